@@ -1,0 +1,1 @@
+"""Numba-compiled inner loops: pure functions from arrays to arrays."""

@@ -1,0 +1,1 @@
+"""Operations: the development broker's jars, images, benchmarks, the demo, Spark jobs."""

@@ -1,0 +1,1 @@
+"""What is said: query language, stream schemas, columns, codecs, control messages, errors."""

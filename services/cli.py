@@ -1,0 +1,34 @@
+"""The `weir` command: one subcommand per module of `services.commands`."""
+
+import sys
+
+import typer
+
+from schemas.errors import WeirError
+from services.commands import broker
+
+app = typer.Typer(
+    name="weir",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Weir answers continuous multi-way window-join queries over Kafka topics, exactly, and changes "
+        "its plan while they run. Start with `weir run --help` (files) or `make demo` (Kafka)."
+    ),
+)
+app.add_typer(broker.app, name="broker")
+
+
+def main() -> None:
+    """Run the command line; a `WeirError` becomes its own exit code and one message on standard error."""
+    try:
+        app()
+    except WeirError as error:
+        print(f"weir: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The subcommands of `weir`, one module each; heavy imports stay inside the functions."""
