@@ -1,0 +1,237 @@
+"""Chooses a plan from declared or sampled statistics.
+
+The cost of a plan is the number of tuples that its joins take in and give out per second of event time:
+inputs are entered and probed, outputs are built. Sizes follow the textbook model (System R): a window
+holds rate x length tuples, an equality keeps one pair in max(distinct values), an order comparison one in
+three, anything else one in four, independently of each other. Exhaustive over bushy trees without cross
+products up to EXHAUSTIVE aliases, greedy beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from operators.evaluate import holds
+from operators.keys import column_words
+from operators.plan import Join, Leaf, Plan
+from operators.predicates import selections
+from schemas.columns import Batch, Column
+from schemas.query import Column as ColumnRef
+from schemas.query import Compare, Expr, InList, IsNull, Like, Query, aliases_of, columns_of
+
+EXHAUSTIVE = 9
+"""Up to this many aliases every bushy tree is considered (3^9 splits)."""
+
+DEFAULT_RATE = 1000.0
+DEFAULT_DISTINCT = 1000.0
+DEFAULT_SELECTION = 0.25
+ORDER_SELECTIVITY = 1 / 3
+OTHER_SELECTIVITY = 1 / 4
+ENDLESS_SECONDS = 3600.0
+"""An UNBOUNDED window is costed as if it were this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is known of the input.
+
+    Attributes:
+        rates: tuples per second of event time, by alias, before selections.
+        distinct: distinct values, by (alias, column).
+        selected: share of tuples that pass the alias's selections.
+        sampled: True when any of it was measured.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    distinct: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    selected: Mapping[str, float] = field(default_factory=dict)
+    sampled: bool = False
+
+
+def declared_statistics(query: Query) -> Statistics:
+    """What the stream declarations say (`rate`, `distinct`)."""
+    rates = {s.alias: s.stream.rate for s in query.sources if s.stream.rate is not None}
+    distinct = {(s.alias, name): float(n) for s in query.sources for name, n in s.stream.distinct}
+    return Statistics(rates, distinct)
+
+
+def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
+    """Statistics from a prefix of each stream; declared ones take precedence.
+
+    Args:
+        samples: by stream name, a batch with all declared fields, any order.
+    """
+    declared = declared_statistics(query)
+    rates, distinct, selected = dict(declared.rates), dict(declared.distinct), {}
+    for source in query.sources:
+        batch = samples.get(source.stream.name)
+        if batch is None or len(batch) == 0:
+            continue
+        span = float(batch.ts.max() - batch.ts.min())
+        rates.setdefault(source.alias, len(batch) * 1000.0 / max(span, 1.0))
+        passed = np.ones(len(batch), np.bool_)
+        for predicate in selections(query, source.alias):
+            passed &= holds(predicate, _resolver(batch), len(batch))
+        selected[source.alias] = max(float(passed.mean()), 0.5 / len(batch))
+        for predicate in query.predicates:
+            for column in columns_of(predicate):
+                key = (column.alias, column.name)
+                if column.alias == source.alias and key not in distinct and len(aliases_of(predicate)) > 1:
+                    distinct[key] = _distinct(_resolver(batch)(column))
+    return Statistics(rates, distinct, selected, sampled=True)
+
+
+def _resolver(batch: Batch):  # type: ignore[no-untyped-def]
+    def resolve(column: ColumnRef) -> Column:
+        return Column(column.type, batch.ts) if column.name == "_ts" else batch.columns[column.name]
+
+    return resolve
+
+
+def _distinct(column: Column) -> float:
+    """Distinct values of the population from a sample (Chao 1984): seen + once^2 / (2 * twice)."""
+    words = column_words(column)
+    if column.valid is not None:
+        words = words[column.valid]
+    if len(words) == 0:
+        return 1.0
+    _, counts = np.unique(words, return_counts=True)
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    return float(len(counts) + once * once / (2.0 * max(twice, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected behaviour of one sub-plan: tuples per second out, tuples alive, cost so far."""
+
+    rate: float
+    alive: float
+    cost: float
+
+
+class CostModel:
+    """Sizes of sub-plans of one query under given statistics."""
+
+    def __init__(self, query: Query, statistics: Statistics) -> None:
+        self.query = query
+        self.statistics = statistics
+        self._joins = [(p, aliases_of(p)) for p in query.predicates if len(aliases_of(p)) > 1]
+
+    def leaf(self, alias: str) -> Estimate:
+        """A source after its selections."""
+        source = self.query.source(alias)
+        rate = self.statistics.rates.get(alias, source.stream.rate or DEFAULT_RATE)
+        share = self.statistics.selected.get(alias)
+        if share is None:
+            share = DEFAULT_SELECTION ** min(len(selections(self.query, alias)), 3)
+        match source.window.kind:
+            case "RANGE":
+                alive = rate * share * source.window.size / 1000.0
+            case "ROWS":
+                alive = float(source.window.size) * share
+            case _:
+                alive = rate * share * ENDLESS_SECONDS
+        return Estimate(rate * share, alive, 0.0)
+
+    def selectivity(self, left: frozenset[str], right: frozenset[str]) -> float:
+        """Share of the pairs of the two sides that the predicates between them keep."""
+        share = 1.0
+        for predicate, used in self._joins:
+            if used <= left | right and not used <= left and not used <= right:
+                share *= self._predicate(predicate)
+        return share
+
+    def _predicate(self, predicate: Expr) -> float:
+        if isinstance(predicate, Compare) and predicate.op == "=":
+            counts = [
+                self.statistics.distinct.get((c.alias, c.name), DEFAULT_DISTINCT) for c in columns_of(predicate)
+            ]
+            return 1.0 / max(counts, default=1.0)
+        if isinstance(predicate, Compare) and predicate.op != "<>":
+            return ORDER_SELECTIVITY
+        return OTHER_SELECTIVITY if isinstance(predicate, Like | InList | IsNull) else 0.5
+
+    def connected(self, left: frozenset[str], right: frozenset[str]) -> bool:
+        """True when some predicate spans the two sides and nothing else."""
+        return any(used <= left | right and used & left and used & right for _, used in self._joins)
+
+    def join(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
+        """The join of two sub-plans: each side's new tuples meet the other side's living ones."""
+        rate = (left.rate * right.alive + right.rate * left.alive) * selectivity
+        alive = left.alive * right.alive * selectivity * 0.75
+        examined = 0.0 if hashed else left.rate * right.alive + right.rate * left.alive
+        return Estimate(rate, alive, left.cost + right.cost + left.rate + right.rate + rate + 0.1 * examined)
+
+    def hashed(self, left: frozenset[str], right: frozenset[str]) -> bool:
+        """True when an equality lies between the sides."""
+        return any(
+            isinstance(p, Compare) and p.op == "=" and used <= left | right and used & left and used & right
+            for p, used in self._joins
+        )
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """The whole sub-plan."""
+        if isinstance(plan, Leaf):
+            return self.leaf(plan.alias)
+        left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
+        return self.join(
+            self.estimate(plan.left), self.estimate(plan.right), self.selectivity(left, right), self.hashed(left, right)
+        )
+
+
+def choose_plan(query: Query, statistics: Statistics | None = None) -> Plan:
+    """The cheapest plan under the statistics (declared ones when None). Deterministic."""
+    model = CostModel(query, statistics or declared_statistics(query))
+    aliases = [source.alias for source in query.sources]
+    if len(aliases) <= EXHAUSTIVE:
+        return _exhaustive(model, aliases)
+    return _greedy(model, aliases)
+
+
+def _candidate(
+    model: CostModel, a: tuple[Estimate, Plan, frozenset[str]], b: tuple[Estimate, Plan, frozenset[str]]
+) -> tuple[Estimate, Plan, frozenset[str]]:
+    """The join of two sub-plans; cross products are made dear, not impossible."""
+    estimate = model.join(a[0], b[0], model.selectivity(a[2], b[2]), model.hashed(a[2], b[2]))
+    return estimate, Join(a[1], b[1]), a[2] | b[2]
+
+
+def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
+    best: dict[frozenset[str], tuple[Estimate, Plan, frozenset[str]]] = {}
+    for alias in aliases:
+        best[frozenset({alias})] = (model.leaf(alias), Leaf(alias), frozenset({alias}))
+    for size in range(2, len(aliases) + 1):
+        for chosen in combinations(aliases, size):
+            whole = frozenset(chosen)
+            options = []
+            for count in range(1, size):
+                for part in combinations(chosen[1:], count):
+                    right = frozenset(part)
+                    left = whole - right
+                    options.append((not model.connected(left, right), left, right))
+            linked = [o for o in options if not o[0]] or options
+            made = [_candidate(model, best[left], best[right]) for _, left, right in linked]
+            best[whole] = min(made, key=lambda c: c[0].cost)
+    return best[frozenset(aliases)][1]
+
+
+def _greedy(model: CostModel, aliases: list[str]) -> Plan:
+    """Join the pair of sub-plans with the smallest output, until one is left (Fegaras 1998)."""
+    forest = [(model.leaf(alias), Plan_leaf(alias), frozenset({alias})) for alias in aliases]
+    while len(forest) > 1:
+        pairs = [(i, j) for i in range(len(forest)) for j in range(i + 1, len(forest))]
+        linked = [(i, j) for i, j in pairs if model.connected(forest[i][2], forest[j][2])] or pairs
+        made = [(_candidate(model, forest[i], forest[j]), i, j) for i, j in linked]
+        best, i, j = min(made, key=lambda c: (c[0][0].rate, c[1], c[2]))
+        forest = [tree for k, tree in enumerate(forest) if k not in (i, j)]
+        forest.insert(i, best)
+    return forest[0][1]
+
+
+def Plan_leaf(alias: str) -> Plan:
+    """A leaf, typed as a plan."""
+    return Leaf(alias)

@@ -1,0 +1,341 @@
+"""The engine of one task: intake, stores, executor and output of a query. Pure: no clock, no thread.
+
+Push tuples as they arrive, ask for the watermark, advance to it, get results. Nothing an epoch does
+depends on how the input was cut into pushes and epochs, so any cut gives the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.choose import Statistics, choose_plan
+from operators.evaluate import Resolve, evaluate, holds
+from operators.intake import Intake, ReplayPoint
+from operators.kernels.order import order_ties
+from operators.plan import Plan
+from operators.predicates import constants, selections
+from operators.sources import Sources
+from operators.statistics import EngineStatistics, OperatorStatistics
+from operators.tree import XJoinTree
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Batch, Column, Mask
+from schemas.errors import InvariantError, StateError
+from schemas.query import Column as ColumnRef
+from schemas.query import Query
+
+SLICE_TUPLES = 32_768
+"""Tuples processed together: enough to amortise a call, few enough to stay in the cache."""
+
+SLICE_LEAST_TUPLES = 1_024
+"""Slices are made no smaller than this to fit a short window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive source tuples of one stream as stored: rows first_row .. first_row + len(batch)."""
+
+    stream: str
+    first_row: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What became durable-worthy since the last checkpoint, as of `cut`.
+
+    Attributes:
+        blocks: new source tuples.
+        live_from: per stream, the row below which no tuple is needed any more.
+    """
+
+    cut: int
+    blocks: tuple[Block, ...]
+    live_from: dict[str, int]
+
+
+class Engine:
+    """Runs one query over the given partitions of its streams.
+
+    Args:
+        plan: the join tree; chosen from `statistics` when None.
+        partitions: partition numbers per stream name; one partition 0 each when None.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        *,
+        plan: Plan | None = None,
+        statistics: Statistics | None = None,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.query = query
+        self.plan = plan if plan is not None else choose_plan(query, statistics)
+        streams = query.streams()
+        self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
+        self._sources = Sources(query)
+        self._tree = XJoinTree(self._sources, self.plan)
+        self._aliases = tuple(source.alias for source in query.sources)
+        self._selections = {alias: selections(query, alias) for alias in self._aliases}
+        self._aliases_of = {
+            s.name: tuple(src.alias for src in query.sources if src.stream.name == s.name) for s in streams
+        }
+        self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))
+        self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
+        self._exported = {s.name: 0 for s in streams}
+        self._place = 0
+        self._input_tuples = 0
+        self._results = 0
+        self._peak_tuples = 0
+        self._peak_bytes = 0
+
+    @property
+    def cut(self) -> int:
+        """Everything with a smaller ts has been processed."""
+        return self._intake.cut
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples taken in that wait for the watermark."""
+        return self._intake.pending_tuples
+
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> Mask:
+        """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
+        late = self._intake.push(stream, partition, batch, offsets, floor)
+        self._input_tuples += len(batch)
+        return late
+
+    def close(self, stream: str, partition: int) -> None:
+        """The partition has ended."""
+        self._intake.close(stream, partition)
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark; a push includes it again."""
+        self._intake.set_idle(stream, partition, idle)
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        self._intake.set_clock(stream, partition, max_ts)
+
+    def watermark(self) -> int:
+        """The task's watermark: `advance` may go up to it. -1 while some partition has shown nothing."""
+        return self._intake.watermark()
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """The watermark of one partition."""
+        return self._intake.partition_watermark(stream, partition)
+
+    def advance(self, cut: int | None = None) -> Batch:
+        """Process all tuples with ts < cut (default: the watermark).
+
+        Returns:
+            The results, ascending by (ts, component row ids in FROM order): the same for every plan.
+        """
+        cut = self.watermark() if cut is None else cut
+        if cut <= self.cut:
+            return self._output(Tuples.empty(self._aliases))
+        batches = self._intake.take(cut)
+        results = [self._process(part, at, restored=False) for part, at in self._slices(batches, cut)]
+        for stream in self._aliases_of:
+            self._intake.forget(stream, self.horizon(stream))
+        out = Batch.concat(results) if results else self._output(Tuples.empty(self._aliases))
+        self._results += len(out)
+        return out
+
+    def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
+        """Cut an epoch by event time into pieces that suit the cache and the shortest window."""
+        total = sum(len(batch) for batch in batches.values())
+        if total == 0:
+            yield {}, cut
+            return
+        largest = max(batches.values(), key=len)
+        span = int(largest.ts[-1] - largest.ts[0])
+        pieces = -(-total // SLICE_TUPLES)
+        if self._shortest < FOREVER:
+            pieces = max(pieces, min(span // max(self._shortest, 1), total // SLICE_LEAST_TUPLES))
+        stride = max(1, -(-len(largest) // max(pieces, 1)))
+        cuts = [*dict.fromkeys(largest.ts[stride::stride].tolist()), cut]
+        begin = dict.fromkeys(batches, 0)
+        for at in cuts:
+            piece: dict[str, Batch] = {}
+            for name, batch in batches.items():
+                stop = len(batch) if at == cut else int(np.searchsorted(batch.ts, at, side="left"))
+                if stop > begin[name]:
+                    piece[name] = batch.slice(begin[name], stop)
+                    begin[name] = stop
+            yield piece, at
+
+    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
+        """One slice: store, join, purge. `restored` batches come from stores, selections already applied
+        where the store is not shared."""
+        places = self._places(batches)
+        epoch: dict[str, Tuples] = {}
+        for name, batch in batches.items():
+            epoch |= self._enter(name, batch, places.get(name), restored=restored)
+        now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
+        found = self._tree.process(epoch, now)
+        self._peak_tuples = max(self._peak_tuples, self._tree.state_tuples())
+        out = self._output(found)
+        self._peak_bytes = max(self._peak_bytes, self._tree.size_bytes() + self._sources.size_bytes())
+        self._tree.purge(cut)
+        self._sources.purge(cut)
+        return out
+
+    def _places(self, batches: dict[str, Batch]) -> dict[str, I64]:
+        """Places in the total order of the task, per stream; only ROWS windows need them."""
+        if not self._sources.rows_windows:
+            return {}
+        names = [name for name in self._aliases_of if name in batches]
+        ts = np.concatenate([batches[name].ts for name in names] or [np.zeros(0, np.int64)])
+        rank = np.empty(len(ts), np.int64)
+        rank[np.argsort(ts, kind="stable")] = np.arange(self._place, self._place + len(ts))
+        self._place += len(ts)
+        ends = np.cumsum([len(batches[name]) for name in names])
+        return dict(zip(names, np.split(rank, ends[:-1]), strict=True)) if names else {}
+
+    def _enter(
+        self, stream: str, batch: Batch, places: I64 | None, *, restored: bool
+    ) -> dict[str, Tuples]:
+        """Store what some alias selects; the new tuples per alias."""
+        aliases = self._aliases_of[stream]
+        n = len(batch)
+        shared = self._sources.shared(aliases[0])
+        chosen: dict[str, Mask | None] = {}
+        for alias in aliases:
+            good: Mask | None = None if self._possible else np.zeros(n, np.bool_)
+            if shared or not restored:
+                for predicate in self._selections[alias]:
+                    passed = holds(predicate, _reader(batch), n)
+                    good = passed if good is None else good & passed
+            chosen[alias] = None if good is None or good.all() else good
+        store = self._sources.stores[stream]
+        masks = [mask for mask in chosen.values() if mask is not None]
+        if len(masks) == len(aliases) and not self._sources.rows_windows:
+            wanted = np.logical_or.reduce(masks)
+            batch = batch.take(wanted)
+            chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
+        rows = store.append(batch, places)
+        out: dict[str, Tuples] = {}
+        for alias, mask in chosen.items():
+            ids, ts = (rows, batch.ts) if mask is None else (rows[mask], batch.ts[mask])
+            life = self._sources.life[alias]
+            expiry = np.full(len(ts), FOREVER) if life >= FOREVER else ts + life
+            out[alias] = Tuples((alias,), ids[np.newaxis], ts, expiry)
+        return out
+
+    def _output(self, found: Tuples) -> Batch:
+        """Results with the SELECT list's columns, in their final order."""
+        found = found.reorder(self._aliases)
+        if len(found) > 1:
+            found = found.take(order_ties(found.ts, found.rows))
+        resolve = self._sources.resolver(found.aliases, found.rows)
+        columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs}
+        return Batch(found.ts, columns)
+
+    # --- Durability ---------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint:
+        """Source tuples stored since the last checkpoint. Cost: proportional to those."""
+        blocks: list[Block] = []
+        live: dict[str, int] = {}
+        for name, store in self._sources.stores.items():
+            first = max(self._exported[name], store.lo)
+            if store.hi > first:
+                blocks.append(Block(name, first, store.read(first, store.hi)))
+            self._exported[name] = store.hi
+            live[name] = store.lo
+        return Checkpoint(self.cut, tuple(blocks), live)
+
+    def restore(self, cut: int, blocks: Iterable[Block]) -> None:
+        """Rebuild all state on a fresh engine: the plan is run over the blocks and its results discarded.
+
+        Args:
+            cut: the checkpoint's cut.
+            blocks: per stream in row order without gaps; streams may interleave.
+
+        Raises:
+            StateError: a block does not follow the one before it.
+        """
+        if self._intake.cut or self._place:
+            raise InvariantError("restore needs a fresh engine")
+        parts: dict[str, list[Batch]] = {}
+        for block in blocks:
+            store = self._sources.stores.get(block.stream)
+            if store is None:
+                raise StateError(f"snapshot block of unknown stream {block.stream!r}")
+            if block.stream not in parts:
+                store.begin_at(block.first_row)
+            expected = store.hi + sum(len(batch) for batch in parts.get(block.stream, []))
+            if block.first_row != expected:
+                raise StateError(
+                    f"snapshot of stream {block.stream!r} has a gap: next row {expected}, got {block.first_row}"
+                )
+            parts.setdefault(block.stream, []).append(block.batch)
+        batches = {name: Batch.concat(items) for name, items in parts.items()}
+        for piece, at in self._slices(batches, cut):
+            self._process(piece, at, restored=True)
+        for name, store in self._sources.stores.items():
+            self._exported[name] = store.hi
+        self._intake.cut = cut
+
+    def horizon(self, stream: str) -> int:
+        """The smallest ts whose tuples of `stream` some window still needs."""
+        return self._sources.horizon(stream, self.cut)
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """Where to read a partition from, to see again every tuple with ts >= horizon."""
+        return self._intake.replay_point(stream, partition, horizon_ms)
+
+    # --- Introspection ------------------------------------------------------------------------------
+
+    def statistics(self) -> EngineStatistics:
+        """Counters and sizes as of now."""
+        operators = tuple(
+            OperatorStatistics(
+                name=str(node),
+                kind="hash" if join.condition.keys else "nested-loop",
+                input_tuples=join.counters.input_tuples,
+                comparisons=join.counters.comparisons,
+                candidates=join.counters.candidates,
+                results=join.counters.results,
+                state_tuples=(len(join.states[0]), len(join.states[1])),
+                state_bytes=(join.states[0].size_bytes(), join.states[1].size_bytes()),
+                complete=(join.states[0].complete, join.states[1].complete),
+            )
+            for node, join in self._tree.joins
+        )
+        size = self._tree.size_bytes() + self._sources.size_bytes()
+        return EngineStatistics(
+            input_tuples=self._input_tuples,
+            results=self._results,
+            late=self._intake.late_tuples,
+            comparisons=self._tree.comparisons(),
+            intermediate_results=self._tree.intermediate_results(),
+            state_tuples=self._tree.state_tuples(),
+            state_bytes=size,
+            peak_state_tuples=self._peak_tuples,
+            peak_state_bytes=max(self._peak_bytes, size),
+            pending_tuples=self.pending_tuples,
+            operators=operators,
+        )
+
+
+def _no_column(column: ColumnRef) -> Column:
+    raise InvariantError(f"a constant predicate reads {column}")
+
+
+def _reader(batch: Batch) -> Resolve:
+    """Resolves columns of a source batch; `_ts` is its event time."""
+
+    def resolve(column: ColumnRef) -> Column:
+        if column.name == "_ts":
+            return Column(column.type, batch.ts)
+        return batch.columns[column.name]
+
+    return resolve
+

@@ -1,0 +1,118 @@
+"""Plans: binary trees over the aliases of a query, written `((A B) C)`.
+
+Juxtaposition in parentheses is a join; its first input is the left side. The tree says nothing about
+predicates: `operators.predicates` places those, the same way for every tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schemas.errors import QueryError
+from schemas.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A source of the query."""
+
+    alias: str
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases below, left to right."""
+        return (self.alias,)
+
+    def __str__(self) -> str:
+        return self.alias
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A join of two sub-plans. Equal when the trees are equal, sides included."""
+
+    left: Plan
+    right: Plan
+    aliases: tuple[str, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aliases", (*self.left.aliases, *self.right.aliases))
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.right})"
+
+
+Plan = Leaf | Join
+
+
+def postorder(plan: Plan) -> Iterator[Plan]:
+    """All nodes, children before parents, left before right."""
+    if isinstance(plan, Join):
+        yield from postorder(plan.left)
+        yield from postorder(plan.right)
+    yield plan
+
+
+def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:
+    """The left-deep plan over aliases in the given order."""
+    plan: Plan = Leaf(aliases[0])
+    for alias in aliases[1:]:
+        plan = Join(plan, Leaf(alias))
+    return plan
+
+
+_TOKEN = re.compile(r'\s*(?:([()])|"([^"]+)"|([^\s()"]+))')
+
+
+def parse_plan(text: str, query: Query) -> Plan:
+    """The plan written in `text`, over exactly the aliases of `query`.
+
+    Raises:
+        QueryError: bad parentheses, an unknown, repeated or missing alias; with a caret into `text`.
+    """
+    known = [source.alias for source in query.sources]
+    stack: list[list[Plan]] = [[]]
+    opened: list[int] = []
+    seen: set[str] = set()
+
+    def fail(message: str, at: int, length: int = 1) -> QueryError:
+        return QueryError(f"plan: {message}", text=text, line=1, column=at + 1, length=length)
+
+    pos = 0
+    while pos < len(text.rstrip()):
+        match = _TOKEN.match(text, pos)
+        if match is None:
+            raise fail(f"unexpected {text[pos]!r}; a plan looks like ((A B) C)", pos)
+        at, pos = match.end() - len(match.group().lstrip()), match.end()
+        token = match.group(1)
+        if token == "(":
+            stack.append([])
+            opened.append(at)
+        elif token == ")":
+            if not opened:
+                raise fail("')' without '('", at)
+            inputs = stack.pop()
+            start = opened.pop()
+            if len(inputs) != 2:
+                raise fail(
+                    f"a join has two inputs, got {len(inputs)}; a plan looks like ((A B) C)", start, pos - start
+                )
+            stack[-1].append(Join(inputs[0], inputs[1]))
+        else:
+            alias = match.group(2) or match.group(3)
+            if alias not in known:
+                raise fail(f"unknown alias {alias!r}; the query has {', '.join(known)}", at, len(alias))
+            if alias in seen:
+                raise fail(f"alias {alias!r} appears twice", at, len(alias))
+            seen.add(alias)
+            stack[-1].append(Leaf(alias))
+    if opened:
+        raise fail("'(' is never closed", opened[-1])
+    if len(stack[0]) != 1:
+        raise fail("a plan is one join of all aliases, like ((A B) C)", 0, max(len(text), 1))
+    missing = [alias for alias in known if alias not in seen]
+    if missing:
+        raise fail(f"missing {', '.join(missing)}", 0, max(len(text), 1))
+    return stack[0][0]

@@ -1,0 +1,137 @@
+"""The stores of a query's streams, and how tuples of row ids are read as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from operators.evaluate import Resolve
+from operators.store import SourceStore
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Column, Mask
+from schemas.query import Column as ColumnRef
+from schemas.query import Query, Source, Type, aliases_of, columns_of
+
+
+def life_of(source: Source) -> int:
+    """How long a tuple of this source lives after its ts, as RANGE goes; FOREVER for ROWS and UNBOUNDED."""
+    return source.window.size if source.window.kind == "RANGE" else FOREVER
+
+
+class Sources:
+    """The stores of all streams of a query, shared by every operator of its plans.
+
+    What is kept of a stream does not depend on the plan, so that any plan can take over: every column
+    that the output or a predicate over several aliases reads, and for shared stores the selections' too.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.rows_windows: dict[str, int] = {
+            s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
+        }
+        self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
+        kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
+        exprs = [output.expr for output in query.outputs]
+        exprs += [p for p in query.predicates if len(aliases_of(p)) > 1]
+        exprs += [p for p in query.predicates if any(self.shared(alias) for alias in aliases_of(p))]
+        for expr in exprs:
+            for column in columns_of(expr):
+                kept[query.source(column.alias).stream.name].setdefault(column.name)
+        self.stores: dict[str, SourceStore] = {}
+        for stream in query.streams():
+            types = {f.name: f.type for f in stream.fields}
+            fields = [(name, types[name]) for name in types if name in kept[stream.name]]
+            fields.append(("_ts", Type.TIMESTAMP))
+            self.stores[stream.name] = SourceStore(fields, track_positions=bool(self.rows_windows))
+        self._store_of = {s.alias: self.stores[s.stream.name] for s in query.sources}
+        self._lives = {
+            name: (
+                max((self.life[s.alias] for s in query.sources if s.stream.name == name and s.window.kind != "ROWS"), default=0),
+                max((s.window.size for s in query.sources if s.stream.name == name and s.window.kind == "ROWS"), default=None),
+            )
+            for name in self.stores
+        }  # fmt: skip
+
+    def shared(self, alias: str) -> bool:
+        """True when the store holds rows that this alias's selections refuse: other aliases want them, or
+        a ROWS window counts them."""
+        name = self.query.source(alias).stream.name
+        return bool(self.rows_windows) or sum(s.stream.name == name for s in self.query.sources) > 1
+
+    def store(self, alias: str) -> SourceStore:
+        """The store behind an alias."""
+        return self._store_of[alias]
+
+    def resolver(self, aliases: Sequence[str], rows: I64) -> Resolve:
+        """Reads columns of (k, n) component rows; each column is gathered once."""
+        position = {alias: k for k, alias in enumerate(aliases)}
+        cache: dict[ColumnRef, Column] = {}
+
+        def resolve(column: ColumnRef) -> Column:
+            found = cache.get(column)
+            if found is None:
+                found = self._store_of[column.alias].gather(column.name, rows[position[column.alias]])
+                cache[column] = found
+            return found
+
+        return resolve
+
+    def rows_alive(self, tuples: Tuples) -> Mask | None:
+        """Where all ROWS windows still held at the tuple's latest component; None when there is none.
+
+        A tuple of a `[ROWS n]` alias is dead from the place of the n-th later tuple of its stream.
+        """
+        watched = [(a, k) for k, a in enumerate(tuples.aliases) if a in self.rows_windows]
+        if not watched:
+            return None
+        place = np.full(len(tuples), -1, np.int64)
+        good = np.ones(len(tuples), np.bool_)
+        for k, alias in enumerate(tuples.aliases):
+            store = self._store_of[alias]
+            ring = store.positions
+            if ring is None:
+                continue
+            rows = tuples.rows[k]
+            good &= rows >= store.lo
+            place = np.maximum(place, ring[rows & (len(ring) - 1)])
+        for alias, k in watched:
+            store = self._store_of[alias]
+            ring = store.positions
+            if ring is None:
+                continue
+            successor = tuples.rows[k] + self.rows_windows[alias]
+            arrived = successor < store.hi
+            good &= ~arrived | (ring[successor & (len(ring) - 1)] > place)
+        return good
+
+    def purge(self, cut: int) -> None:
+        """Drop source tuples that no tuple at or after `cut` can meet."""
+        for name, store in self.stores.items():
+            life, rows = self._lives[name]
+            store.purge(life, cut, rows)
+
+    def first_live_row(self, alias: str) -> int:
+        """For a ROWS alias, the first row that is still alive."""
+        return self._store_of[alias].hi - self.rows_windows[alias]
+
+    def horizon(self, stream: str, cut: int) -> int:
+        """The smallest ts whose tuples of the stream any window still needs at `cut`."""
+        life, rows = self._lives[stream]
+        store = self.stores[stream]
+        bound = 0 if life >= FOREVER else max(cut - life, 0)
+        if rows is not None and store.hi > store.lo:
+            first = max(store.lo, store.hi - rows)
+            oldest = store.gather("_ts", np.array([first], np.int64)).values
+            bound = min(bound, int(oldest[0]))
+        return bound
+
+    def size_bytes(self) -> int:
+        """Bytes of all stores."""
+        return sum(store.size_bytes() for store in self.stores.values())
+
+    def tuples_held(self) -> Mapping[str, int]:
+        """Source tuples held per stream."""
+        return {name: store.hi - store.lo for name, store in self.stores.items()}
+

@@ -1,0 +1,188 @@
+"""The state of one side of a join: its tuples, their keys, their index.
+
+One object for all that acts on state: join, migration, feedback, spill, snapshot, statistics. It knows
+its aliases, its keys' hash index, its partition groups, its size, and whether it is complete (JISC 4).
+Entries ascend by ts. Those that no later tuple can meet leave in two ways: the oldest by moving `lo`;
+and, when the ring is full, all dead ones by compaction, or the ring doubles when few are dead. Both cost
+O(1) per tuple.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.kernels.hashing import U64
+from operators.kernels.index import I32, insert_keys, probe_keys
+from operators.kernels.ring import first_at_least, live_mask, ring_grow, ring_read, ring_write
+from operators.tuples import FOREVER, Tuples
+from operators.watermark import END
+from schemas.columns import I64, Mask
+
+FIRST_CAPACITY = 1024
+PARTITION_GROUPS = 64
+"""Groups per state (state-spill 2.1): the group of an entry is the top bits of its key's hash."""
+
+COMPACT_BELOW = 0.75
+"""A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
+
+
+class SideState:
+    """Tuples of one join input.
+
+    Attributes:
+        aliases: the aliases its tuples cover, in the order of their rows.
+        life: no tuple lives longer than this after its ts: the least RANGE of the aliases, or FOREVER.
+        complete: False while a migration still owes it tuples (JISC 4).
+        lo, hi: entries lo <= e < hi are held.
+        theta: (t, capacity) int64 and float64 values of nested-loop terms per entry (`operators.scan`).
+    """
+
+    def __init__(
+        self, aliases: tuple[str, ...], life: int, *, hashed: bool, int_terms: int = 0, float_terms: int = 0
+    ) -> None:
+        self.aliases = aliases
+        self.life = life
+        self.complete = True
+        self.hashed = hashed
+        self.lo = 0
+        self.hi = 0
+        self._exact_expiry = len(aliases) == 1
+        self._dead_rows: dict[str, int] = {}
+        self._reset(FIRST_CAPACITY)
+        self.int_terms: I64 = np.zeros((int_terms, self.capacity), np.int64)
+        self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, self.capacity), np.float64)
+
+    def _reset(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.rows: I64 = np.zeros((len(self.aliases), capacity), np.int64)
+        self.ts: I64 = np.zeros(capacity, np.int64)
+        self.expiry: I64 = np.zeros(0 if self._exact_expiry else capacity, np.int64)
+        self.keys: U64 = np.zeros(capacity if self.hashed else 0, np.uint64)
+        self._dist: I32 = np.zeros(capacity if self.hashed else 0, np.int32)
+        self._heads: I32 = np.zeros(capacity if self.hashed else 0, np.int32)
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+    def insert(
+        self,
+        tuples: Tuples,
+        keys: U64 | None,
+        int_terms: I64 | None = None,
+        float_terms: npt.NDArray[np.float64] | None = None,
+        *,
+        now: int = 0,
+    ) -> None:
+        """Add tuples that ascend by ts, none before the last entry's.
+
+        Args:
+            keys: (n,) hashes of the join key when the state is hashed.
+            int_terms, float_terms: (t, n) nested-loop terms otherwise.
+            now: tuples with expiry below it are dead and may make room.
+        """
+        n = len(tuples)
+        if n == 0:
+            return
+        if self.hi - self.lo + n > self.capacity:
+            self._make_room(n, now)
+        ring_write(self.rows, self.hi, tuples.rows)
+        ring_write(self.ts, self.hi, tuples.ts)
+        if not self._exact_expiry:
+            ring_write(self.expiry, self.hi, tuples.expiry)
+        if keys is not None:
+            insert_keys(keys, self.keys, self._dist, self._heads, self.hi)
+        if int_terms is not None and len(int_terms):
+            ring_write(self.int_terms, self.hi, int_terms)
+        if float_terms is not None and len(float_terms):
+            ring_write(self.float_terms, self.hi, float_terms)
+        self.hi += n
+
+    def probe(
+        self, keys: U64, ts: I64, *, strict: bool, start: int, limit: int
+    ) -> tuple[I64, I64, int, int]:
+        """Pairs of probe rows and earlier live entries of equal key hash; see `kernels.index.probe_keys`."""
+        return probe_keys(
+            keys, ts, start, strict, self.life, self.keys, self.ts, self.expiry,
+            self._dist, self._heads, self.lo, self.hi, limit,
+        )  # fmt: skip
+
+    def gather(self, entries: I64) -> tuple[I64, I64]:
+        """Rows (k, m) and expiry (m,) of live entries."""
+        slots = entries & (self.capacity - 1)
+        if self._exact_expiry:
+            expiry = np.minimum(self.ts[slots] + self.life, FOREVER)
+        else:
+            expiry = self.expiry[slots]
+        return self.rows[:, slots], expiry
+
+    def tuples(self) -> Tuples:
+        """A copy of all entries held, dead ones not yet purged included."""
+        entries = np.arange(self.lo, self.hi, dtype=np.int64)
+        rows, expiry = self.gather(entries)
+        return Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
+
+    def purge(self, cut: int) -> None:
+        """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
+        if cut == END:
+            self.lo = self.hi
+        elif self.life < FOREVER:
+            self.lo = int(first_at_least(self.ts, self.lo, self.hi, cut - self.life))
+
+    def purge_rows(self, alias: str, first_row: int) -> None:
+        """Drop the oldest entries whose component of `alias` (a ROWS window) lies before `first_row`."""
+        if self._exact_expiry:
+            self.lo = int(first_at_least(self.rows[0], self.lo, self.hi, first_row))
+        else:
+            self._dead_rows[alias] = first_row
+
+    def keep(self, mask: Mask) -> None:
+        """Compact to the entries where (len(self),) `mask` is True. Entry numbers change."""
+        self._rebuild(mask, self.capacity)
+
+    def _make_room(self, n: int, now: int) -> None:
+        alive = np.ones(len(self), np.bool_)
+        if not self._exact_expiry:
+            alive = live_mask(self.expiry, self.lo, self.hi, now)
+            for alias, first_row in self._dead_rows.items():
+                alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
+        need = int(np.count_nonzero(alive)) + n
+        if not self._exact_expiry:
+            need = int(need / COMPACT_BELOW)
+        self._rebuild(alive, max(self.capacity, 1 << (need - 1).bit_length()))
+
+    def _rebuild(self, alive: Mask, capacity: int) -> None:
+        def kept(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            values = ring_read(ring, self.lo, self.hi)
+            return values if alive.all() else values[..., alive]
+
+        rows, ts, keys = kept(self.rows), kept(self.ts), kept(self.keys) if self.hashed else None
+        expiry = None if self._exact_expiry else kept(self.expiry)
+        ints, floats = kept(self.int_terms), kept(self.float_terms)
+        self.lo, self.hi = 0, len(ts)
+        self._reset(capacity)
+        ring_write(self.rows, 0, rows)
+        ring_write(self.ts, 0, ts)
+        if expiry is not None:
+            ring_write(self.expiry, 0, expiry)
+        if keys is not None:
+            insert_keys(keys, self.keys, self._dist, self._heads, 0)
+        self.int_terms = ring_grow(ints, 0, 0, capacity)
+        ring_write(self.int_terms, 0, ints)
+        self.float_terms = ring_grow(floats, 0, 0, capacity)
+        ring_write(self.float_terms, 0, floats)
+
+    def group_sizes(self) -> I64:
+        """(PARTITION_GROUPS,) entries per partition group. O(n); for statistics."""
+        if not self.hashed:
+            return np.array([len(self)] + [0] * (PARTITION_GROUPS - 1), np.int64)
+        top = 64 - (PARTITION_GROUPS - 1).bit_length()
+        groups = (ring_read(self.keys, self.lo, self.hi) >> np.uint64(top)).astype(np.int64)
+        return np.bincount(groups, minlength=PARTITION_GROUPS).astype(np.int64)
+
+    def size_bytes(self) -> int:
+        """Bytes of the arrays held, unused capacity included."""
+        arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads)
+        return sum(a.nbytes for a in arrays) + self.int_terms.nbytes + self.float_terms.nbytes

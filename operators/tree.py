@@ -1,0 +1,74 @@
+"""The X-Join tree executor: a plan of binary joins, run epoch by epoch, children before parents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from operators.join import BinaryJoin
+from operators.plan import Join, Leaf, Plan, postorder
+from operators.predicates import join_condition
+from operators.sources import Sources
+from operators.tuples import Tuples
+
+
+class XJoinTree:
+    """Executes a plan.
+
+    Attributes:
+        joins: the plan's joins, children before parents, with the sub-plan of each.
+    """
+
+    def __init__(self, sources: Sources, plan: Plan) -> None:
+        self.sources = sources
+        self.plan = plan
+        self.joins: list[tuple[Join, BinaryJoin]] = []
+        for node in postorder(plan):
+            if isinstance(node, Join):
+                left, right = node.left.aliases, node.right.aliases
+                condition = join_condition(sources.query.predicates, left, right)
+                self.joins.append((node, BinaryJoin(sources, left, right, condition)))
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one epoch.
+
+        Args:
+            epoch: new tuples per alias, ascending by ts; aliases without any may be absent.
+            now: the epoch's beginning.
+
+        Returns:
+            The query's new results, ascending by ts, with rows in the plan's alias order.
+        """
+
+        def new(node: Plan) -> Tuples:
+            if isinstance(node, Leaf):
+                return epoch.get(node.alias) or Tuples.empty((node.alias,))
+            return outputs.pop(id(node))
+
+        outputs: dict[int, Tuples] = {}
+        for node, join in self.joins:
+            left, right = new(node.left), new(node.right)
+            outputs[id(node)] = (
+                join.process(left, right, now) if len(left) or len(right) else Tuples.empty(join.aliases)
+            )
+        return new(self.plan)
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet, in every state."""
+        for _, join in self.joins:
+            join.purge(cut)
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        return sum(join.counters.comparisons for _, join in self.joins)
+
+    def intermediate_results(self) -> int:
+        """Results of all joins but the topmost so far."""
+        return sum(join.counters.results for _, join in self.joins[:-1])
+
+    def state_tuples(self) -> int:
+        """Tuples in all states."""
+        return sum(len(state) for _, join in self.joins for state in join.states)
+
+    def size_bytes(self) -> int:
+        """Bytes of all states."""
+        return sum(state.size_bytes() for _, join in self.joins for state in join.states)

@@ -1,0 +1,165 @@
+"""Columns of values, the unit in which data moves.
+
+A `Column` is read-only by convention: operators make new ones. Numbers, booleans and timestamps are
+NumPy arrays; strings are the two buffers of Arrow's large_string (offsets and UTF-8 bytes), so they go
+to and from Arrow without a copy. `valid` is None when there is no null; under a null the value is 0,
+False or the empty string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.query import Type
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+DTYPES: dict[Type, np.dtype[np.generic]] = {
+    Type.BIGINT: np.dtype(np.int64),
+    Type.DOUBLE: np.dtype(np.float64),
+    Type.BOOLEAN: np.dtype(np.bool_),
+    Type.TIMESTAMP: np.dtype(np.int64),
+}
+ARROW_TYPES: dict[Type, pa.DataType] = {
+    Type.BIGINT: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.BOOLEAN: pa.bool_(),
+    Type.TIMESTAMP: pa.int64(),
+    Type.STRING: pa.large_string(),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """`n` values of one type.
+
+    Attributes:
+        values: (n,) int64, float64 or bool; for STRING the (bytes,) uint8 UTF-8 data.
+        valid: (n,) bool, False where null; None when nothing is null.
+        offsets: STRING only: (n + 1,) int64; string i is values[offsets[i]:offsets[i + 1]].
+    """
+
+    type: Type
+    values: npt.NDArray[np.generic]
+    valid: Mask | None = None
+    offsets: I64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def mask(self) -> Mask:
+        """(n,) bool, True where not null; a fresh all-True array when nothing is null."""
+        return np.ones(len(self), np.bool_) if self.valid is None else self.valid
+
+    def slice(self, start: int, stop: int) -> Column:
+        """Rows start..stop without copying values."""
+        valid = None if self.valid is None else self.valid[start:stop]
+        if self.offsets is None:
+            return Column(self.type, self.values[start:stop], valid)
+        return Column(self.type, self.values, valid, self.offsets[start : stop + 1])
+
+    def take(self, index: I64 | Mask) -> Column:
+        """Rows at the given positions, or where a mask is True, as a new column."""
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        valid = None if self.valid is None else self.valid[index]
+        if self.offsets is None:
+            return Column(self.type, self.values[index], valid)
+        return Column.from_arrow(self.to_arrow().take(pa.array(index)), self.type)
+
+    def to_arrow(self) -> pa.Array:
+        """The same values as an Arrow array; no copy of numbers and string bytes."""
+        if self.offsets is None:
+            nulls = None if self.valid is None else ~self.valid
+            return pa.array(self.values, type=ARROW_TYPES[self.type], mask=nulls)
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(self.values)]
+        if self.valid is not None:
+            buffers[0] = pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+        return pa.LargeStringArray.from_buffers(len(self), buffers[1], buffers[2], buffers[0])
+
+    @staticmethod
+    def from_arrow(array: pa.Array | pa.ChunkedArray, type: Type) -> Column:
+        """A column from an Arrow array of a fitting type; shares its buffers where it can.
+
+        Raises:
+            pa.ArrowInvalid: a value does not fit the type.
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        if array.type != ARROW_TYPES[type]:
+            array = array.cast(ARROW_TYPES[type])
+        valid = None
+        if array.null_count:
+            valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+        if type is Type.STRING:
+            _, offsets, data = array.buffers()
+            count = len(array)
+            if offsets is None or count == 0:
+                return Column(type, np.zeros(0, np.uint8), valid, np.zeros(count + 1, np.int64))
+            ends = np.frombuffer(offsets, np.int64, count + 1, array.offset * 8)
+            raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+            return Column(type, raw, valid, ends)
+        if array.null_count:
+            array = array.fill_null(False if type is Type.BOOLEAN else 0)
+        return Column(type, array.to_numpy(zero_copy_only=False), valid)
+
+    @staticmethod
+    def from_values(values: Sequence[object], type: Type) -> Column:
+        """A column from Python values (None is null): for tests and slow paths, not for the data path."""
+        return Column.from_arrow(pa.array(values, type=ARROW_TYPES[type]), type)
+
+    def to_values(self) -> list[object]:
+        """Python values, None for null: for tests and slow paths."""
+        return list(self.to_arrow().to_pylist())
+
+    @staticmethod
+    def concat(columns: Sequence[Column]) -> Column:
+        """The columns one after the other; at least one, all of one type."""
+        if len(columns) == 1:
+            return columns[0]
+        first = columns[0]
+        if first.offsets is not None:
+            return Column.from_arrow(pa.concat_arrays([c.to_arrow() for c in columns]), first.type)
+        valid = None
+        if any(c.valid is not None for c in columns):
+            valid = np.concatenate([c.mask() for c in columns])
+        return Column(first.type, np.concatenate([c.values for c in columns]), valid)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Tuples of one stream (or results): a timestamp per row and columns by name, all of one length.
+
+    `ts`: (n,) int64 event time in milliseconds; any order unless stated.
+    """
+
+    ts: I64
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Rows start..stop, without copying."""
+        return Batch(self.ts[start:stop], {k: c.slice(start, stop) for k, c in self.columns.items()})
+
+    def take(self, index: I64 | Mask) -> Batch:
+        """Rows at the given positions, or where a mask is True."""
+        return Batch(self.ts[index], {k: c.take(index) for k, c in self.columns.items()})
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """The batches one after the other; at least one, with the same columns."""
+        if len(batches) == 1:
+            return batches[0]
+        return Batch(
+            np.concatenate([b.ts for b in batches]),
+            {k: Column.concat([b.columns[k] for b in batches]) for k in batches[0].columns},
+        )

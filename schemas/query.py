@@ -1,0 +1,281 @@
+"""The bound model of a query: what the language means once names and types are resolved.
+
+The parser (`schemas.language`) produces these; the engine, the oracle and `weir explain` read them.
+Everything is frozen and hashable, so a plan or a snapshot can name a query by value.
+
+Conventions: durations and event times are int64 milliseconds. A null makes a comparison unknown, and
+only rows for which every predicate is true are results (three-valued logic, as in SQL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal as Choice
+
+
+class Type(StrEnum):
+    """Column types. TIMESTAMP values are int64 milliseconds since the epoch, UTC."""
+
+    BIGINT = "BIGINT"
+    DOUBLE = "DOUBLE"
+    STRING = "STRING"
+    BOOLEAN = "BOOLEAN"
+    TIMESTAMP = "TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A declared column of a stream."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A declared stream (`CREATE STREAM`).
+
+    Attributes:
+        timestamp: the field that carries event time; None means the Kafka record's own timestamp.
+        disorder_ms: how far behind the largest timestamp seen a tuple may come without being late.
+        rate: declared tuples per second of event time, for plan choice; None when not declared.
+        distinct: declared numbers of distinct values, (column, count) pairs, for plan choice.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    topic: str
+    format: str = "json"
+    timestamp: str | None = None
+    disorder_ms: int = 0
+    idle_timeout_ms: int | None = None
+    rate: float | None = None
+    distinct: tuple[tuple[str, int], ...] = ()
+
+    def field(self, name: str) -> Field | None:
+        """The field called `name`, or None."""
+        return next((f for f in self.fields if f.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples arrived, or UNBOUNDED (size 0)."""
+
+    kind: Choice["RANGE", "ROWS", "UNBOUNDED"]
+    size: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "UNBOUNDED":
+            return "[UNBOUNDED]"
+        return f"[{self.kind} {self.size}{' ms' if self.kind == 'RANGE' else ''}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One entry of FROM: a stream under an alias with a window. Two aliases may name one stream."""
+
+    alias: str
+    stream: Stream
+    window: Window
+
+
+# --- Expressions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`alias.name`; resolved, so `type` is the declared one."""
+
+    alias: str
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant; `value` is int (BIGINT, TIMESTAMP), float, str, bool, or None for NULL."""
+
+    value: int | float | str | bool | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """`left op right`, op in + - * / %.
+
+    BIGINT with BIGINT stays BIGINT (`/` truncates toward zero, `%` takes the dividend's sign); a DOUBLE
+    makes it DOUBLE; TIMESTAMP +- BIGINT is TIMESTAMP, TIMESTAMP - TIMESTAMP is BIGINT (milliseconds).
+    Division by zero, BIGINT overflow and a DOUBLE result that is not finite give NULL.
+    """
+
+    op: Choice["+", "-", "*", "/", "%"]
+    left: Expr
+    right: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """Unary minus."""
+
+    operand: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A scalar function: ABS, FLOOR, CEIL, ROUND, SQRT, LOWER, UPPER, LENGTH, COALESCE, CONCAT, SUBSTRING.
+
+    FLOOR, CEIL, ROUND of DOUBLE are DOUBLE (ROUND half to even); LENGTH counts Unicode code points;
+    SUBSTRING(s, start [, count]) is 1-based; SQRT of a negative number is NULL. CONCAT with a null is NULL.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`left op right`. Numbers compare by exact value (BIGINT against DOUBLE too), strings by code point."""
+
+    op: Choice["=", "<", "<=", ">", ">=", "<>"]
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`operand IS [NOT] NULL`: never unknown."""
+
+    operand: Expr
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """`operand [NOT] LIKE pattern`: % any run, _ one code point, backslash escapes; case-sensitive."""
+
+    operand: Expr
+    pattern: str
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InList:
+    """`operand [NOT] IN (literals)`. A NULL item makes a non-match unknown, as in SQL."""
+
+    operand: Expr
+    items: tuple[Literal, ...]
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """`NOT operand` over three-valued logic."""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Conjunction inside an expression (top-level conjuncts are split into `Query.predicates`)."""
+
+    terms: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Disjunction."""
+
+    terms: tuple[Expr, ...]
+
+
+Expr = (
+    Column | Literal | Arithmetic | Negate | Call | Compare | IsNull | Like | InList | Not | And | Or
+)
+
+
+def type_of(expr: Expr) -> Type:
+    """The type of an expression's value; predicates are BOOLEAN."""
+    if isinstance(expr, Column | Literal | Arithmetic | Negate | Call):
+        return expr.type
+    return Type.BOOLEAN
+
+
+def columns_of(expr: Expr) -> tuple[Column, ...]:
+    """The columns that an expression reads, each once, in order of first appearance."""
+    found: dict[Column, None] = {}
+    stack: list[Expr] = [expr]
+    while stack:
+        node = stack.pop()
+        match node:
+            case Column():
+                found.setdefault(node)
+            case Arithmetic() | Compare():
+                stack += (node.right, node.left)
+            case Negate() | IsNull() | Like() | InList() | Not():
+                stack.append(node.operand)
+            case Call():
+                stack += reversed(node.args)
+            case And() | Or():
+                stack += reversed(node.terms)
+            case Literal():
+                pass
+    return tuple(found)
+
+
+def aliases_of(expr: Expr) -> frozenset[str]:
+    """The aliases that an expression reads."""
+    return frozenset(column.alias for column in columns_of(expr))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One key of a result object: `T.celsius`, or the alias given with AS."""
+
+    name: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One continuous query.
+
+    Attributes:
+        name: the sink topic's name, or "results" when the query has no INSERT INTO.
+        sink: the output topic; None when the query is a bare SELECT.
+        sources: in FROM order, which is also the tie-break order of the total order.
+        predicates: top-level conjuncts of WHERE and of the WINDOW clause, in text order.
+        outputs: the SELECT list, expanded.
+        partition_by: columns named by PARTITION BY, one per alias; empty when absent.
+        text: the query's text, for messages.
+    """
+
+    name: str
+    sink: str | None
+    sources: tuple[Source, ...]
+    predicates: tuple[Expr, ...]
+    outputs: tuple[Output, ...]
+    partition_by: tuple[Column, ...] = ()
+    text: str = field(default="", compare=False)
+
+    def source(self, alias: str) -> Source:
+        """The source under `alias`; KeyError when there is none."""
+        for source in self.sources:
+            if source.alias == alias:
+                return source
+        raise KeyError(alias)
+
+    def streams(self) -> tuple[Stream, ...]:
+        """The distinct streams in order of first use: the stream ordinals of the total order."""
+        return tuple({source.stream.name: source.stream for source in self.sources}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A parsed file: its streams (all declared, used or not) and its queries, in text order."""
+
+    streams: tuple[Stream, ...]
+    queries: tuple[Query, ...]
