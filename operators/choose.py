@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from operators.evaluate import holds
+from operators.evaluate import Resolve, holds
 from operators.keys import column_words
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import selections
@@ -85,7 +85,7 @@ def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
     return Statistics(rates, distinct, selected, sampled=True)
 
 
-def _resolver(batch: Batch):  # type: ignore[no-untyped-def]
+def _resolver(batch: Batch) -> Resolve:
     def resolve(column: ColumnRef) -> Column:
         return Column(column.type, batch.ts) if column.name == "_ts" else batch.columns[column.name]
 
@@ -148,7 +148,8 @@ class CostModel:
     def _predicate(self, predicate: Expr) -> float:
         if isinstance(predicate, Compare) and predicate.op == "=":
             counts = [
-                self.statistics.distinct.get((c.alias, c.name), DEFAULT_DISTINCT) for c in columns_of(predicate)
+                self.statistics.distinct.get((c.alias, c.name), DEFAULT_DISTINCT)
+                for c in columns_of(predicate)
             ]
             return 1.0 / max(counts, default=1.0)
         if isinstance(predicate, Compare) and predicate.op != "<>":
@@ -179,7 +180,10 @@ class CostModel:
             return self.leaf(plan.alias)
         left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
         return self.join(
-            self.estimate(plan.left), self.estimate(plan.right), self.selectivity(left, right), self.hashed(left, right)
+            self.estimate(plan.left),
+            self.estimate(plan.right),
+            self.selectivity(left, right),
+            self.hashed(left, right),
         )
 
 
@@ -192,16 +196,17 @@ def choose_plan(query: Query, statistics: Statistics | None = None) -> Plan:
     return _greedy(model, aliases)
 
 
-def _candidate(
-    model: CostModel, a: tuple[Estimate, Plan, frozenset[str]], b: tuple[Estimate, Plan, frozenset[str]]
-) -> tuple[Estimate, Plan, frozenset[str]]:
-    """The join of two sub-plans; cross products are made dear, not impossible."""
+_SubPlan = tuple[Estimate, Plan, frozenset[str]]
+
+
+def _candidate(model: CostModel, a: _SubPlan, b: _SubPlan) -> _SubPlan:
+    """The join of two sub-plans."""
     estimate = model.join(a[0], b[0], model.selectivity(a[2], b[2]), model.hashed(a[2], b[2]))
     return estimate, Join(a[1], b[1]), a[2] | b[2]
 
 
 def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
-    best: dict[frozenset[str], tuple[Estimate, Plan, frozenset[str]]] = {}
+    best: dict[frozenset[str], _SubPlan] = {}
     for alias in aliases:
         best[frozenset({alias})] = (model.leaf(alias), Leaf(alias), frozenset({alias}))
     for size in range(2, len(aliases) + 1):
@@ -221,7 +226,7 @@ def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
 
 def _greedy(model: CostModel, aliases: list[str]) -> Plan:
     """Join the pair of sub-plans with the smallest output, until one is left (Fegaras 1998)."""
-    forest = [(model.leaf(alias), Plan_leaf(alias), frozenset({alias})) for alias in aliases]
+    forest: list[_SubPlan] = [(model.leaf(alias), Leaf(alias), frozenset({alias})) for alias in aliases]
     while len(forest) > 1:
         pairs = [(i, j) for i in range(len(forest)) for j in range(i + 1, len(forest))]
         linked = [(i, j) for i, j in pairs if model.connected(forest[i][2], forest[j][2])] or pairs
@@ -230,8 +235,3 @@ def _greedy(model: CostModel, aliases: list[str]) -> Plan:
         forest = [tree for k, tree in enumerate(forest) if k not in (i, j)]
         forest.insert(i, best)
     return forest[0][1]
-
-
-def Plan_leaf(alias: str) -> Plan:
-    """A leaf, typed as a plan."""
-    return Leaf(alias)

@@ -198,9 +198,7 @@ class Engine:
         ends = np.cumsum([len(batches[name]) for name in names])
         return dict(zip(names, np.split(rank, ends[:-1]), strict=True)) if names else {}
 
-    def _enter(
-        self, stream: str, batch: Batch, places: I64 | None, *, restored: bool
-    ) -> dict[str, Tuples]:
+    def _enter(self, stream: str, batch: Batch, places: I64 | None, *, restored: bool) -> dict[str, Tuples]:
         """Store what some alias selects; the new tuples per alias."""
         aliases = self._aliases_of[stream]
         n = len(batch)
@@ -273,7 +271,8 @@ class Engine:
             expected = store.hi + sum(len(batch) for batch in parts.get(block.stream, []))
             if block.first_row != expected:
                 raise StateError(
-                    f"snapshot of stream {block.stream!r} has a gap: next row {expected}, got {block.first_row}"
+                    f"snapshot of stream {block.stream!r} has a gap: next row {expected}, "
+                    f"got {block.first_row}"
                 )
             parts.setdefault(block.stream, []).append(block.batch)
         batches = {name: Batch.concat(items) for name, items in parts.items()}
@@ -338,4 +337,3 @@ def _reader(batch: Batch) -> Resolve:
         return batch.columns[column.name]
 
     return resolve
-

@@ -136,7 +136,7 @@ def _any(terms: tuple[Expr, ...], resolve: Resolve, n: int) -> tuple[Any, Valid]
 
 def _validity(expr: Expr, resolve: Resolve, n: int) -> Valid:
     if type_of(expr) is Type.STRING:
-        return _truth(pc.is_valid(_text(expr, resolve, n)))[0]
+        return np.asarray(_truth(pc.is_valid(_text(expr, resolve, n)))[0], np.bool_)
     return _value(expr, resolve, n)[1]
 
 
@@ -329,7 +329,7 @@ def _substring(expr: Call, resolve: Resolve, n: int) -> Any:
     counts: list[Any] = [None] * n
     if len(expr.args) > 2:
         counts = evaluate(expr.args[2], resolve, n).to_values()
-    out = []
+    out: list[str | None] = []
     for text, start, count in zip(texts, starts, counts, strict=True):
         if text is None or start is None or (len(expr.args) > 2 and count is None):
             out.append(None)
@@ -351,5 +351,5 @@ def like_regex(pattern: str) -> str:
             out.append(".")
         else:
             literal = next(chars, "\\") if char == "\\" else char
-            out.append(literal if literal.isalnum() else "\\x{%x}" % ord(literal))
+            out.append(literal if literal.isalnum() else f"\\x{{{ord(literal):x}}}")
     return "(?s)\\A" + "".join(out) + "\\z"

@@ -11,11 +11,12 @@ the nested-loop kernel. Further predicates are evaluated on the candidate pairs'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from operators.evaluate import holds
+from operators.evaluate import Resolve, holds
 from operators.kernels.hashing import U64
 from operators.kernels.scan import MIRRORED, OPS, scan_terms
 from operators.keys import key_hashes
@@ -23,7 +24,7 @@ from operators.predicates import JoinCondition, Term
 from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import Tuples
-from schemas.columns import I64
+from schemas.columns import I64, Mask
 
 CANDIDATES_AT_ONCE = 1 << 20
 """Candidate pairs materialised at a time; bounds memory when a probe explodes."""
@@ -180,7 +181,10 @@ def _codes(terms: tuple[Term, ...], side: int) -> I64:
     return np.array([OPS[t.op if side == LEFT else MIRRORED[t.op]] for t in terms], np.int64)
 
 
-def _term_values(terms, side, resolve, n, dtype):  # type: ignore[no-untyped-def]
+def _term_values(
+    terms: tuple[Term, ...], side: int, resolve: Resolve, n: int, dtype: type[np.generic]
+) -> tuple[npt.NDArray[Any], Mask]:
+    """(t, n) values of nested-loop terms, and (n,) where none of them is null."""
     values = np.zeros((len(terms), n), dtype)
     valid = np.ones(n, np.bool_)
     for k, term in enumerate(terms):

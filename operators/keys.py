@@ -21,9 +21,9 @@ def column_words(column: Column) -> U64:
     """(n,) uint64 words; values that compare equal have equal words, BIGINT and DOUBLE across types too."""
     if column.type is Type.STRING:
         assert column.offsets is not None
-        return string_words(column.offsets, column.values)
+        return np.asarray(string_words(column.offsets, column.values.view(np.uint8)))
     if column.type is Type.DOUBLE:
-        return double_words(column.values)
+        return np.asarray(double_words(column.values.astype(np.float64, copy=False)))
     if column.type is Type.BOOLEAN:
         return column.values.astype(np.uint64)
     return np.ascontiguousarray(column.values).view(np.uint64)

@@ -97,7 +97,9 @@ def parse_plan(text: str, query: Query) -> Plan:
             start = opened.pop()
             if len(inputs) != 2:
                 raise fail(
-                    f"a join has two inputs, got {len(inputs)}; a plan looks like ((A B) C)", start, pos - start
+                    f"a join has two inputs, got {len(inputs)}; a plan looks like ((A B) C)",
+                    start,
+                    pos - start,
                 )
             stack[-1].append(Join(inputs[0], inputs[1]))
         else:

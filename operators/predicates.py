@@ -94,9 +94,7 @@ def constants(query: Query) -> tuple[Expr, ...]:
     return tuple(p for p in query.predicates if not aliases_of(p))
 
 
-def join_condition(
-    predicates: Sequence[Expr], left: Sequence[str], right: Sequence[str]
-) -> JoinCondition:
+def join_condition(predicates: Sequence[Expr], left: Sequence[str], right: Sequence[str]) -> JoinCondition:
     """Place those predicates whose lowest covering join has these sides."""
     left_set, right_set = frozenset(left), frozenset(right)
     both = left_set | right_set
@@ -108,6 +106,7 @@ def join_condition(
     keys: list[Term] = []
     terms: list[Term] = []
     residual: list[Expr] = []
+    from_keys: list[Expr] = []
     exact = True
     for predicate in here:
         found = _separate(predicate, left_set, right_set)
@@ -115,24 +114,26 @@ def join_condition(
             residual.append(predicate)
             continue
         term, moved = found
-        (keys if term.op == "=" else terms).append(term)
+        if term.op == "=":
+            keys.append(term)
+            from_keys.append(predicate)
+            exact = exact and not moved
+        else:
+            terms.append(term)
         if moved:
-            exact = exact and term.op != "="
             residual.append(predicate)
     if keys:
         types = [(type_of(k.left.expr), type_of(k.right.expr)) for k in keys]
-        proved = keys if exact and is_exact(types) else []
-        residual = [p for p in here if not (proved and isinstance(p, Compare) and p.op == "=" and p not in residual)]
-        return JoinCondition(tuple(keys), (), (), tuple(residual), here)
+        proved = exact and is_exact(types)
+        left_over = [p for p in here if p not in from_keys] if proved else here
+        return JoinCondition(tuple(keys), (), (), tuple(left_over), here)
     ints = tuple(t for t in terms if type_of(t.left.expr) in _INTEGER)
     floats = tuple(t for t in terms if type_of(t.left.expr) is Type.DOUBLE)
     return JoinCondition((), ints, floats, tuple(residual), here)
 
 
-def _separate(
-    predicate: Expr, left: frozenset[str], right: frozenset[str]
-) -> tuple[Term, bool] | None:
-    """The predicate as a term between the sides, and whether columns had to move; None if it has no such form."""
+def _separate(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> tuple[Term, bool] | None:
+    """The predicate as a term between the sides, and whether columns had to move; None without such a form."""
     if not isinstance(predicate, Compare) or predicate.op == "<>":
         return None
     a, b = aliases_of(predicate.left), aliases_of(predicate.right)

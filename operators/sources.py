@@ -46,13 +46,12 @@ class Sources:
             fields.append(("_ts", Type.TIMESTAMP))
             self.stores[stream.name] = SourceStore(fields, track_positions=bool(self.rows_windows))
         self._store_of = {s.alias: self.stores[s.stream.name] for s in query.sources}
-        self._lives = {
-            name: (
-                max((self.life[s.alias] for s in query.sources if s.stream.name == name and s.window.kind != "ROWS"), default=0),
-                max((s.window.size for s in query.sources if s.stream.name == name and s.window.kind == "ROWS"), default=None),
-            )
-            for name in self.stores
-        }  # fmt: skip
+        self._needs: dict[str, tuple[int, int | None]] = {}
+        for name in self.stores:
+            readers = [s for s in query.sources if s.stream.name == name]
+            lives = [self.life[s.alias] for s in readers if s.window.kind != "ROWS"]
+            rows = [s.window.size for s in readers if s.window.kind == "ROWS"]
+            self._needs[name] = (max(lives, default=0), max(rows, default=None))
 
     def shared(self, alias: str) -> bool:
         """True when the store holds rows that this alias's selections refuse: other aliases want them, or
@@ -109,7 +108,7 @@ class Sources:
     def purge(self, cut: int) -> None:
         """Drop source tuples that no tuple at or after `cut` can meet."""
         for name, store in self.stores.items():
-            life, rows = self._lives[name]
+            life, rows = self._needs[name]
             store.purge(life, cut, rows)
 
     def first_live_row(self, alias: str) -> int:
@@ -118,7 +117,7 @@ class Sources:
 
     def horizon(self, stream: str, cut: int) -> int:
         """The smallest ts whose tuples of the stream any window still needs at `cut`."""
-        life, rows = self._lives[stream]
+        life, rows = self._needs[stream]
         store = self.stores[stream]
         bound = 0 if life >= FOREVER else max(cut - life, 0)
         if rows is not None and store.hi > store.lo:
@@ -134,4 +133,3 @@ class Sources:
     def tuples_held(self) -> Mapping[str, int]:
         """Source tuples held per stream."""
         return {name: store.hi - store.lo for name, store in self.stores.items()}
-

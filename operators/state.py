@@ -100,14 +100,13 @@ class SideState:
             ring_write(self.float_terms, self.hi, float_terms)
         self.hi += n
 
-    def probe(
-        self, keys: U64, ts: I64, *, strict: bool, start: int, limit: int
-    ) -> tuple[I64, I64, int, int]:
+    def probe(self, keys: U64, ts: I64, *, strict: bool, start: int, limit: int) -> tuple[I64, I64, int, int]:
         """Pairs of probe rows and earlier live entries of equal key hash; see `kernels.index.probe_keys`."""
-        return probe_keys(
+        probe_idx, entries, stop, compared = probe_keys(
             keys, ts, start, strict, self.life, self.keys, self.ts, self.expiry,
             self._dist, self._heads, self.lo, self.hi, limit,
         )  # fmt: skip
+        return probe_idx, entries, stop, compared
 
     def gather(self, entries: I64) -> tuple[I64, I64]:
         """Rows (k, m) and expiry (m,) of live entries."""

@@ -92,12 +92,14 @@ def probe_keys(
             e = hi - 1 - ((hi - 1 - (head - 1)) & mask)
             while e >= lo:
                 slot = e & mask
-                t = ring_ts[slot]
-                if t < oldest:
-                    break
-                if t < now or (t == now and not strict):
-                    compared += 1
-                    if ring_keys[slot] == key and (not has_expiry or ring_expiry[slot] >= now):
+                compared += 1
+                if ring_keys[slot] == key:
+                    t = ring_ts[slot]
+                    if t < oldest:
+                        break
+                    if (t < now or (t == now and not strict)) and (
+                        not has_expiry or ring_expiry[slot] >= now
+                    ):
                         if count == room:
                             room *= 2
                             grown = np.empty(room, np.int64)

@@ -22,7 +22,7 @@ def _fails(op, a, b):  # type: ignore[no-untyped-def]
         return not a > b
     if op == 3:
         return not a >= b
-    return not a == b
+    return a != b
 
 
 @njit(cache=True, nogil=True)
