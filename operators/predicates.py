@@ -133,7 +133,7 @@ def join_condition(predicates: Sequence[Expr], left: Sequence[str], right: Seque
 
 
 def _separate(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> tuple[Term, bool] | None:
-    """The predicate as a term between the sides, and whether columns had to move; None without such a form."""
+    """The predicate as a term between the sides, and whether columns had to move; None if it is neither."""
     if not isinstance(predicate, Compare) or predicate.op == "<>":
         return None
     a, b = aliases_of(predicate.left), aliases_of(predicate.right)

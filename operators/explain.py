@@ -1,0 +1,88 @@
+"""Prints a plan: each join with its predicates, keys and expected sizes; each source with its window."""
+
+from __future__ import annotations
+
+from operators.choose import CostModel, Estimate, Statistics, declared_statistics
+from operators.plan import Join, Leaf, Plan
+from operators.predicates import JoinCondition, Operand, constants, join_condition, selections
+from schemas.expression_text import text_of
+from schemas.query import Query
+
+
+def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
+    """The plan as an indented tree, one operator per line with its details below it.
+
+    Sizes are expectations under `statistics` (declared ones when None): tuples per second of event time
+    that come out, and tuples alive at a time.
+    """
+    stats = statistics or declared_statistics(query)
+    model = CostModel(query, stats)
+    lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else "")]
+    lines.append(f"plan   {plan}")
+    for predicate in constants(query):
+        lines.append(f"always {text_of(predicate)}")
+    lines.append("")
+    lines += _tree(query, plan, model, "", "", "")
+    basis = "sampled" if stats.sampled else "declared" if stats.rates or stats.distinct else "assumed"
+    whole = model.estimate(plan)
+    lines += [
+        "",
+        f"expected cost {_count(whole.cost)} tuples entered, probed and built per second of event time"
+        f" ({basis} statistics)",
+    ]
+    return "\n".join(lines)
+
+
+def _tree(query: Query, plan: Plan, model: CostModel, first: str, rest: str, bar: str) -> list[str]:
+    size = _size(model.estimate(plan))
+    if isinstance(plan, Leaf):
+        source = query.source(plan.alias)
+        name = source.stream.name
+        shown = name if name == plan.alias else f"{name} {plan.alias}"
+        lines = [f"{first}source {shown} {source.window}  {size}"]
+        lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
+        return lines
+    condition = join_condition(query.predicates, plan.left.aliases, plan.right.aliases)
+    lines = [f"{first}{_kind(condition)} {plan}  {size}"]
+    lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
+    lines += _tree(query, plan.left, model, rest + "├─ ", rest + "│  ", _bar(plan.left))
+    lines += _tree(query, plan.right, model, rest + "└─ ", rest + "   ", _bar(plan.right))
+    return lines
+
+
+def _bar(plan: Plan) -> str:
+    return "│" if isinstance(plan, Join) else ""
+
+
+def _kind(condition: JoinCondition) -> str:
+    if condition.keys:
+        return "hash join"
+    return "nested-loop join" if condition.predicates else "cross join"
+
+
+def _placed(condition: JoinCondition) -> list[str]:
+    """How each predicate acts: the hash key, a nested-loop term, or a check of the candidates."""
+    lines = [f"key   {text_of(k.left.expr)} = {_side(k.right)}" for k in condition.keys]
+    for term in (*condition.int_terms, *condition.float_terms):
+        lines.append(f"loop  {text_of(term.left.expr)} {term.op} {_side(term.right)}")
+    lines += [f"check {text_of(p)}" for p in condition.residual]
+    return lines
+
+
+def _side(operand: Operand) -> str:
+    text = text_of(operand.expr)
+    text = f"-{text}" if operand.sign < 0 else text
+    if operand.addend:
+        text += f" {'+' if operand.addend > 0 else '-'} {abs(operand.addend)}"
+    return text
+
+
+def _size(estimate: Estimate) -> str:
+    return f"~{_count(estimate.rate)}/s, ~{_count(estimate.alive)} alive"
+
+
+def _count(value: float) -> str:
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,68 @@
+"""Feeds rows to an engine the way a task does, and reads results back as Python rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from operators.engine import Engine
+from schemas.columns import Batch, Column
+from schemas.query import Stream
+
+Rows = dict[str, list[list[dict[str, Any]]]]
+"""Per stream and partition, rows in arrival order."""
+
+
+def to_batch(stream: Stream, rows: list[dict[str, Any]]) -> Batch:
+    """Rows as a batch with all declared fields."""
+    assert stream.timestamp is not None
+    ts = np.array([row[stream.timestamp] for row in rows], np.int64)
+    columns = {f.name: Column.from_values([row[f.name] for row in rows], f.type) for f in stream.fields}
+    return Batch(ts, columns)
+
+
+def to_rows(batch: Batch) -> list[dict[str, Any]]:
+    """Results as dicts with `_ts`."""
+    columns = {name: column.to_values() for name, column in batch.columns.items()}
+    names = list(columns)
+    return [
+        {**{name: columns[name][i] for name in names}, "_ts": int(ts)} for i, ts in enumerate(batch.ts)
+    ]
+
+
+def feed(engine: Engine, rows: Rows, push_sizes: list[int], epoch_ms: int) -> list[dict[str, Any]]:
+    """Push everything in turns of the given sizes, advancing when an epoch is complete; all results."""
+    streams = {s.name: s for s in engine.query.streams()}
+    at = {(name, p): 0 for name, parts in rows.items() for p in range(len(parts))}
+    out: list[dict[str, Any]] = []
+    turn = 0
+    while at:
+        for name, p in list(at):
+            part = rows[name][p]
+            begin = at[name, p]
+            size = push_sizes[turn % len(push_sizes)]
+            turn += 1
+            piece = part[begin : begin + size]
+            if piece:
+                engine.push(name, p, to_batch(streams[name], piece))
+                at[name, p] = begin + len(piece)
+            if begin + len(piece) >= len(part):
+                engine.close(name, p)
+                del at[name, p]
+            cut = engine.watermark()
+            if cut - engine.cut >= epoch_ms:
+                out += to_rows(engine.advance(cut))
+    return out + to_rows(engine.advance())
+
+
+def partitions_of(rows: Rows) -> dict[str, list[int]]:
+    """Partition numbers per stream."""
+    return {name: list(range(len(parts))) for name, parts in rows.items()}
+
+
+def canonical(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """A multiset of rows as a sorted list; values keep their type (1 and 1.0 and True differ)."""
+    return sorted(
+        tuple(sorted((name, type(value).__name__, repr(value)) for name, value in row.items())) for row in rows
+    )
