@@ -1,0 +1,76 @@
+"""Durations in words and back: `250ms`, `5m` in options, `250 MILLISECONDS`, `5 MINUTES` in queries.
+
+Every duration is a whole number of milliseconds. Limit: 2**53 ms (285,616 years), so that an event time
+plus a duration is always an int64.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from schemas.errors import UsageError
+
+MAX_DURATION_MS = 2**53
+
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SHORT = {
+    "millisecond": "ms",
+    "milliseconds": "ms",
+    "second": "s",
+    "seconds": "s",
+    "sec": "s",
+    "minute": "m",
+    "minutes": "m",
+    "min": "m",
+    "hour": "h",
+    "hours": "h",
+    "day": "d",
+    "days": "d",
+}
+_DURATION = re.compile(r"\s*([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))\s*([A-Za-z]+)\s*")
+_ACCEPTED = "a number and a unit, such as 250ms, 1s, 5m, 2h, 1d or 5 MINUTES"
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a duration written in either form; 0 is accepted, a negative one is not.
+
+    Raises:
+        UsageError: not a duration, not a whole number of milliseconds, negative or too long.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise UsageError(f"a duration is {_ACCEPTED}; got {text!r}")
+    ms = duration_ms(match[1], match[2])
+    if ms < 0:
+        raise UsageError(f"a duration is not negative; got {text!r}")
+    return ms
+
+
+def duration_ms(number: str, unit: str) -> int:
+    """Milliseconds of `number` (a decimal numeral, maybe signed) of `unit` (short or long, any case).
+
+    Raises:
+        UsageError: an unknown unit, a fraction of a millisecond, or more than `MAX_DURATION_MS`.
+    """
+    folded = unit.lower()
+    size = _UNIT_MS.get(_SHORT.get(folded, folded))
+    if size is None:
+        raise UsageError(f"unknown unit {unit!r}; a duration is {_ACCEPTED}")
+    # Decimal rounds at 28 digits, so refuse what is far too long before multiplying.
+    amount = Decimal(number)
+    if abs(amount) > MAX_DURATION_MS or abs(amount * size) > MAX_DURATION_MS:
+        days = MAX_DURATION_MS // _UNIT_MS["d"]
+        raise UsageError(f"a duration is at most {days} DAYS; got {number} {unit}")
+    ms = amount * size
+    if ms != int(ms):
+        raise UsageError(f"a duration is a whole number of milliseconds; got {number} {unit}")
+    return int(ms)
+
+
+def format_duration(ms: int) -> str:
+    """The duration in its largest whole unit, as options write it: 300000 -> `5m`, 1500 -> `1500ms`."""
+    for unit, size in reversed(_UNIT_MS.items()):
+        if ms % size == 0 and (ms or unit == "s"):
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
