@@ -1,0 +1,7 @@
+"""Records to batches and back: JSON, CSV, Parquet. The rules for values are in `decoded`."""
+
+from schemas.codecs.decoded import DeadLetter, Decoded
+from schemas.codecs.encode import Encoded, encode_results, encode_tuples
+from schemas.codecs.json_codec import JsonDecoder
+
+__all__ = ["DeadLetter", "Decoded", "Encoded", "JsonDecoder", "encode_results", "encode_tuples"]

@@ -1,0 +1,168 @@
+"""CSV with a header into batches, under the rules of `decoded` (tokens: `kernels.csv_records`).
+
+An empty field without quotes is NULL; `""` is the empty string. Numbers have JSON's form, without blanks
+around them; quoted numbers are numbers. An empty line is no record, also in a file of one column. Every
+declared field needs its column: a header without it is an error of the whole file, since a misspelt column
+would otherwise be NULL in every record.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, shown
+from schemas.codecs.kernels.csv_records import decode_csv, scan_records
+from schemas.codecs.slots import Layout, Slots, check_size, is_utf8
+from schemas.errors import DataError
+from schemas.query import Stream, Type
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LONGEST_INTEGER = 400
+"""Digits beyond which an integer is no double either (and Python would refuse to read it)."""
+
+
+def split_record(raw: bytes) -> list[tuple[bytes, bool]]:
+    """The fields of one record without its line end: content, and whether it was quoted.
+
+    Raises:
+        RecordError: a quote is not closed, or text follows a closing quote.
+    """
+    fields: list[tuple[bytes, bool]] = []
+    p = 0
+    while True:
+        if raw[p : p + 1] == b'"':
+            end = p + 1
+            while True:
+                end = raw.find(b'"', end)
+                if end < 0:
+                    raise RecordError(f"field {len(fields) + 1} has no closing quote")
+                if raw[end + 1 : end + 2] != b'"':
+                    break
+                end += 2
+            fields.append((raw[p + 1 : end].replace(b'""', b'"'), True))
+            p = end + 1
+            if p < len(raw) and raw[p : p + 1] != b",":
+                raise RecordError(f"field {len(fields)} has text after its closing quote")
+        else:
+            end = raw.find(b",", p)
+            end = len(raw) if end < 0 else end
+            fields.append((raw[p:end], False))
+            p = end
+        if p >= len(raw):
+            return fields
+        p += 1
+
+
+class CsvRules:
+    """The definition: one record's bytes to its values."""
+
+    def __init__(self, stream: Stream, field_of: Sequence[int]) -> None:
+        self._fields = [(field.name, field.type) for field in stream.fields]
+        self._field_of = field_of
+
+    def values(self, raw: bytes) -> list[Value]:
+        """The values of a record in the order of the stream's fields, None for NULL.
+
+        Raises:
+            RecordError: with the reason.
+        """
+        try:
+            raw.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError(f"not UTF-8: {error}") from None
+        parts = split_record(raw)
+        if len(parts) != len(self._field_of):
+            raise RecordError(f"the record has {len(parts)} fields, the header has {len(self._field_of)}")
+        values: list[Value] = [None] * len(self._fields)
+        for f, (content, quoted) in zip(self._field_of, parts, strict=True):
+            if f >= 0 and (content or quoted):
+                name, type = self._fields[f]
+                values[f] = check_value(name, type, _parsed(content.decode(), type))
+        return values
+
+
+def _parsed(text: str, type: Type) -> Value:
+    """The value that a text stands for in a column of `type`; the text itself where it stands for none."""
+    if type is Type.BOOLEAN and text in ("true", "false"):
+        return text == "true"
+    if type in (Type.BIGINT, Type.TIMESTAMP, Type.DOUBLE):
+        if _INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER:
+            return int(text)
+        if type is not Type.TIMESTAMP and _NUMBER.fullmatch(text):
+            return float(text)
+    return text
+
+
+class CsvDecoder:
+    """Decodes CSV records of one stream under one header. Keeps no state between calls."""
+
+    def __init__(self, stream: Stream, header: bytes, file: str) -> None:
+        """Args: `header` the first record of `file`, without a byte order mark.
+
+        Raises:
+            DataError: a declared field has no column, or two.
+        """
+        self.stream = stream
+        try:
+            names = [content.decode() for content, _ in split_record(header.rstrip(b"\r\n"))]
+        except (RecordError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: the header cannot be read: {error}") from None
+        declared = {field.name: i for i, field in enumerate(stream.fields)}
+        for name in declared:
+            if names.count(name) > 1:
+                times = names.count(name)
+                raise DataError(f"{file}: the header has column '{name}' {times} times, expected once")
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f", did you mean '{near[0]}'?" if near else ""
+                raise DataError(
+                    f"{file}: stream '{stream.name}' declares column '{name}', which the header does not have"
+                    f" (it has: {shown(', '.join(names))}){hint}"
+                )
+        self._field_of = np.array([declared.get(name, -1) for name in names], np.int64)
+        self.rules = CsvRules(stream, self._field_of.tolist())
+        self._layout = Layout(stream)
+
+    def decode_lines(self, block: bytes) -> Decoded:
+        """Decode whole records without the header; `rows` count records, empty lines included."""
+        if not block:
+            return Decoded(empty_batch(self.stream), np.zeros(0, np.int64), [], 0, np.zeros(1, np.int64))
+        check_size(block)
+        if block[-1] != 10:
+            block += b"\n"
+        data = np.frombuffer(block, np.uint8)
+        count, end = scan_records(data)
+        if end < len(block):  # a quote that is still open at the end of the file
+            count += 1
+        layout = self._layout
+        slots = Slots(layout, data, int(count))
+        hards = decode_csv(
+            data,
+            not is_utf8(data),
+            self._field_of,
+            layout.types,
+            slots.words,
+            slots.floats,
+            slots.valid,
+            slots.status,
+            slots.starts,
+            slots.hard,
+        )
+        slots.settle_hard(int(hards))
+
+        def raw(row: int) -> bytes:
+            record = block[slots.starts[row] : slots.starts[row + 1]]
+            record = record.removesuffix(b"\n")
+            return record.removesuffix(b"\r")
+
+        return slots.finish(lambda row: self.rules.values(raw(row)), raw, None, doubled_quotes=True)
+
+
+def end_of_records(buffer: bytes) -> int:
+    """Where the last whole record of the buffer ends; 0 when it holds none."""
+    return int(scan_records(np.frombuffer(buffer, np.uint8))[1])

@@ -1,0 +1,1 @@
+"""Compiled decoders: pure functions from bytes to arrays."""
