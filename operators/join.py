@@ -18,16 +18,13 @@ import numpy.typing as npt
 
 from operators.evaluate import Resolve, holds
 from operators.kernels.hashing import U64
-from operators.kernels.scan import MIRRORED, OPS, scan_terms
+from operators.kernels.scan import MIRRORED, OPS
 from operators.keys import key_hashes
 from operators.predicates import JoinCondition, Term
 from operators.sources import Sources
-from operators.state import SideState
+from operators.state import ProbeTerms, SideState
 from operators.tuples import Tuples
 from schemas.columns import I64, Mask
-
-CANDIDATES_AT_ONCE = 1 << 20
-"""Candidate pairs materialised at a time; bounds memory when a probe explodes."""
 
 LEFT, RIGHT = 0, 1
 
@@ -48,8 +45,12 @@ class _Prepared:
 
     tuples: Tuples
     hashes: U64 | None
-    ints: I64
-    floats: npt.NDArray[np.float64]
+    terms: ProbeTerms
+
+
+_NO_TERMS = ProbeTerms(
+    np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.float64)
+)
 
 
 class BinaryJoin:
@@ -91,7 +92,7 @@ class BinaryJoin:
         prepared = [self._prepare(LEFT, left), self._prepare(RIGHT, right)]
         for side in (LEFT, RIGHT):
             new = prepared[side]
-            self.states[side].insert(new.tuples, new.hashes, new.ints, new.floats, now=now)
+            self.states[side].insert(new.tuples, new.hashes, new.terms.ints, new.terms.floats, now=now)
         found = [self._find(side, prepared[side]) for side in (LEFT, RIGHT)]
         merged = Tuples.merge([part for parts in found for part in parts] or [Tuples.empty(self.aliases)])
         self.counters.results += len(merged)
@@ -109,45 +110,41 @@ class BinaryJoin:
         condition = self.condition
         n = len(tuples)
         resolve = self.sources.resolver(tuples.aliases, tuples.rows)
-        none = np.zeros((0, n), np.int64)
-        if n == 0:
-            return _Prepared(tuples, np.zeros(0, np.uint64), none, none.astype(np.float64))
         if condition.keys:
             columns = [term.operand(side).values(resolve, n) for term in condition.keys]
             hashes, valid = key_hashes(columns)
             if valid is not None and not valid.all():
                 tuples, hashes = tuples.take(valid), hashes[valid]
-            return _Prepared(tuples, hashes, none, none.astype(np.float64))
+            return _Prepared(tuples, hashes, _NO_TERMS)
         ints, int_valid = _term_values(condition.int_terms, side, resolve, n, np.int64)
         floats, float_valid = _term_values(condition.float_terms, side, resolve, n, np.float64)
         valid = int_valid & float_valid
         if not valid.all():
             tuples, ints, floats = tuples.take(valid), ints[:, valid], floats[:, valid]
-        return _Prepared(tuples, None, ints, floats)
+        return _Prepared(tuples, None, ProbeTerms(self._int_ops[side], ints, self._float_ops[side], floats))
 
     def _find(self, side: int, probe: _Prepared) -> list[Tuples]:
         """Results of one side's new tuples with the opposite state, in chunks that ascend by ts."""
         opposite = self.states[1 - side]
         tuples = probe.tuples
         found: list[Tuples] = []
-        start, n = 0, len(tuples)
+        start, resume, n = 0, -1, len(tuples)
+        scratch = self.sources.scratch
         while start < n and len(opposite):
             if probe.hashes is not None:
-                pairs = opposite.probe(
-                    probe.hashes, tuples.ts, strict=side == LEFT, start=start, limit=CANDIDATES_AT_ONCE
+                done = opposite.probe(
+                    probe.hashes, tuples.ts, strict=side == LEFT, start=start, resume=resume, scratch=scratch
                 )
             else:
-                pairs = scan_terms(
-                    self._int_ops[side], probe.ints, opposite.int_terms,
-                    self._float_ops[side], probe.floats, opposite.float_terms,
-                    tuples.ts, start, side == LEFT, opposite.life, opposite.ts, opposite.expiry,
-                    opposite.lo, opposite.hi, CANDIDATES_AT_ONCE,
-                )  # fmt: skip
-            probe_idx, entries, start, compared = pairs
+                done = opposite.scan(
+                    probe.terms, tuples.ts, strict=side == LEFT, start=start, resume=resume, scratch=scratch
+                )
+            count, start, resume, compared = done
             self.counters.comparisons += compared
-            self.counters.candidates += len(probe_idx)
-            if len(probe_idx):
-                found.append(self._combine(side, tuples, opposite, probe_idx, entries))
+            self.counters.candidates += count
+            if count:
+                pairs = scratch.probe_idx[:count], scratch.entries[:count]
+                found.append(self._combine(side, tuples, opposite, *pairs))
         return found
 
     def _combine(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from operators.evaluate import Resolve
+from operators.state import Scratch
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Column, Mask
@@ -31,6 +32,7 @@ class Sources:
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
         }
+        self.scratch = Scratch()
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
         exprs = [output.expr for output in query.outputs]

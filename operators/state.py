@@ -9,14 +9,16 @@ O(1) per tuple.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from operators.kernels.hashing import U64
-from operators.kernels.index import I32, insert_keys, probe_keys
-from operators.kernels.ring import first_at_least, live_mask, ring_grow, ring_read, ring_write
+from operators.kernels.index import I32, index_ring, insert_keys, probe_keys
+from operators.kernels.ring import compact_ring, first_at_least, live_mask, ring_grow, ring_read, ring_write
+from operators.kernels.scan import scan_terms
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.columns import I64, Mask
@@ -27,6 +29,24 @@ PARTITION_GROUPS = 64
 
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
+
+
+class Scratch:
+    """Room for candidate pairs, shared by all operators of a task: its size bounds a probe that explodes."""
+
+    def __init__(self, room: int = 1 << 18) -> None:
+        self.probe_idx: I64 = np.empty(room, np.int64)
+        self.entries: I64 = np.empty(room, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeTerms:
+    """Nested-loop terms of probing tuples: (t,) operator codes and (t, n) values, whole and real numbers."""
+
+    int_ops: I64
+    ints: I64
+    float_ops: I64
+    floats: npt.NDArray[np.float64]
 
 
 class SideState:
@@ -51,18 +71,15 @@ class SideState:
         self.hi = 0
         self._exact_expiry = len(aliases) == 1
         self._dead_rows: dict[str, int] = {}
-        self._reset(FIRST_CAPACITY)
-        self.int_terms: I64 = np.zeros((int_terms, self.capacity), np.int64)
-        self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, self.capacity), np.float64)
-
-    def _reset(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.rows: I64 = np.zeros((len(self.aliases), capacity), np.int64)
+        capacity = self.capacity = FIRST_CAPACITY
+        self.rows: I64 = np.zeros((len(aliases), capacity), np.int64)
         self.ts: I64 = np.zeros(capacity, np.int64)
         self.expiry: I64 = np.zeros(0 if self._exact_expiry else capacity, np.int64)
-        self.keys: U64 = np.zeros(capacity if self.hashed else 0, np.uint64)
-        self._dist: I32 = np.zeros(capacity if self.hashed else 0, np.int32)
-        self._heads: I32 = np.zeros(capacity if self.hashed else 0, np.int32)
+        self.keys: U64 = np.zeros(capacity if hashed else 0, np.uint64)
+        self.int_terms: I64 = np.zeros((int_terms, capacity), np.int64)
+        self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, capacity), np.float64)
+        self._dist: I32 = np.zeros(capacity if hashed else 0, np.int32)
+        self._heads: I32 = np.zeros(capacity if hashed else 0, np.int32)
 
     def __len__(self) -> int:
         return self.hi - self.lo
@@ -100,13 +117,26 @@ class SideState:
             ring_write(self.float_terms, self.hi, float_terms)
         self.hi += n
 
-    def probe(self, keys: U64, ts: I64, *, strict: bool, start: int, limit: int) -> tuple[I64, I64, int, int]:
+    def probe(
+        self, keys: U64, ts: I64, *, strict: bool, start: int, resume: int, scratch: Scratch
+    ) -> tuple[int, int, int, int]:
         """Pairs of probe rows and earlier live entries of equal key hash; see `kernels.index.probe_keys`."""
-        probe_idx, entries, stop, compared = probe_keys(
-            keys, ts, start, strict, self.life, self.keys, self.ts, self.expiry,
-            self._dist, self._heads, self.lo, self.hi, limit,
+        count, row, entry, compared = probe_keys(
+            keys, ts, start, resume, strict, self.life, self.keys, self.ts, self.expiry,
+            self._dist, self._heads, self.lo, self.hi, scratch.probe_idx, scratch.entries,
         )  # fmt: skip
-        return probe_idx, entries, stop, compared
+        return count, row, entry, compared
+
+    def scan(
+        self, terms: ProbeTerms, ts: I64, *, strict: bool, start: int, resume: int, scratch: Scratch
+    ) -> tuple[int, int, int, int]:
+        """Pairs for which every nested-loop term holds; see `kernels.scan.scan_terms`."""
+        count, row, entry, compared = scan_terms(
+            terms.int_ops, terms.ints, self.int_terms, terms.float_ops, terms.floats, self.float_terms,
+            ts, start, resume, strict, self.life, self.ts, self.expiry, self.lo, self.hi,
+            scratch.probe_idx, scratch.entries,
+        )  # fmt: skip
+        return count, row, entry, compared
 
     def gather(self, entries: I64) -> tuple[I64, I64]:
         """Rows (k, m) and expiry (m,) of live entries."""
@@ -139,39 +169,53 @@ class SideState:
 
     def keep(self, mask: Mask) -> None:
         """Compact to the entries where (len(self),) `mask` is True. Entry numbers change."""
-        self._rebuild(mask, self.capacity)
+        self._compact(mask)
 
     def _make_room(self, n: int, now: int) -> None:
-        alive = np.ones(len(self), np.bool_)
         if not self._exact_expiry:
             alive = live_mask(self.expiry, self.lo, self.hi, now)
             for alias, first_row in self._dead_rows.items():
                 alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
-        need = int(np.count_nonzero(alive)) + n
+            if not alive.all():
+                self._compact(alive)
+        need = len(self) + n
         if not self._exact_expiry:
             need = int(need / COMPACT_BELOW)
-        self._rebuild(alive, max(self.capacity, 1 << (need - 1).bit_length()))
+        if need > self.capacity:
+            self._grow(1 << (need - 1).bit_length())
 
-    def _rebuild(self, alive: Mask, capacity: int) -> None:
-        def kept(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            values = ring_read(ring, self.lo, self.hi)
-            return values if alive.all() else values[..., alive]
+    def _rings(self) -> list[npt.NDArray[Any]]:
+        """Every ring indexed by entry, apart from the index itself; all share their memory with the state."""
+        rings = [self.ts, self.expiry, self.keys, *self.rows, *self.int_terms, *self.float_terms]
+        return [ring for ring in rings if len(ring)]
 
-        rows, ts, keys = kept(self.rows), kept(self.ts), kept(self.keys) if self.hashed else None
-        expiry = None if self._exact_expiry else kept(self.expiry)
-        ints, floats = kept(self.int_terms), kept(self.float_terms)
-        self.lo, self.hi = 0, len(ts)
-        self._reset(capacity)
-        ring_write(self.rows, 0, rows)
-        ring_write(self.ts, 0, ts)
-        if expiry is not None:
-            ring_write(self.expiry, 0, expiry)
-        if keys is not None:
-            insert_keys(keys, self.keys, self._dist, self._heads, 0)
-        self.int_terms = ring_grow(ints, 0, 0, capacity)
-        ring_write(self.int_terms, 0, ints)
-        self.float_terms = ring_grow(floats, 0, 0, capacity)
-        ring_write(self.float_terms, 0, floats)
+    def _compact(self, alive: Mask) -> None:
+        """Move the entries where (len(self),) `alive` is True together, in place, and index them anew."""
+        for ring in self._rings():
+            compact_ring(ring, self.lo, alive)
+        self.hi = self.lo + int(np.count_nonzero(alive))
+        self._index()
+
+    def _grow(self, capacity: int) -> None:
+        def grown(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return ring_grow(ring, self.lo, self.hi, capacity) if ring.shape[-1] else ring
+
+        self.ts, self.expiry, self.keys = grown(self.ts), grown(self.expiry), grown(self.keys)
+        self.rows, self.int_terms, self.float_terms = (
+            grown(self.rows),
+            grown(self.int_terms),
+            grown(self.float_terms),
+        )
+        self.capacity = capacity
+        if self.hashed:
+            self._dist = np.zeros(capacity, np.int32)
+            self._heads = np.zeros(capacity, np.int32)
+        self._index()
+
+    def _index(self) -> None:
+        if self.hashed:
+            self._heads[:] = 0
+            index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
     def group_sizes(self) -> I64:
         """(PARTITION_GROUPS,) entries per partition group. O(n); for statistics."""

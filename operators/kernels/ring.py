@@ -89,3 +89,14 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
     for e in range(lo, hi):
         out[e - lo] = expiry[e & mask] >= now
     return out
+
+
+@njit(cache=True, nogil=True)
+def compact_ring(ring: Array, lo: int, alive: Mask) -> None:
+    """Move numbers lo .. lo + n whose (n,) `alive` is True together, in place, beginning at lo."""
+    mask = ring.shape[0] - 1
+    to = lo
+    for i in range(alive.shape[0]):
+        if alive[i]:
+            ring[to & mask] = ring[(lo + i) & mask]
+            to += 1

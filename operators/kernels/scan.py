@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from operators.kernels.hashing import F64
@@ -35,14 +34,16 @@ def scan_terms(
     float_ring: F64,
     ts: I64,
     start: int,
+    resume: int,
     strict: bool,
     life: int,
     ring_ts: I64,
     ring_expiry: I64,
     lo: int,
     hi: int,
-    limit: int,
-) -> tuple[I64, I64, int, int]:
+    out_probe: I64,
+    out_entry: I64,
+) -> tuple[int, int, int, int]:
     """Pair probe rows with the earlier live entries for which every term `probe op entry` holds.
 
     Args:
@@ -52,29 +53,25 @@ def scan_terms(
         ts: (n,) of the probing tuples, ascending; the rest as in `kernels.index.probe_keys`.
 
     Returns:
-        As `probe_keys`: probe_idx, entries, the row to go on from, entries compared.
+        As `probe_keys`: pairs written, the row and entry to go on from, entries compared.
 
     Cost: O(n * entries alive).
     """
     mask = ring_ts.shape[0] - 1
     has_expiry = ring_expiry.shape[0] > 0
-    room = max(16, ts.shape[0] - start)
-    out_probe = np.empty(room, np.int64)
-    out_entry = np.empty(room, np.int64)
+    room = out_probe.shape[0]
     count = 0
     compared = 0
-    i = start
-    while i < ts.shape[0] and count < limit:
+    for i in range(start, ts.shape[0]):
         now = ts[i]
-        oldest = now - life
-        e = hi - 1
+        e = hi - 1 if resume < 0 else resume
+        resume = -1
         while e >= lo:
             slot = e & mask
             t = ring_ts[slot]
-            if t < oldest:
+            if t < now - life:
                 break
             if (t < now or (t == now and not strict)) and (not has_expiry or ring_expiry[slot] >= now):
-                compared += 1
                 good = True
                 for k in range(int_ops.shape[0]):
                     if _fails(int_ops[k], int_probe[k, i], int_ring[k, slot]):
@@ -87,16 +84,10 @@ def scan_terms(
                             break
                 if good:
                     if count == room:
-                        room *= 2
-                        grown = np.empty(room, np.int64)
-                        grown[:count] = out_probe
-                        out_probe = grown
-                        grown = np.empty(room, np.int64)
-                        grown[:count] = out_entry
-                        out_entry = grown
+                        return count, i, e, compared
                     out_probe[count] = i
                     out_entry[count] = e
                     count += 1
+                compared += 1
             e -= 1
-        i += 1
-    return out_probe[:count], out_entry[:count], i, compared
+    return count, ts.shape[0], -1, compared
