@@ -279,8 +279,12 @@ def _last_words(broker: Broker, log_start: int) -> str:
             with path.open("rb") as log:
                 log.seek(begin if begin <= path.stat().st_size else 0)
                 lines += log.read().decode(errors="replace").splitlines()
-    telling = [line for line in lines if re.search(r"\b(ERROR|FATAL|Exception|Error)\b", line)]
-    return "\n  ".join([f"log: {broker.log_file}", *(telling or lines)[-5:]])
+    return "\n  ".join([f"log: {broker.log_file}", *_telling(lines)])
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The last few lines of a Java program's output that name errors; its last lines if none does."""
+    return ([line for line in lines if re.search(r"ERROR|FATAL|Exception|Error:", line)] or lines)[-5:]
 
 
 def _end(data_dir: Path, how: signal.Signals, deadline_s: float) -> bool:
@@ -321,7 +325,9 @@ def _mark(data_dir: Path) -> str:
 
 def _alive(pid: int, data_dir: Path) -> bool:
     """Whether process `pid` is the broker of `data_dir`. An ended process that nobody waited for is not."""
-    if (child := _children.get(pid)) is not None and child.poll() is not None:
+    if (child := _children.get(pid)) is not None:
+        if child.poll() is None:
+            return True  # and not by its command line, which is empty for an instant while it begins
         del _children[pid]
     if sys.platform == "linux":
         try:
@@ -377,5 +383,5 @@ def _format(tool: list[str], data_dir: Path, properties: Path) -> None:
     command = [*tool, "format", "--cluster-id", cluster_id, "--config", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=data_dir, check=False)
     if done.returncode != 0:
-        lines = (done.stderr + done.stdout).strip().splitlines()
-        raise BrokerError(f"cannot format {data_dir / 'log'}: " + "\n  ".join(lines[-5:]))
+        lines = _telling((done.stderr + done.stdout).strip().splitlines())
+        raise BrokerError(f"cannot format {data_dir / 'log'}: " + "\n  ".join(lines))

@@ -64,6 +64,12 @@ class SaslUser:
         return f"SaslUser(user={self.user!r})"
 
 
+def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Server settings as the environment variables that the `apache/kafka` image turns into settings."""
+    spelled = str.maketrans({".": "_", "_": "__", "-": "___"})
+    return {f"KAFKA_{name.translate(spelled).upper()}": value for name, value in settings.items()}
+
+
 def check_sasl(sasl: SaslUser) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", sasl.user):
         raise UsageError(f"a SASL user has letters, digits, '_', '.' and '-', got {sasl.user!r}")
