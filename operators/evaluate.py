@@ -256,7 +256,8 @@ def _compare_mixed(op: str, whole: Any, real: Any) -> Any:
     low, high = real < -_TWO63, real >= _TWO63
     inside = np.where(low | high, 0.0, real)
     floor = np.floor(inside)
-    floored = floor.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # a null's value is arbitrary, NaN too
+        floored = floor.astype(np.int64)
     fraction = inside > floor
     less = (whole < floored) | ((whole == floored) & fraction)
     equal = (whole == floored) & ~fraction & ~(low | high)

@@ -31,12 +31,16 @@ COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
 
 
+CANDIDATES_AT_ONCE = 1 << 18
+"""Candidate pairs materialised at a time."""
+
+
 class Scratch:
     """Room for candidate pairs, shared by all operators of a task: its size bounds a probe that explodes."""
 
-    def __init__(self, room: int = 1 << 18) -> None:
-        self.probe_idx: I64 = np.empty(room, np.int64)
-        self.entries: I64 = np.empty(room, np.int64)
+    def __init__(self) -> None:
+        self.probe_idx: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
+        self.entries: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

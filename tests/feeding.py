@@ -26,9 +26,7 @@ def to_rows(batch: Batch) -> list[dict[str, Any]]:
     """Results as dicts with `_ts`."""
     columns = {name: column.to_values() for name, column in batch.columns.items()}
     names = list(columns)
-    return [
-        {**{name: columns[name][i] for name in names}, "_ts": int(ts)} for i, ts in enumerate(batch.ts)
-    ]
+    return [{**{name: columns[name][i] for name in names}, "_ts": int(ts)} for i, ts in enumerate(batch.ts)]
 
 
 def feed(engine: Engine, rows: Rows, push_sizes: list[int], epoch_ms: int) -> list[dict[str, Any]]:
@@ -64,5 +62,6 @@ def partitions_of(rows: Rows) -> dict[str, list[int]]:
 def canonical(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """A multiset of rows as a sorted list; values keep their type (1 and 1.0 and True differ)."""
     return sorted(
-        tuple(sorted((name, type(value).__name__, repr(value)) for name, value in row.items())) for row in rows
+        tuple(sorted((name, type(value).__name__, repr(value)) for name, value in row.items()))
+        for row in rows
     )
