@@ -1,0 +1,41 @@
+# `make` lists the targets. Every target does its own set-up first.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
+
+.PHONY: help setup demo test test-slow lint bench-engine bench-files bench-kafka pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make the virtual environment; fetch Java, Maven and Kafka if missing
+	@ops/setup.sh $(VENV)
+
+demo: setup ## start Kafka, stream a real data set through a query, show the results
+	@$(BIN)/weir demo
+
+test: setup ## run the tests (all but the slow ones) with coverage
+	@$(BIN)/python -m pytest -m "not slow" $(COVERAGE)
+
+test-slow: setup ## run the long suites
+	@$(BIN)/python -m pytest -m slow
+
+lint: setup ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench-engine bench-files bench-kafka: bench-%: setup
+	@$(BIN)/weir bench $*
+bench-engine: ## measure the engine alone
+bench-files: ## measure files to files
+bench-kafka: ## measure topic to topic
+
+pins: ## write ops/constraints.txt anew from the newest packages that pyproject.toml allows
+	@ops/pin.sh
+
+clean: ## stop the broker; remove the virtual environment, caches and local data
+	@if [ -x $(BIN)/weir ]; then $(BIN)/weir broker stop; fi
+	@rm -rf $(VENV) .weir build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
