@@ -5,7 +5,7 @@ import sys
 import typer
 
 from schemas.errors import WeirError
-from services.commands import broker
+from services.commands import bench, broker, explain, run
 
 app = typer.Typer(
     name="weir",
@@ -18,7 +18,10 @@ app = typer.Typer(
         "its plan while they run. Start with `weir run --help` (files) or `make demo` (Kafka)."
     ),
 )
+app.command("run")(run.run)
+app.command("explain")(explain.explain)
 app.add_typer(broker.app, name="broker")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -1,0 +1,262 @@
+"""`weir run`: a query over files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+from operators.plan import parse_plan
+from schemas.durations import parse_duration
+from schemas.errors import UsageError
+from services.query_files import read_query, source_paths
+
+if TYPE_CHECKING:
+    from operators.statistics import EngineStatistics
+    from services.files import SourceFile
+    from services.run import Run
+
+INTERRUPTED = 130
+BROKEN_PIPE = 1
+
+
+class Executor(StrEnum):
+    """How the plan is executed."""
+
+    XJOIN = "xjoin"
+    MJOIN = "mjoin"
+    EDDY = "eddy"
+    STAIRS = "stairs"
+    JUGGLER = "juggler"
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    OFF = "off"
+    ON = "on"
+
+
+class Cleanup(StrEnum):
+    """Where spilled state is joined."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+    NONE = "none"
+
+
+def run(
+    query: Annotated[
+        Path, typer.Argument(help="File with CREATE STREAM statements and one SELECT.", metavar="QUERY.sql")
+    ],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source",
+            metavar="NAME=PATH",
+            envvar="WEIR_SOURCES",
+            help=(
+                "File of a declared stream, once per stream (a self-joined stream once): JSON lines "
+                "(.jsonl), CSV with a header (.csv), both also .gz, Parquet (.parquet), or - for JSON lines "
+                "on standard input. Records may be out of order within the stream's declared disorder. In "
+                "WEIR_SOURCES, separated by blanks."
+            ),
+        ),
+    ] = None,
+    out: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_OUT", metavar="PATH", help="File of results, JSON lines; - is standard output."
+        ),
+    ] = "-",
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_PLAN",
+            metavar="PLAN",
+            help="Join tree over the aliases, such as '((A B) C)'. Default: chosen from sampled statistics.",
+        ),
+    ] = None,
+    epoch: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_EPOCH",
+            metavar="DURATION",
+            help="Event time processed together, such as 250ms, 1s or 5m; epochs ready at once are merged.",
+        ),
+    ] = "1s",
+    stats: Annotated[
+        str | None,
+        typer.Option(envvar="WEIR_STATS", metavar="PATH", help="File for counters, as JSON. Default: none."),
+    ] = None,
+    late: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_LATE",
+            metavar="PATH",
+            help="File for late records, JSON lines. Default: only counted.",
+        ),
+    ] = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters",
+            envvar="WEIR_DEAD_LETTERS",
+            metavar="PATH",
+            help="File for records that are no tuples, with reason, source and line. Default: only counted.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            envvar="WEIR_QUERY",
+            metavar="NAME",
+            help="Which query, by its topic, if the file has several.",
+        ),
+    ] = None,
+    executor: Annotated[
+        Executor, typer.Option(envvar="WEIR_EXECUTOR", help="Executor; this version has xjoin.")
+    ] = Executor.XJOIN,
+    migrate: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="WEIR_MIGRATE",
+            metavar="TS:PLAN:STRATEGY",
+            help="Plan change at an event time. Not in this version.",
+        ),
+    ] = None,
+    jit: Annotated[
+        Switch, typer.Option(envvar="WEIR_JIT", help="Just-in-time feedback. Not in this version.")
+    ] = Switch.OFF,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_MEMORY", metavar="BYTES", help="State budget, such as 64MiB. Not in this version."
+        ),
+    ] = None,
+    spill: Annotated[
+        str | None,
+        typer.Option(envvar="WEIR_SPILL", metavar="STRATEGY", help="Spill strategy. Not in this version."),
+    ] = None,
+    spill_dir: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of spilled state. Not in this version."
+        ),
+    ] = None,
+    cleanup: Annotated[
+        Cleanup,
+        typer.Option(envvar="WEIR_CLEANUP", help="Where spilled state is joined. Not in this version."),
+    ] = Cleanup.NONE,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", envvar="WEIR_VERBOSE", help="Print a summary line on standard error."
+        ),
+    ] = False,
+) -> None:
+    """Run a query over files and write its results, ordered by their timestamp `_ts`.
+
+    The same files give the same bytes. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything
+    else; 130 interrupted.
+    """
+    _refuse_later_options(
+        {
+            f"--executor {executor}": executor is not Executor.XJOIN,
+            "--migrate": bool(migrate),
+            "--jit on": jit is Switch.ON,
+            "--memory": memory is not None,
+            "--spill": spill is not None,
+            "--spill-dir": spill_dir is not None,
+            f"--cleanup {cleanup}": cleanup is not Cleanup.NONE,
+        }
+    )
+    epoch_ms = parse_duration(epoch)
+    if epoch_ms == 0:
+        raise UsageError("--epoch 0s: an epoch is at least 1ms")
+    bound = read_query(query, name)
+    tree = parse_plan(plan, bound) if plan is not None else None
+    paths = source_paths(bound, source or [])
+
+    # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    from schemas.codecs.encode import check_output_names
+    from services.files import SourceFile
+    from services.run import Outputs, Run
+    from services.run_statistics import stats_json
+    from services.sinks import LineSink, check_outputs
+
+    check_output_names(bound)
+    given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
+    check_outputs(given, {"the query": str(query)} | {f"--source {n}": path for n, path in paths.items()})
+    files = {s.name: SourceFile(s, paths[s.name]) for s in bound.streams()}
+    sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
+    outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
+    with _progress(files) as progress:
+        job = Run(bound, files, outputs, epoch_ms=epoch_ms, plan=tree, progress=progress)
+        try:
+            engine = job.run()
+            counters = engine.statistics()
+            if "--stats" in sinks:
+                sinks["--stats"].write(stats_json(job.statistics, counters, engine.plan))
+            for sink in sinks.values():
+                sink.close()
+        except KeyboardInterrupt:
+            at = job.engine.cut if job.engine is not None else 0
+            print(f"weir: interrupted; results before event time {at} are written", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            raise typer.Exit(BROKEN_PIPE) from None
+    _report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
+
+
+def _refuse_later_options(given: dict[str, bool]) -> None:
+    for option, used in given.items():
+        if used:
+            raise UsageError(f"{option}: not in this version")
+
+
+@contextmanager
+def _progress(files: dict[str, SourceFile]) -> Iterator[Callable[[int], None] | None]:
+    """A bar of bytes read while standard error is a terminal, else nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    sizes = [file.size for file in files.values()]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("read", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _report(
+    job: Run, counters: EngineStatistics, plan: str, late_unseen: bool, dead_unseen: bool, verbose: bool
+) -> None:
+    """Say what would else be lost in silence, and with -v what was done."""
+    dead = job.statistics.dead_letters
+    if dead and dead_unseen:
+        kept = "--dead-letters FILE keeps them"
+        print(
+            f"weir: {dead:,} record(s) are no tuples ({kept}), the first is {job.first_dead}", file=sys.stderr
+        )
+    if counters.late and late_unseen:
+        print(
+            f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr
+        )
+    if verbose:
+        seconds = job.statistics.seconds
+        rate = counters.input_tuples / seconds if seconds > 0 else 0.0
+        print(
+            f"weir: {counters.input_tuples:,} tuples, {counters.results:,} results, {counters.late:,} late, "
+            f"{dead:,} dead letters in {seconds:.2f} s ({rate:,.0f} tuples/s), plan {plan}",
+            file=sys.stderr,
+        )

@@ -1,0 +1,82 @@
+"""A query file and its `--source` options, checked against each other: for `weir run` and `weir explain`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from schemas.errors import UsageError
+from schemas.language import parse_program
+from schemas.query import Query
+
+
+def read_query(path: Path, name: str | None) -> Query:
+    """The query of a file; `name` picks one by its sink where there are several.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no query or several.
+        QueryError: the text is wrong; shows where.
+    """
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read the query {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
+    queries = parse_program(text).queries
+    names = [query.name for query in queries]
+    if not queries:
+        raise UsageError(f"{path} declares streams but has no SELECT")
+    if name is not None:
+        if names.count(name) != 1:
+            raise UsageError(f"--query {name}: {path} has {_listed(names)}{_suggestion(name, names)}")
+        return queries[names.index(name)]
+    if len(queries) > 1:
+        raise UsageError(f"{path} has {len(queries)} queries, pick one with --query: {_listed(names)}")
+    return queries[0]
+
+
+def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -> dict[str, str]:
+    """Path by stream name, in the streams' order, from `NAME=PATH` options.
+
+    Args:
+        complete: every stream of the query needs its source.
+
+    Raises:
+        UsageError: another form, an unknown, repeated or missing name, standard input twice.
+    """
+    names = [stream.name for stream in query.streams()]
+    paths: dict[str, str] = {}
+    for option in given:
+        name, equals, path = option.partition("=")
+        if not equals or not name or not path:
+            raise UsageError(f"--source {option!r} is not of the form NAME=PATH")
+        if name not in names:
+            hint = _suggestion(name, names)
+            alias = next((s.stream.name for s in query.sources if s.alias == name), None)
+            if alias is not None:
+                hint = f"; '{name}' is an alias of stream '{alias}'"
+            raise UsageError(
+                f"--source {name}: the query reads no such stream, it reads {_listed(names)}{hint}"
+            )
+        if name in paths:
+            raise UsageError(f"--source {name} is given twice: {paths[name]} and {path}")
+        if path == "-" and "-" in paths.values():
+            raise UsageError(f"--source {name}: standard input is taken by another source already")
+        paths[name] = path
+    missing = [name for name in names if name not in paths]
+    if missing and complete:
+        raise UsageError(f"no source for {_listed(missing)}: add --source {missing[0]}=PATH")
+    return {name: paths[name] for name in names if name in paths}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
+    return f", did you mean '{near[0]}'?" if near else ""

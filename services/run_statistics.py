@@ -1,0 +1,79 @@
+"""What `weir run --stats` writes: the design's keys, all of them always, counters from the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from operators.plan import Plan
+from operators.statistics import EngineStatistics
+
+
+@dataclass(slots=True)
+class RunStatistics:
+    """Counters of a run, filled as it goes.
+
+    Attributes:
+        timeline: per advance of the engine (one or several epochs): the event time it went up to, what it
+            added to results and comparisons, and the state it left.
+    """
+
+    dead_letters: int = 0
+    seconds: float = 0.0
+    dead_by_stream: dict[str, int] = field(default_factory=dict)
+    timeline: list[dict[str, int]] = field(default_factory=list)
+    _results: int = 0
+    _comparisons: int = 0
+    _input_tuples: int = 0
+
+    def advanced(self, event_time: int, engine: EngineStatistics) -> None:
+        """Note that everything before `event_time` has been processed."""
+        self.timeline.append(
+            {
+                "event_time": event_time,
+                "results": engine.results - self._results,
+                "state_tuples": engine.state_tuples,
+                "state_bytes": engine.state_bytes,
+                "comparisons": engine.comparisons - self._comparisons,
+                "input_tuples": engine.input_tuples - self._input_tuples,
+            }
+        )
+        self._results = engine.results
+        self._comparisons = engine.comparisons
+        self._input_tuples = engine.input_tuples
+
+
+def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan) -> bytes:
+    """The statistics file: one JSON object, keys as in the design, section 4."""
+    document: dict[str, Any] = {
+        "input_tuples": engine.input_tuples,
+        "results": engine.results,
+        "late": engine.late,
+        "dead_letters": run.dead_letters,
+        "dead_letters_by_stream": run.dead_by_stream,
+        "comparisons": engine.comparisons,
+        "intermediate_results": engine.intermediate_results,
+        "peak_state_tuples": engine.peak_state_tuples,
+        "peak_state_bytes": engine.peak_state_bytes,
+        "seconds": round(run.seconds, 6),
+        "plan": str(plan),
+        "operators": [
+            {
+                "name": operator.name,
+                "kind": operator.kind,
+                "input_tuples": operator.input_tuples,
+                "comparisons": operator.comparisons,
+                "results": operator.results,
+            }
+            for operator in engine.operators
+        ],
+        "migrations": [],
+        "feedback": dict.fromkeys(("suspend", "resume", "mark", "unmark", "suppressed_results"), 0),
+        "spill": dict.fromkeys(
+            ("spills", "spilled_tuples", "spilled_bytes", "owed", "cleanup_results", "cleanup_seconds"), 0
+        ),
+        "timeline": run.timeline,
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,176 @@
+"""File sinks: lines to a path or standard output, results encoded and written by a thread of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+from schemas.codecs.encode import encode_results
+from schemas.columns import Batch
+from schemas.errors import StateError, UsageError
+
+STDOUT: Final = "-"
+WAITING_BATCHES: Final = 4
+
+
+class _Writable(Protocol):
+    def write(self, data: memoryview, /) -> int | None: ...
+
+
+class LineSink:
+    """Writes whole lines to a file (replaced when it exists) or, for `-`, to standard output."""
+
+    def __init__(self, option: str, path: str) -> None:
+        """Open `path`, given by `option`.
+
+        Raises:
+            UsageError: it cannot be created.
+        """
+        self.path = path
+        self._file: io.FileIO | None = None
+        if path == STDOUT:
+            # Unbuffered, so that a line is out when `write` returns and a closed pipe is met only there.
+            stdout = sys.stdout.buffer
+            self._out: _Writable = getattr(stdout, "raw", stdout)
+            return
+        try:
+            self._file = io.FileIO(path, "w")
+        except OSError as error:
+            raise UsageError(f"{option}: cannot create {path}: {error.strerror}") from None
+        self._out = self._file
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`.
+
+        Raises:
+            StateError: the system refuses, above all because the disk is full; names the file.
+            BrokenPipeError: nobody reads standard output any more.
+        """
+        view = memoryview(data)
+        try:
+            while view:
+                written = self._out.write(view)
+                view = view[len(view) if written is None else written :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StateError(f"cannot write {self._shown()}: {_reason(error)}") from None
+
+    def close(self) -> None:
+        """Close the file; what the system held back is reported now.
+
+        Raises:
+            StateError: as `write`.
+        """
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError as error:
+            raise StateError(f"cannot write {self._shown()}: {_reason(error)}") from None
+
+    def _shown(self) -> str:
+        return "standard output" if self.path == STDOUT else self.path
+
+
+def _reason(error: OSError) -> str:
+    name = errno.errorcode.get(error.errno or 0, "")
+    text = f"{error.strerror} ({name})"
+    return f"{text}; its last line may be incomplete" if error.errno == errno.ENOSPC else text
+
+
+class ResultWriter:
+    """Encodes and writes batches of results in a thread, in order.
+
+    Use as a context manager: leaving it waits until everything given to `write` is written.
+    """
+
+    def __init__(self, sink: LineSink) -> None:
+        self._sink = sink
+        self._queue: queue.Queue[Batch | None] = queue.Queue(WAITING_BATCHES)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="write results", daemon=True)
+        self._thread.start()
+
+    def write(self, results: Batch) -> None:
+        """Queue results; blocks while the writer is behind.
+
+        Raises:
+            StateError, BrokenPipeError: an earlier batch could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+        if len(results):
+            self._queue.put(results)
+
+    def close(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            StateError, BrokenPipeError: it could not be.
+        """
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(StateError, BrokenPipeError):  # the first error is the one to show
+            self.close()
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            if self._error is not None:
+                continue
+            try:
+                self._sink.write(encode_results(batch).data)
+            except BaseException as error:  # raised in the engine's thread by `write` or `close`
+                self._error = error
+
+
+def check_outputs(outputs: dict[str, str | None], inputs: dict[str, str]) -> None:
+    """Refuse outputs that would overwrite an input, the query, or each other.
+
+    Args:
+        outputs: path by option, None where not given.
+        inputs: path by what it is, for the message.
+
+    Raises:
+        UsageError: names both.
+    """
+    taken = {_identity(path): what for what, path in inputs.items() if path != STDOUT}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        same = taken.setdefault(_identity(path), option)
+        if same != option:
+            raise UsageError(f"{option} {path} is the same file as {same}")
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    """What two names of one file have in common. Devices are not files: many may write to /dev/null."""
+    if path == STDOUT:
+        return (STDOUT,)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (str(Path(path).absolute().resolve()),)
+    if not os.path.isfile(path):
+        return (path, object())
+    return (found.st_dev, found.st_ino)
