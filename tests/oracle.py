@@ -1,0 +1,299 @@
+"""The oracle: what a query's results are, by nested loops over the definition in the design's section 2.
+
+Plain Python, no code of the engine. Slow on purpose: nothing here is clever enough to be wrong in the way
+that the engine might be. Expressions follow the docstrings of `schemas.query`.
+
+`rows` maps a stream's name to its tuples in arrival order (offset order): a list of dicts for one
+partition, or a list of such lists for several. A dict maps fields to values, None for null (a missing
+key is null too); event time is the stream's `timestamp` field, or the key `_ts` where it declares none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas import query as q
+
+Row = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row] | Sequence[Sequence[Row]]]
+Bound = Mapping[str, "Tuple"]
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A tuple that is not late.
+
+    Attributes:
+        position: its place in the total order of all streams' tuples.
+        arrivals: the positions of all tuples of its stream, ascending; its own is `arrivals[index]`.
+    """
+
+    ts: int
+    row: Row
+    position: int
+    index: int
+    arrivals: Sequence[int]
+
+
+def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
+    """All results, ordered by timestamp: output names to values, and `_ts`."""
+    streams = in_order(query, rows)
+    checks = first_checks(query)
+    found: list[tuple[int, dict[str, Any]]] = []
+
+    def extend(bound: dict[str, Tuple]) -> None:
+        """Try every tuple of the next source with those bound; go on where it can still be a result."""
+        if len(bound) == len(query.sources):
+            newest = latest(bound)
+            values = {output.name: evaluate(output.expr, bound) for output in query.outputs}
+            found.append((newest.position, values | {"_ts": newest.ts}))
+            return
+        source = query.sources[len(bound)]
+        for candidate in near(query, bound, source, streams[source.stream.name]):
+            now = {**bound, source.alias: candidate}
+            if all_alive(query, now) and all(evaluate(p, now) is True for p in checks[source.alias]):
+                extend(now)
+
+    extend({})
+    return [values for _, values in sorted(found, key=lambda item: item[0])]
+
+
+def first_checks(query: q.Query) -> dict[str, list[q.Expr]]:
+    """Under each alias the predicates whose aliases are all bound once it is, in FROM order."""
+    checks: dict[str, list[q.Expr]] = {}
+    open_ = list(query.predicates)
+    for n, source in enumerate(query.sources, 1):
+        bound = {s.alias for s in query.sources[:n]}
+        checks[source.alias] = [p for p in open_ if q.aliases_of(p) <= bound]
+        open_ = [p for p in open_ if not q.aliases_of(p) <= bound]
+    return checks
+
+
+def latest(bound: Bound) -> Tuple:
+    """The newest component: its position is the instant of the combination, its ts that of the result."""
+    return max(bound.values(), key=lambda component: component.position)
+
+
+def all_alive(query: q.Query, bound: Bound) -> bool:
+    """Whether all components are alive at the instant at which the newest of them arrives.
+
+    A life that has ended does not resume, so a combination that fails for some sources fails for all of them:
+    it is right to ask before all are bound.
+    """
+    newest = latest(bound)
+    for alias, component in bound.items():
+        window = query.source(alias).window
+        if window.kind == "RANGE" and newest.ts > component.ts + window.size:
+            return False
+        if window.kind == "ROWS":
+            # At the position at which the n-th later tuple of its stream arrives it is dead already.
+            nth = component.index + window.size
+            end = component.arrivals[nth : nth + 1]
+            if end and newest.position >= end[0]:
+                return False
+    return True
+
+
+def near(query: q.Query, bound: Bound, source: q.Source, tuples: Sequence[Tuple]) -> Sequence[Tuple]:
+    """The tuples that RANGE windows do not exclude at a glance: `all_alive` decides, this only saves time."""
+    low, high = 0, len(tuples)
+    if bound and source.window.kind == "RANGE":
+        low = bisect_left(tuples, latest(bound).ts - source.window.size, key=lambda t: t.ts)
+    for alias, component in bound.items():
+        window = query.source(alias).window
+        if window.kind == "RANGE":
+            high = min(high, bisect_right(tuples, component.ts + window.size, key=lambda t: t.ts))
+    return tuples[low:high]
+
+
+def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
+    """Each stream's tuples that are not late, in the total order (ts, stream ordinal, partition, offset)."""
+    merged = []
+    for ordinal, stream in enumerate(query.streams()):
+        for partition, tuples in enumerate(partitions(rows, stream)):
+            for offset, (row, is_late) in enumerate(with_lateness(stream, tuples)):
+                if not is_late:
+                    merged.append((event_time(stream, row), ordinal, partition, offset, stream.name, row))
+    merged.sort(key=lambda entry: entry[:4])
+    arrivals: dict[str, list[int]] = {stream.name: [] for stream in query.streams()}
+    ordered: dict[str, list[Tuple]] = {stream.name: [] for stream in query.streams()}
+    for position, (ts, _, _, _, name, row) in enumerate(merged):
+        ordered[name].append(Tuple(ts, row, position, len(arrivals[name]), arrivals[name]))
+        arrivals[name].append(position)
+    return ordered
+
+
+def late(query: q.Query, rows: Rows) -> dict[str, list[Row]]:
+    """The late tuples of each stream, by partition and offset."""
+    found: dict[str, list[Row]] = {stream.name: [] for stream in query.streams()}
+    for stream in query.streams():
+        for tuples in partitions(rows, stream):
+            found[stream.name] += [row for row, is_late in with_lateness(stream, tuples) if is_late]
+    return found
+
+
+def with_lateness(stream: q.Stream, tuples: Sequence[Row]) -> list[tuple[Row, bool]]:
+    """One partition's tuples in arrival order, each with whether it is late.
+
+    Late: more than the declared disorder behind the largest timestamp that arrived before it.
+    """
+    largest: int | None = None
+    classified = []
+    for row in tuples:
+        ts = event_time(stream, row)
+        classified.append((row, largest is not None and ts < largest - stream.disorder_ms))
+        largest = ts if largest is None else max(largest, ts)
+    return classified
+
+
+def partitions(rows: Rows, stream: q.Stream) -> list[Sequence[Row]]:
+    """The stream's partitions; none when it has no rows."""
+    given: Any = rows.get(stream.name, ())
+    if given and isinstance(given[0], Mapping):
+        return [given]
+    return list(given)
+
+
+def event_time(stream: q.Stream, row: Row) -> int:
+    """The tuple's timestamp in milliseconds."""
+    return int(row[stream.timestamp or "_ts"])
+
+
+# --- Expressions -----------------------------------------------------------------------------------
+
+
+def evaluate(expr: q.Expr, bound: Bound) -> Any:
+    """The value of an expression over one tuple per alias; None is null, or unknown for a condition."""
+    match expr:
+        case q.Column():
+            tuple_ = bound[expr.alias]
+            return tuple_.ts if expr.name == "_ts" else typed(tuple_.row.get(expr.name), expr.type)
+        case q.Literal():
+            return typed(expr.value, expr.type)
+        case q.Negate():
+            value = evaluate(expr.operand, bound)
+            return None if value is None else fitting(-value, expr.type)
+        case q.Arithmetic():
+            left, right = evaluate(expr.left, bound), evaluate(expr.right, bound)
+            return None if left is None or right is None else arithmetic(expr.op, left, right, expr.type)
+        case q.Call():
+            return call(expr.name, [evaluate(arg, bound) for arg in expr.args], expr.type)
+        case q.Compare():
+            return compare(expr.op, evaluate(expr.left, bound), evaluate(expr.right, bound))
+        case q.IsNull():
+            return (evaluate(expr.operand, bound) is None) is not expr.negated
+        case q.Like():
+            value = evaluate(expr.operand, bound)
+            return None if value is None else like(value, expr.pattern) is not expr.negated
+        case q.InList():
+            value = evaluate(expr.operand, bound)
+            found = either([compare("=", value, evaluate(item, bound)) for item in expr.items])
+            return negated(found) if expr.negated else found
+        case q.Not():
+            return negated(evaluate(expr.operand, bound))
+        case q.And():
+            return negated(either([negated(evaluate(term, bound)) for term in expr.terms]))
+        case q.Or():
+            return either([evaluate(term, bound) for term in expr.terms])
+
+
+def typed(value: Any, type_: q.Type) -> Any:
+    """A value as its type holds it: JSON writes the DOUBLE 40.0 as 40."""
+    return float(value) if value is not None and type_ is q.Type.DOUBLE else value
+
+
+def negated(truth: bool | None) -> bool | None:
+    """NOT in three-valued logic."""
+    return None if truth is None else not truth
+
+
+def either(truths: Sequence[bool | None]) -> bool | None:
+    """OR in three-valued logic: true if any is true, else unknown if any is unknown."""
+    if True in truths:
+        return True
+    return None if None in truths else False
+
+
+def compare(op: str, left: Any, right: Any) -> bool | None:
+    """A comparison; Python compares int with float exactly and strings by code point."""
+    if left is None or right is None:
+        return None
+    answers = {
+        "=": left == right,
+        "<>": left != right,
+        "<": left < right,
+        "<=": left <= right,
+        ">": left > right,
+        ">=": left >= right,
+    }
+    return bool(answers[op])
+
+
+def fitting(value: Any, type_: q.Type) -> Any:
+    """The value, or null where it overflows int64 or is no finite DOUBLE."""
+    if type_ is q.Type.DOUBLE:
+        return float(value) if math.isfinite(value) else None
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def arithmetic(op: str, left: Any, right: Any, type_: q.Type) -> Any:
+    """`left op right`: whole numbers exact, `/` toward zero, `%` with the dividend's sign; else doubles."""
+    if op in "/%" and right == 0:
+        return None
+    if type_ is q.Type.DOUBLE:
+        left, right = float(left), float(right)
+        if op == "/":
+            return fitting(left / right, type_)
+        if op == "%":
+            return fitting(math.fmod(left, right), type_)
+    elif op in "/%":
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return fitting(quotient if op == "/" else left - quotient * right, type_)
+    return fitting({"+": left + right, "-": left - right}[op] if op in "+-" else left * right, type_)
+
+
+def call(name: str, args: list[Any], type_: q.Type) -> Any:
+    """A scalar function."""
+    if name == "COALESCE":
+        return typed(next((arg for arg in args if arg is not None), None), type_)
+    if None in args:
+        return None
+    match name:
+        case "ABS":
+            return fitting(abs(args[0]), type_)
+        case "FLOOR":
+            return typed(math.floor(args[0]), type_)
+        case "CEIL":
+            return typed(math.ceil(args[0]), type_)
+        case "ROUND":
+            return typed(round(args[0]), type_)
+        case "SQRT":
+            return math.sqrt(args[0]) if args[0] >= 0 else None
+        case "LOWER":
+            return args[0].lower()
+        case "UPPER":
+            return args[0].upper()
+        case "LENGTH":
+            return len(args[0])
+        case "CONCAT":
+            return "".join(args)
+        case "SUBSTRING":
+            # Characters whose 1-based place is in [start, start + count).
+            text, start, *count = args
+            return "".join(
+                c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0])
+            )
+    raise ValueError(f"no such function: {name}")
+
+
+def like(text: str, pattern: str) -> bool:
+    """LIKE: % any run, _ one code point, a backslash makes the next character plain."""
+    wild = {"%": ".*", "_": "."}
+    pieces = re.findall(r"\\.|.", pattern, re.DOTALL)
+    regex = "".join(wild[p] if p in wild else re.escape(p[-1]) for p in pieces)
+    return re.fullmatch(regex, text, re.DOTALL) is not None
