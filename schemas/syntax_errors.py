@@ -61,8 +61,6 @@ _LEFT_OUT = {
     "UPDATE": ("UPDATE", "CREATE STREAM, SELECT and INSERT INTO"),
     "VALUES": ("INSERT INTO ... VALUES", "INSERT INTO 'topic' SELECT ..."),
 }
-# These read as names until the word after them does not fit.
-_LEFT_OUT_BEFORE = frozenset({"DISTINCT", "CASE", "CAST"})
 _INSTEAD = {
     "==": "write = for equality",
     "||": "write CONCAT(a, b), or OR between conditions",
@@ -283,9 +281,10 @@ def _left_out(
     place = wrong
     key = text if wrong["name"] else ""
     if key not in _LEFT_OUT:
-        for match in reversed(before[-8:]):
-            if match.group().upper() in _LEFT_OUT_BEFORE and _opens(match, before, wrong):
-                place, key = match, match.group().upper()
+        # DISTINCT, CASE and CAST read as names until a word after them does not fit.
+        for index in range(len(before) - 1, max(len(before) - 9, -1), -1):
+            if _opens(before, index, text, "" if after is None else after.group().upper()):
+                place, key = before[index], before[index].group().upper()
                 break
     if key not in _LEFT_OUT:
         return None
@@ -293,13 +292,18 @@ def _left_out(
     return _not_part(source, what, instead, place)
 
 
-def _opens(match: re.Match[str], before: list[re.Match[str]], wrong: re.Match[str]) -> bool:
-    """Whether a word that may be a name is the keyword after all: CAST(x AS, DISTINCT x, CASE WHEN."""
-    following = before[before.index(match) + 1 :]
-    word = match.group().upper()
-    if word == "CAST":
-        return bool(following) and following[0].group() == "(" and wrong.group().upper() == "AS"
-    return not following
+def _opens(before: list[re.Match[str]], index: int, wrong: str, after: str) -> bool:
+    """Whether a word that may be a name is a keyword after all: SELECT DISTINCT x, CASE WHEN, CAST(x AS."""
+    last = index == len(before) - 1
+    match before[index].group().upper():
+        case "DISTINCT":
+            return last and index > 0 and before[index - 1].group().upper() in ("SELECT", "(")
+        case "CASE":
+            return last and "WHEN" in (wrong, after)
+        case "CAST":
+            return not last and before[index + 1].group() == "(" and wrong == "AS"
+        case _:
+            return False
 
 
 def _not_part(source: QueryText, what: str, instead: str, place: re.Match[str]) -> QueryError:

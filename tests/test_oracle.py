@@ -26,7 +26,7 @@ def at(*times: int, **values: Any) -> list[dict[str, Any]]:
     return [{"ts": ts, "v": n, "k": 1, **values} for n, ts in enumerate(times)]
 
 
-def pairs(text: str, rows: dict[str, Any]) -> list[tuple[int, ...]]:
+def pairs(text: str, rows: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Results as tuples: the outputs, then `_ts`."""
     return [tuple(found.values()) for found in results(query(text), rows)]
 
