@@ -94,7 +94,7 @@ class BinaryJoin:
             new = prepared[side]
             self.states[side].insert(new.tuples, new.hashes, new.terms.ints, new.terms.floats, now=now)
         found = [self._find(side, prepared[side]) for side in (LEFT, RIGHT)]
-        merged = Tuples.merge([part for parts in found for part in parts] or [Tuples.empty(self.aliases)])
+        merged = Tuples.merge(*found)
         self.counters.results += len(merged)
         return merged
 
@@ -123,8 +123,8 @@ class BinaryJoin:
             tuples, ints, floats = tuples.take(valid), ints[:, valid], floats[:, valid]
         return _Prepared(tuples, None, ProbeTerms(self._int_ops[side], ints, self._float_ops[side], floats))
 
-    def _find(self, side: int, probe: _Prepared) -> list[Tuples]:
-        """Results of one side's new tuples with the opposite state, in chunks that ascend by ts."""
+    def _find(self, side: int, probe: _Prepared) -> Tuples:
+        """Results of one side's new tuples with the opposite state, ascending by ts."""
         opposite = self.states[1 - side]
         tuples = probe.tuples
         found: list[Tuples] = []
@@ -145,21 +145,13 @@ class BinaryJoin:
             if count:
                 pairs = scratch.probe_idx[:count], scratch.entries[:count]
                 found.append(self._combine(side, tuples, opposite, *pairs))
-        return found
+        return Tuples.concat(found, self.aliases)
 
     def _combine(
         self, side: int, tuples: Tuples, opposite: SideState, probe_idx: I64, entries: I64
     ) -> Tuples:
         """Candidate pairs as output tuples, those that pass every remaining predicate."""
-        other_rows, other_expiry = opposite.gather(entries)
-        own_rows = tuples.rows[:, probe_idx]
-        pair = (own_rows, other_rows) if side == LEFT else (other_rows, own_rows)
-        result = Tuples(
-            self.aliases,
-            np.concatenate(pair, axis=0),
-            tuples.ts[probe_idx],
-            np.minimum(tuples.expiry[probe_idx], other_expiry),
-        )
+        result = Tuples(self.aliases, *opposite.combine(tuples, probe_idx, entries, probe_first=side == LEFT))
         alive = self.sources.rows_alive(result)
         if alive is not None and not alive.all():
             result = result.take(alive)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, index_ring, insert_keys, probe_keys
 from operators.kernels.ring import compact_ring, first_at_least, live_mask, ring_grow, ring_read, ring_write
@@ -141,6 +142,16 @@ class SideState:
             scratch.probe_idx, scratch.entries,
         )  # fmt: skip
         return count, row, entry, compared
+
+    def combine(
+        self, tuples: Tuples, probe_idx: I64, entries: I64, *, probe_first: bool
+    ) -> tuple[I64, I64, I64]:
+        """Rows, ts and expiry of probing tuples joined with entries; see `kernels.combine.combine_pairs`."""
+        rows, ts, expiry = combine_pairs(
+            tuples.rows, tuples.ts, tuples.expiry, probe_idx,
+            self.rows, self.ts, self.expiry, self.life, entries, probe_first,
+        )  # fmt: skip
+        return rows, ts, expiry
 
     def gather(self, entries: I64) -> tuple[I64, I64]:
         """Rows (k, m) and expiry (m,) of live entries."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from operators.kernels.combine import merge_runs
 from schemas.columns import I64, Mask
 
 FOREVER = 2**62
@@ -50,18 +51,25 @@ class Tuples:
         return Tuples(aliases, np.zeros((len(aliases), 0), np.int64), none, none)
 
     @staticmethod
-    def merge(parts: Sequence[Tuples]) -> Tuples:
-        """Parts over the same aliases, each ascending by ts, merged by ts; ties keep the parts' order."""
-        parts = [p for p in parts if len(p)] or list(parts[:1])
+    def concat(parts: Sequence[Tuples], aliases: tuple[str, ...]) -> Tuples:
+        """Parts over the same aliases one after the other, together ascending by ts."""
         if len(parts) == 1:
             return parts[0]
-        ts = np.concatenate([p.ts for p in parts])
-        merged = Tuples(
-            parts[0].aliases,
+        if not parts:
+            return Tuples.empty(aliases)
+        return Tuples(
+            aliases,
             np.concatenate([p.rows for p in parts], axis=1),
-            ts,
+            np.concatenate([p.ts for p in parts]),
             np.concatenate([p.expiry for p in parts]),
         )
-        if (ts[1:] < ts[:-1]).any():
-            return merged.take(np.argsort(ts, kind="stable").astype(np.int64))
-        return merged
+
+    @staticmethod
+    def merge(first: Tuples, second: Tuples) -> Tuples:
+        """Two runs over the same aliases merged by ts; ties keep the first run's tuples first."""
+        if len(first) == 0 or len(second) == 0:
+            return first if len(second) == 0 else second
+        rows, ts, expiry = merge_runs(
+            first.rows, first.ts, first.expiry, second.rows, second.ts, second.expiry
+        )
+        return Tuples(first.aliases, rows, ts, expiry)
