@@ -16,6 +16,7 @@ Cost: linear in the text. Limits: expressions nest up to `schemas.expressions.MA
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from lark import Lark, Token, Tree, UnexpectedInput
 
@@ -46,9 +47,8 @@ def _parse(source: QueryText) -> Tree[Token]:
 @cache
 def _parser() -> Lark:
     # Built on first use: it takes about 70 ms, which commands that parse no query need not pay.
-    return Lark.open_from_package(
-        "schemas",
-        "grammar.lark",
+    return Lark.open(
+        str(Path(__file__).with_name("grammar.lark")),
         parser="lalr",
         lexer="contextual",
         propagate_positions=True,
