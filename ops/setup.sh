@@ -96,7 +96,7 @@ make_venv() {
         # Debian keeps ensurepip in a package of its own; virtualenv does without it.
         local bootstrap
         bootstrap=$(mktemp -d)
-        "$python" -m pip install --quiet --target "$bootstrap" --constraint ops/constraints.txt virtualenv
+        "$python" -m pip install -qq --target "$bootstrap" --constraint ops/constraints.txt virtualenv
         PYTHONPATH=$bootstrap "$python" -m virtualenv --quiet --clear "$venv"
         rm -rf "$bootstrap"
     elif may_install; then
@@ -110,9 +110,9 @@ make_venv() {
 
 install_packages() {
     say "installing the pinned Python packages"
-    "$venv/bin/python" -m pip install --quiet --constraint ops/constraints.txt setuptools
+    "$venv/bin/python" -m pip install -qq --constraint ops/constraints.txt setuptools
     # The pinned setuptools builds the project; a build of its own would fetch another.
-    "$venv/bin/python" -m pip install --quiet --constraint ops/constraints.txt --no-build-isolation \
+    "$venv/bin/python" -m pip install -qq --constraint ops/constraints.txt --no-build-isolation \
         --editable '.[test,demo,bench]'
 }
 
@@ -126,9 +126,14 @@ if [[ -f $stamp && $(<"$stamp") == "$state" ]]; then exit 0; fi
 system_packages
 if [[ $("$venv/bin/python" -V 2>/dev/null) != "$("$python" -V)" ]]; then make_venv "$python"; fi
 install_packages
+say "fetching Kafka's jars"
 "$venv/bin/python" -c '
+from schemas.errors import WeirError
 from services.kafka_jars import find_java, kafka_jars
-kafka_jars(find_java(), lambda _: None)
+try:
+    kafka_jars(find_java(), lambda _: None)
+except WeirError as error:
+    raise SystemExit(f"setup: {error}")
 '
 printf '%s\n' "$state" >"$stamp"
 say "ready: $venv"
