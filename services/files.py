@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -90,8 +91,11 @@ class SourceFile:
         live: True when waiting for more data is normal (a pipe, a terminal).
     """
 
-    def __init__(self, stream: Stream, path: str) -> None:
+    def __init__(self, stream: Stream, path: str, *, block_bytes: int = BLOCK_BYTES) -> None:
         """Open and check.
+
+        Args:
+            block_bytes: how much text is read and decoded at a time.
 
         Raises:
             DataError: the file is missing, unreadable, or its header or types do not fit the stream.
@@ -106,6 +110,7 @@ class SourceFile:
         self.name = path
         self.size: int | None = None
         self.live = False
+        self._block_bytes = block_bytes
         self._position: Callable[[], int] = lambda: 0
         self.format, packed = self._format(path)
         if self.format == "parquet":
@@ -147,8 +152,13 @@ class SourceFile:
         """Something that reads at most n bytes, b"" at the end; a pipe gives what it has."""
         if path == "-":
             self.live = True
-            stdin = sys.stdin.buffer
-            return stdin.read1 if isinstance(stdin, io.BufferedReader) else stdin.read
+            # Unbuffered: a read gives what is there, and the interpreter can end while one is under way.
+            stdin: Any = sys.stdin.buffer
+            if isinstance(stdin, io.BufferedReader):
+                os.set_blocking(stdin.fileno(), True)  # else "nothing yet" would look like the end
+                stdin = stdin.raw
+            read: Callable[[int], bytes] = stdin.read
+            return read
         try:
             file = io.FileIO(path)
         except OSError as error:
@@ -168,7 +178,7 @@ class SourceFile:
         """The start of the file without a byte order mark. Nothing of a pipe: it may have nothing yet."""
         if self.live:
             return b""
-        return self._more(BLOCK_BYTES).removeprefix(_BOM)
+        return self._more(max(self._block_bytes, len(_BOM))).removeprefix(_BOM)
 
     def _more(self, size: int) -> bytes:
         try:
@@ -178,7 +188,7 @@ class SourceFile:
 
     def _csv_decoder(self) -> CsvDecoder:
         """Read the header."""
-        while b"\n" not in self._rest and (more := self._more(BLOCK_BYTES)):
+        while b"\n" not in self._rest and (more := self._more(self._block_bytes)):
             self._rest = (self._rest + more).removeprefix(_BOM)
         end = self._rest.find(b"\n") + 1 or len(self._rest)
         if not self._rest:
@@ -247,14 +257,14 @@ class SourceFile:
     def _whole_records(self) -> Iterator[bytes]:
         """Blocks cut between records; a last record without newline is a block of its own."""
         rest, self._rest = self._rest, b""
-        size = BLOCK_BYTES
+        size = self._block_bytes
         fresh = rest
         while True:
             end = self._cut(rest) if fresh else 0
             if end:
                 yield rest[:end]
                 rest = rest[end:]
-                size = BLOCK_BYTES
+                size = self._block_bytes
             elif len(rest) > MAX_RECORD_BYTES:
                 raise DataError(
                     f"{self.name}: the record at line {self._lines} is longer than {MAX_RECORD_BYTES} bytes"

@@ -11,6 +11,8 @@ from services.files import SourceBlock, SourceFile
 DEPTH: Final = 2
 """Decoded blocks that wait: one lets decoding overlap with the engine, two also hide an uneven block."""
 
+WAKE_SECONDS: Final = 0.2
+
 
 class SourceReader:
     """Reads one source in a daemon thread, so that a pipe without data cannot hold the process up."""
@@ -32,7 +34,15 @@ class SourceReader:
         Raises:
             DataError: what the thread met.
         """
-        item = self._queue.get()
+        # Wake up now and then: once polars has written, a signal no longer interrupts a wait, and Ctrl-C is
+        # seen only when the interpreter runs.
+        item: SourceBlock | BaseException | None
+        while True:
+            try:
+                item = self._queue.get(timeout=WAKE_SECONDS)
+                break
+            except queue.Empty:
+                continue
         if isinstance(item, BaseException):
             raise item
         return item

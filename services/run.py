@@ -54,6 +54,7 @@ class Run:
     Attributes:
         statistics: counters, filled while it runs.
         engine: None until the first block of every source has been seen.
+        written: results written.
         first_dead: the first dead letter as `file:line: reason`, for a message.
     """
 
@@ -64,17 +65,24 @@ class Run:
         outputs: Outputs,
         *,
         epoch_ms: int,
+        least_tuples: int = COALESCED_TUPLES,
         plan: Plan | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Args: `sources` by stream name, one per stream of the query; `progress` gets bytes read so far."""
+        """Args:
+        sources: by stream name, one per stream of the query.
+        least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
+        progress: called with the bytes read so far.
+        """
         self.query = query
         self.statistics = RunStatistics()
         self.engine: Engine | None = None
+        self.written = 0
         self.first_dead = ""
         self._sources = sources
         self._outputs = outputs
         self._epoch_ms = epoch_ms
+        self._least_tuples = least_tuples
         self._plan = plan
         self._progress = progress
         self._positions = dict.fromkeys(sources, 0)
@@ -90,10 +98,12 @@ class Run:
         """
         began = time.perf_counter()
         readers = {name: SourceReader(source) for name, source in self._sources.items()}
+        writer = ResultWriter(self._outputs.results)
         try:
-            with ResultWriter(self._outputs.results) as writer:
+            with writer:
                 engine = self._feed(readers, writer)
         finally:
+            self.written = writer.written
             for reader in readers.values():
                 reader.stop()
             self.statistics.seconds = time.perf_counter() - began
@@ -109,7 +119,7 @@ class Run:
             name = min(open_, key=lambda name: engine.partition_watermark(name, PARTITION))
             reader = readers[name]
             waiting = reader.source.live and not reader.ready()
-            self._advance(engine, writer, COALESCED_TUPLES if not waiting else 0)
+            self._advance(engine, writer, 0 if waiting else self._least_tuples)
             self._take(engine, open_, name, reader.next())
         writer.write(engine.advance(END))
         self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())

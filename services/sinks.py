@@ -91,9 +91,13 @@ class ResultWriter:
     """Encodes and writes batches of results in a thread, in order.
 
     Use as a context manager: leaving it waits until everything given to `write` is written.
+
+    Attributes:
+        written: how many results are.
     """
 
     def __init__(self, sink: LineSink) -> None:
+        self.written = 0
         self._sink = sink
         self._queue: queue.Queue[Batch | None] = queue.Queue(WAITING_BATCHES)
         self._error: BaseException | None = None
@@ -140,6 +144,7 @@ class ResultWriter:
                 continue
             try:
                 self._sink.write(encode_results(batch).data)
+                self.written += len(batch)
             except BaseException as error:  # raised in the engine's thread by `write` or `close`
                 self._error = error
 

@@ -209,8 +209,7 @@ def run(
             for sink in sinks.values():
                 sink.close()
         except KeyboardInterrupt:
-            at = job.engine.cut if job.engine is not None else 0
-            print(f"weir: interrupted; results before event time {at} are written", file=sys.stderr)
+            print(f"weir: interrupted; {job.written:,} result(s) are written", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise typer.Exit(BROKEN_PIPE) from None
