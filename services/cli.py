@@ -5,7 +5,7 @@ import sys
 import typer
 
 from schemas.errors import WeirError
-from services.commands import bench, broker, explain, run
+from services.commands import bench, broker, explain, run, worker
 
 app = typer.Typer(
     name="weir",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
+app.command("worker")(worker.worker)
 app.add_typer(broker.app, name="broker")
 app.add_typer(bench.app, name="bench")
 

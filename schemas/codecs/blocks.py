@@ -40,7 +40,10 @@ def encode_block(stream: str, first_row: int, batch: Batch) -> bytes:
     names = list(batch.columns)
     arrays = [pa.array(batch.ts, type=pa.int64()), *(batch.columns[name].to_arrow() for name in names)]
     meta = {"stream": stream, "row": str(first_row), "types": ",".join(batch.columns[n].type for n in names)}
-    fields = [pa.field(_TS, pa.int64()), *(pa.field(f"c.{n}", a.type) for n, a in zip(names, arrays[1:], strict=True))]
+    fields = [
+        pa.field(_TS, pa.int64()),
+        *(pa.field(f"c.{n}", a.type) for n, a in zip(names, arrays[1:], strict=True)),
+    ]
     schema = pa.schema(fields, metadata=meta)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:
@@ -59,7 +62,9 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
         raise StateError(f"block at {place} has {len(raw)} bytes, at least {_HEAD.size} make a block")
     magic, version, checksum = _HEAD.unpack_from(raw)
     if magic != _MAGIC or version != _FORMAT:
-        raise StateError(f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}")
+        raise StateError(
+            f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}"
+        )
     payload = memoryview(raw)[_HEAD.size :]
     found = zlib.crc32(payload)
     if found != checksum:

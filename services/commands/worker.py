@@ -1,0 +1,340 @@
+"""`weir worker`: a query as a service on Kafka."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.durations import parse_duration
+from schemas.errors import UsageError
+from services.logs import set_up_logs
+from services.query_files import read_query
+from services.security import KafkaClients
+from services.settings import Guarantee, Start, WorkerSettings
+
+NEVER = "never"
+
+
+class LogFormat(StrEnum):
+    """Form of log lines."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Least severity that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+KAFKA = "Kafka security"
+TUNING = "Tuning"
+
+
+def worker(
+    query: Annotated[
+        Path,
+        typer.Argument(
+            envvar="WEIR_QUERY_FILE", metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO."
+        ),
+    ],
+    bootstrap: Annotated[
+        str,
+        typer.Option(envvar="WEIR_BOOTSTRAP", metavar="HOST:PORT,...", help="Kafka brokers to begin with."),
+    ] = "127.0.0.1:9092",
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            envvar="WEIR_QUERY",
+            metavar="NAME",
+            help="Which query, by its sink topic, if the file has several.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_GROUP",
+            metavar="NAME",
+            help="Consumer group of all workers of this query; offsets and transactional ids belong to it. "
+            "Default: weir-<sink topic>.",
+        ),
+    ] = None,
+    state_dir: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_STATE_DIR",
+            metavar="DIR",
+            help="Folder for snapshots, so that a restart reads little input again; may be shared by workers of one "
+            "machine. 'none': no snapshots, windows are read again from Kafka.",
+        ),
+    ] = ".weir/state",
+    http_port: Annotated[
+        int,
+        typer.Option(
+            envvar="WEIR_HTTP_PORT",
+            min=0,
+            max=65535,
+            help="TCP port of /metrics and /healthz; 0 serves none.",
+        ),
+    ] = 0,
+    http_bind: Annotated[
+        str,
+        typer.Option(envvar="WEIR_HTTP_BIND", metavar="ADDRESS", help="Address that the HTTP port binds."),
+    ] = "0.0.0.0",
+    guarantee: Annotated[
+        Guarantee,
+        typer.Option(
+            envvar="WEIR_GUARANTEE",
+            help="exactly-once: read the sink with isolation.level=read_committed. at-least-once: results are visible "
+            "as soon as written; after a crash some come twice.",
+        ),
+    ] = Guarantee.EXACTLY_ONCE,
+    start: Annotated[
+        Start,
+        typer.Option(
+            "--from", envvar="WEIR_FROM", help="Where to begin when the group has no committed offsets."
+        ),
+    ] = Start.EARLIEST,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_PLAN",
+            metavar="PLAN",
+            help="Join tree over the aliases, such as '((A B) C)'. Default: chosen from declared statistics.",
+        ),
+    ] = None,
+    epoch: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_EPOCH",
+            metavar="DURATION",
+            help="How often results are delivered, in wall-clock time.",
+        ),
+    ] = "50ms",
+    commit: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_COMMIT",
+            metavar="DURATION",
+            help="How often offsets are committed while there is nothing to deliver (at-least-once: always).",
+        ),
+    ] = "1s",
+    snapshot: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_SNAPSHOT", metavar="DURATION", help="How often state is written to --state-dir."
+        ),
+    ] = "10s",
+    idle_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_IDLE_TIMEOUT",
+            metavar="DURATION",
+            help="After how long a partition with nothing new stops holding results back, for streams that declare no "
+            "idle_timeout; what it brings later, behind the results, is late. 'never': wait for it.",
+        ),
+    ] = NEVER,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait", envvar="WEIR_WAIT", help="Wait for missing input topics, or exit with code 1."
+        ),
+    ] = True,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            envvar="WEIR_ACCEPT_LOSS",
+            help="Go on although Kafka's retention has deleted input that is still needed. Default: exit with code 1.",
+        ),
+    ] = False,
+    replication: Annotated[
+        int,
+        typer.Option(
+            envvar="WEIR_REPLICATION",
+            min=-1,
+            help="Replication factor of topics that the worker creates; -1 is the broker's default.",
+        ),
+    ] = -1,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="WEIR_LOG_FORMAT", help="Form of log lines on standard error.")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="WEIR_LOG_LEVEL", help="Least severity that is logged.")
+    ] = LogLevel.INFO,
+    max_pending: Annotated[
+        int,
+        typer.Option(
+            envvar="WEIR_MAX_PENDING",
+            min=1000,
+            metavar="TUPLES",
+            rich_help_panel=TUNING,
+            help="Tuples that a task buffers for slower partitions before it pauses the faster ones.",
+        ),
+    ] = 500_000,
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_MAX_AHEAD",
+            metavar="DURATION",
+            rich_help_panel=TUNING,
+            help="How far in event time a partition may run ahead of the watermark before it is paused.",
+        ),
+    ] = "5m",
+    session_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_SESSION_TIMEOUT",
+            metavar="DURATION",
+            rich_help_panel=TUNING,
+            help="After how long without a sign of life other workers take over.",
+        ),
+    ] = "10s",
+    transaction_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_TRANSACTION_TIMEOUT",
+            metavar="DURATION",
+            rich_help_panel=TUNING,
+            help="After how long the broker aborts the transaction of a worker that went silent; at most the broker's "
+            "transaction.max.timeout.ms.",
+        ),
+    ] = "1m",
+    security_protocol: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_KAFKA_SECURITY_PROTOCOL",
+            rich_help_panel=KAFKA,
+            help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+        ),
+    ] = "PLAINTEXT",
+    sasl_mechanism: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SASL_MECHANISM",
+            rich_help_panel=KAFKA,
+            help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Default: PLAIN.",
+        ),
+    ] = None,
+    sasl_username: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SASL_USERNAME", rich_help_panel=KAFKA, help="SASL user. Default: none."
+        ),
+    ] = None,
+    sasl_password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SASL_PASSWORD",
+            rich_help_panel=KAFKA,
+            show_default=False,
+            help="SASL password. Default: none. Use the variable: arguments are seen by other users.",
+        ),
+    ] = None,
+    ssl_ca: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SSL_CA",
+            metavar="FILE",
+            rich_help_panel=KAFKA,
+            help="Certificates of trusted authorities, PEM. Default: the system's.",
+        ),
+    ] = None,
+    ssl_certificate: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SSL_CERTIFICATE",
+            metavar="FILE",
+            rich_help_panel=KAFKA,
+            help="Own certificate, PEM. Default: none.",
+        ),
+    ] = None,
+    ssl_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SSL_KEY",
+            metavar="FILE",
+            rich_help_panel=KAFKA,
+            help="Own private key, PEM. Default: none.",
+        ),
+    ] = None,
+    ssl_key_password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SSL_KEY_PASSWORD",
+            rich_help_panel=KAFKA,
+            show_default=False,
+            help="Password of the private key. Default: none. Use the variable.",
+        ),
+    ] = None,
+    ssl_check_hostname: Annotated[
+        bool,
+        typer.Option(
+            "--ssl-check-hostname/--no-ssl-check-hostname",
+            envvar="WEIR_KAFKA_SSL_CHECK_HOSTNAME",
+            rich_help_panel=KAFKA,
+            help="Whether a broker's certificate must carry its host name.",
+        ),
+    ] = True,
+) -> None:
+    """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic.
+
+    Late tuples go to <sink>.late, records that are no tuples to <sink>.dead; missing output topics are created.
+    Start more workers with the same group to share a PARTITION BY query's partitions, or to stand by.
+    SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or
+    the arguments are wrong; 1 anything else.
+    """
+    bound = read_query(query, name)
+    clients = KafkaClients(
+        bootstrap,
+        security_protocol.upper(),
+        sasl_mechanism.upper() if sasl_mechanism else None,
+        sasl_username,
+        sasl_password,
+        ssl_ca,
+        ssl_certificate,
+        ssl_key,
+        ssl_key_password,
+        ssl_check_hostname,
+    )
+    settings = WorkerSettings(
+        clients=clients,
+        group=group or f"weir-{bound.name}",
+        state_dir=None if state_dir == "none" else Path(state_dir),
+        http_port=http_port,
+        http_bind=http_bind,
+        guarantee=guarantee,
+        start=start,
+        plan=plan,
+        epoch_ms=_at_least("--epoch", epoch, 1),
+        commit_ms=_at_least("--commit", commit, 1),
+        snapshot_ms=_at_least("--snapshot", snapshot, 1),
+        idle_timeout_ms=None if idle_timeout == NEVER else _at_least("--idle-timeout", idle_timeout, 1),
+        max_pending_tuples=max_pending,
+        max_ahead_ms=_at_least("--max-ahead", max_ahead, 1),
+        transaction_timeout_ms=_at_least("--transaction-timeout", transaction_timeout, 1000),
+        session_timeout_ms=_at_least("--session-timeout", session_timeout, 1000),
+        wait=wait,
+        replication=replication or -1,
+    )
+    set_up_logs(log_format, log_level)
+
+    # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
+    from services.worker import Worker
+
+    Worker(bound, settings, accept_loss).run()
+
+
+def _at_least(option: str, text: str, least_ms: int) -> int:
+    ms = parse_duration(text)
+    if ms < least_ms:
+        raise UsageError(f"{option} must be at least {least_ms}ms, got {text!r}")
+    return ms

@@ -1,0 +1,198 @@
+"""One input partition of a task: decodes its records, feeds the engine, and knows how to be read again.
+
+A topic that two streams declare is read once and decoded for each. All that a lane does to the engine is a
+function of the log and of `floors`, so a replay from `replay_points` repeats it exactly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from operators.engine import Engine
+from schemas.codecs.decoded import Decoded
+from schemas.codecs.json_codec import JsonDecoder
+from schemas.columns import I64, Batch, Mask
+from schemas.commits import MAX_FLOORS, UNSEEN, Commit, Floor, StreamPoint, needed_floors
+from schemas.errors import InvariantError, UsageError
+from schemas.query import Stream
+from services.delivery import Letters
+from services.records import RecordBatch
+from services.recovery import LaneStart
+from services.topics import Lane as LaneKey
+
+
+class InputLane:
+    """One partition.
+
+    Attributes:
+        position: the next record to take.
+        live: records before it were committed by an earlier life of the task; while `position < live` the
+            lane replays.
+        held: batches that came while other lanes still replay.
+        idle: it was silent and does not hold the watermark back.
+    """
+
+    def __init__(self, key: LaneKey, streams: Sequence[Stream], start: LaneStart, floor: int) -> None:
+        self.key = key
+        self.streams = tuple(streams)
+        self.position = start.offset
+        self.live = start.live
+        self.held: deque[RecordBatch] = deque()
+        self.idle = False
+        self._floor = floor
+        self._start = start
+        self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
+        self._decoders = [decoder_of(stream) for stream in streams]
+
+    @property
+    def replaying(self) -> bool:
+        """True while records that were taken before are read again."""
+        return self.position < self.live
+
+    @property
+    def may_idle(self) -> bool:
+        """False while the commit message could not bear the consequences of another idle period."""
+        return sum(len(floors) for floors in self._floors) < MAX_FLOORS
+
+    def restore_clocks(self, engine: Engine) -> None:
+        """Set the engine's clocks to where reading begins."""
+        for stream, point in zip(self.streams, self._start.points, strict=True):
+            if point.max_ts != UNSEEN:
+                engine.set_clock(stream.name, self.key[1], point.max_ts)
+
+    def replay(self, engine: Engine, batch: RecordBatch) -> int:
+        """Feed records that were taken before: nothing is reported, what was refused is refused again.
+
+        Returns:
+            tuples taken.
+        """
+        taken = 0
+        for ordinal, stream in enumerate(self.streams):
+            part = batch.since(self._start.points[ordinal].offset)
+            if not len(part):
+                continue
+            decoded = self._decode(ordinal, part)
+            offsets = part.offsets()[decoded.rows]
+            floors = [floor for floor in self._floors[ordinal] if floor.cut > self._floor]
+            bounds = np.searchsorted(offsets, [floor.offset for floor in floors]).tolist()
+            for begin, stop, floor in zip(
+                [0, *bounds], [*bounds, len(offsets)], [self._floor, *(f.cut for f in floors)], strict=True
+            ):
+                if stop > begin:
+                    rows = decoded.batch.slice(begin, stop)
+                    before = engine.partition_watermark(stream.name, self.key[1])
+                    late = engine.push(stream.name, self.key[1], rows, offsets[begin:stop], floor=floor)
+                    odd = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
+                    if odd.any():
+                        raise InvariantError(
+                            f"replay of {self.key[0]}[{self.key[1]}] refused offset {offsets[begin:stop][odd][0]} "
+                            f"at cut {engine.cut}, which was taken before"
+                        )
+                    taken += len(rows)
+        self._move(batch)
+        return taken
+
+    def take(self, engine: Engine, batch: RecordBatch, letters: Letters) -> int:
+        """Feed new records; late tuples and records that are no tuples become letters.
+
+        Returns:
+            tuples decoded.
+        """
+        taken = 0
+        for ordinal, stream in enumerate(self.streams):
+            if not len(batch):
+                continue
+            decoded = self._decode(ordinal, batch)
+            for dead in decoded.dead:
+                letters.add_dead(batch, dead.row, stream.name, dead.reason)
+            rows = decoded.batch
+            if not len(rows):
+                continue
+            offsets = batch.offsets()[decoded.rows]
+            before = engine.partition_watermark(stream.name, self.key[1])
+            late = engine.push(stream.name, self.key[1], rows, offsets)
+            if late.any():
+                self._refused(engine, ordinal, rows, late, before, offsets)
+                idle = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
+                for row in np.flatnonzero(late).tolist():
+                    letters.add_late(batch, int(decoded.rows[row]), stream.name, bool(idle[row]))
+            taken += len(rows)
+            self.idle = False
+        self._move(batch)
+        return taken
+
+    def _refused(
+        self, engine: Engine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64
+    ) -> None:
+        """Remember what only the task's progress, not the log, made late."""
+        idle = late & ~_late_by_clock(rows.ts, before, self.streams[ordinal].disorder_ms)
+        floors = self._floors[ordinal]
+        if idle.any() and (not floors or floors[-1].cut < engine.cut):
+            floors.append(Floor(int(offsets[int(np.argmax(idle))]), engine.cut))
+
+    def _decode(self, ordinal: int, batch: RecordBatch) -> Decoded:
+        times = batch.timestamps() if self.streams[ordinal].timestamp is None else None
+        return self._decoders[ordinal].decode_values(batch.values(), times)
+
+    def _move(self, batch: RecordBatch) -> None:
+        if batch.start != self.position:
+            raise InvariantError(
+                f"{self.key[0]}[{self.key[1]}]: batch starts at offset {batch.start}, next is {self.position}"
+            )
+        self.position = batch.next_offset
+
+    def points(self, engine: Engine, horizons: Sequence[int]) -> tuple[StreamPoint, ...]:
+        """Per stream, where to read again to see every tuple with ts >= its horizon."""
+        out = []
+        for ordinal, (stream, horizon) in enumerate(zip(self.streams, horizons, strict=True)):
+            # What a snapshot spared us to read again, the engine was never shown.
+            known = self._start.window if horizon < self._floor else self._start.points
+            start = known[ordinal]
+            point = engine.replay_point(stream.name, self.key[1], horizon)
+            # Before the first push the engine knows no offset.
+            from_start = horizon < self._floor or point.offset <= start.offset
+            offset, max_ts = (start.offset, start.max_ts) if from_start else (point.offset, point.max_ts)
+            floors = needed_floors(self._floors[ordinal], offset, horizon)
+            out.append(StreamPoint(offset, max_ts, floors))
+        return tuple(out)
+
+    def commit_message(
+        self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int
+    ) -> Commit:
+        """What to commit with `position`; also drops floors that nothing will ask for."""
+        points = self.points(engine, [engine.horizon(stream.name) for stream in self.streams])
+        self._floors = [list(point.floors) for point in points]
+        return Commit(fingerprint, epoch, engine.cut, plan_version, lanes, points)
+
+    def watermark(self, engine: Engine) -> int:
+        """The least watermark of its streams; -1 before the first tuple of one."""
+        return min(engine.partition_watermark(stream.name, self.key[1]) for stream in self.streams)
+
+    def set_idle(self, engine: Engine, idle: bool) -> None:
+        """Exclude the lane from the watermark, or include it again."""
+        self.idle = idle
+        for stream in self.streams:
+            engine.set_idle(stream.name, self.key[1], idle)
+
+
+def _late_by_clock(ts: I64, watermark_before: int, disorder_ms: int) -> Mask:
+    """(n,) bool: late by the partition's own clock, whose watermark was `watermark_before` the first row."""
+    before = np.full(len(ts), watermark_before, np.int64)
+    np.maximum(before[1:], np.maximum.accumulate(ts)[:-1] - disorder_ms, out=before[1:])
+    return ts < before
+
+
+def decoder_of(stream: Stream) -> JsonDecoder:
+    """The decoder of a stream's records.
+
+    Raises:
+        UsageError: records of that format are files, not Kafka values.
+    """
+    if stream.format != "json":
+        raise UsageError(
+            f"stream {stream.name!r} has format {stream.format!r}; Kafka records are read as 'json'"
+        )
+    return JsonDecoder(stream)

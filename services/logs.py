@@ -1,0 +1,108 @@
+"""Structured logs on standard error: one line per event, as JSON or as key=value.
+
+    log = get_log("task")
+    log.warning("snapshot discarded", task=3, reason="damaged block")
+
+Weir's own events carry fields; lines of the libraries below (Faust, aiokafka, librdkafka) come in the same
+form from WARNING up. Nothing here ever sees a client configuration, so no secret can be printed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Log:
+    """A named logger whose keyword arguments become fields of the line."""
+
+    def __init__(self, name: str, **bound: Any) -> None:
+        self._logger = logging.getLogger(f"weir.{name}")
+        self._bound = bound
+
+    def bind(self, **fields: Any) -> Log:
+        """The same logger with more fields on every line."""
+        bound = Log.__new__(Log)
+        bound._logger = self._logger
+        bound._bound = self._bound | fields
+        return bound
+
+    def debug(self, message: str, **fields: Any) -> None:
+        """For whoever works on Weir."""
+        self._write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, **fields: Any) -> None:
+        """What an operator wants to have read afterwards."""
+        self._write(logging.INFO, message, fields)
+
+    def warning(self, message: str, **fields: Any) -> None:
+        """Weir goes on, but somebody should look."""
+        self._write(logging.WARNING, message, fields)
+
+    def error(self, message: str, **fields: Any) -> None:
+        """Something does not work."""
+        self._write(logging.ERROR, message, fields)
+
+    def _write(self, level: int, message: str, fields: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", message, extra={"fields": self._bound | fields})
+
+
+def get_log(name: str, **bound: Any) -> Log:
+    """The logger of one part of the service."""
+    return Log(name, **bound)
+
+
+class LineFormatter(logging.Formatter):
+    """One line per record. Fields that are floats are shortened; line breaks are escaped."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        message = record.getMessage()
+        fields = {
+            name: round(value, 6) if isinstance(value, float) else value
+            for name, value in getattr(record, "fields", {}).items()
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["error"] = f"{type(error).__name__}: {error}"
+            if record.levelno >= logging.ERROR:
+                fields["traceback"] = self.formatException(record.exc_info)
+        if self._as_json:
+            head = {"ts": stamp, "level": record.levelname.lower(), "logger": record.name, "message": message}
+            return json.dumps(head | fields, default=str, ensure_ascii=False)
+        pairs = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
+        return f"{stamp} {record.levelname.lower():<7} {record.name}: {_escaped(message)}{pairs}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _shown(value: Any) -> str:
+    text = _escaped(str(value))
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=') else text
+
+
+def set_up_logs(form: str = "text", level: str = "info") -> None:
+    """Send all logging of the process to standard error in the given form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form == "json"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("weir").setLevel(level.upper())
+    if level == "debug":
+        for name in ("faust", "aiokafka"):
+            logging.getLogger(name).setLevel(logging.INFO)

@@ -1,0 +1,101 @@
+"""What a worker counts, for Prometheus. Labels: `query`, and `task` where a task is meant.
+
+Counters count since the worker started. Gauges of a task vanish with it.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_TASK = ("query", "task")
+
+
+class WorkerMetrics:
+    """The worker's registry and everything in it."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = _TASK) -> Counter:
+            return Counter(f"weir_{name}", text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = _TASK) -> Gauge:
+            return Gauge(f"weir_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"weir_{name}", text, _TASK, buckets=_SECONDS, registry=self.registry)
+
+        self.input_tuples = counter("input_tuples", "Tuples taken from the input topics.")
+        self.results = counter("results", "Results delivered.")
+        self.late = counter("late_tuples", "Tuples behind the watermark, sent to the late topic.")
+        self.dead = counter("dead_letters", "Records that are no tuples, sent to the dead-letter topic.")
+        self.replayed = counter("replayed_tuples", "Tuples read again to rebuild state.")
+        self.commits = counter("commits", "Transactions or offset commits completed.")
+        self.restarts = counter("task_restarts", "Times a task went back to its last commit.")
+        self.fenced = counter("tasks_fenced", "Times a newer worker took a task over.")
+        self.snapshot_failures = counter("snapshot_failures", "Snapshots that could not be written or read.")
+        self.watermark = gauge("watermark_milliseconds", "Event time up to which results are out.")
+        self.watermark_lag = gauge("watermark_lag_seconds", "Wall clock minus watermark.")
+        self.epoch = histogram("epoch_seconds", "Time to compute an epoch.")
+        self.commit = histogram("commit_seconds", "Time to deliver and commit an epoch.")
+        self.state_tuples = gauge("state_tuples", "Entries of all join states.")
+        self.state_bytes = gauge("state_bytes", "Bytes of all join states and source stores.")
+        self.pending = gauge("pending_tuples", "Tuples that wait for the watermark.")
+        self.paused = gauge("paused_partitions", "Partitions not read now because they are ahead.")
+        self.idle = gauge("idle_partitions", "Silent partitions that do not hold the watermark back.")
+        self.snapshot_age = gauge("snapshot_watermark_milliseconds", "Cut of the newest snapshot on disk.")
+        self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
+        self.tasks.labels(query).set(0)
+
+    def page(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def of(self, task: str) -> TaskMetrics:
+        """The metrics of one task."""
+        return TaskMetrics(self, task)
+
+
+class TaskMetrics:
+    """The same with the task's labels filled in."""
+
+    def __init__(self, worker: WorkerMetrics, task: str) -> None:
+        labels = (worker.query, task)
+        self._worker = worker
+        self._labels = labels
+        self.input_tuples = worker.input_tuples.labels(*labels)
+        self.results = worker.results.labels(*labels)
+        self.late = worker.late.labels(*labels)
+        self.dead = worker.dead.labels(*labels)
+        self.replayed = worker.replayed.labels(*labels)
+        self.commits = worker.commits.labels(*labels)
+        self.restarts = worker.restarts.labels(*labels)
+        self.fenced = worker.fenced.labels(*labels)
+        self.snapshot_failures = worker.snapshot_failures.labels(*labels)
+        self.epoch = worker.epoch.labels(*labels)
+        self.commit = worker.commit.labels(*labels)
+        self.watermark = worker.watermark.labels(*labels)
+        self.watermark_lag = worker.watermark_lag.labels(*labels)
+        self.state_tuples = worker.state_tuples.labels(*labels)
+        self.state_bytes = worker.state_bytes.labels(*labels)
+        self.pending = worker.pending.labels(*labels)
+        self.paused = worker.paused.labels(*labels)
+        self.idle = worker.idle.labels(*labels)
+        self.snapshot_age = worker.snapshot_age.labels(*labels)
+
+    def retire(self) -> None:
+        """The task is gone: its gauges would otherwise go on telling its last values."""
+        worker = self._worker
+        for gauge in (
+            worker.watermark,
+            worker.watermark_lag,
+            worker.state_tuples,
+            worker.state_bytes,
+            worker.pending,
+            worker.paused,
+            worker.idle,
+            worker.snapshot_age,
+        ):
+            gauge.remove(*self._labels)

@@ -1,0 +1,407 @@
+"""Which tasks this worker runs: opens and ends them as the group assigns partitions, and feeds them.
+
+Lives on the event loop; tasks live in threads. It is the transport's `Flow`.
+
+A rebalance first asks every task to deliver what it has (`settle`), then compares the new assignment with
+the tasks at hand: a task whose partitions stay goes on with its state in memory, one whose partitions left
+ends, one that is new is opened beside, so that membership never waits for a task. Going on is safe even
+if another worker ran the task in between without this one noticing: that worker has fenced our producer, and
+our next commit fails.
+
+Each batch is checked against the chain of its partition (`RecordBatch`): what belongs to an earlier seek is
+dropped, a gap ends the task, since a lost batch would be lost input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from faust.types import TP
+
+from schemas.errors import BrokerError, WeirError
+from services.logs import Log, get_log
+from services.metrics import WorkerMetrics
+from services.placement import Layout
+from services.records import RecordBatch
+from services.task import End, Outcome, Task, TaskSpec
+from services.topics import Lane
+
+SETTLE_S = 10.0
+"""How long a rebalance waits for open epochs."""
+
+BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Pauses before a task is opened again, by how often it failed lately."""
+
+HEALTHY_S = 60.0
+"""A task that ran this long has not failed lately; a task not running for as long is reported as ill."""
+
+EVIDENCE_S = 2.0
+"""How old the broker's word that a log has nothing more may be."""
+
+
+class ConsumerControl(Protocol):
+    """What the roster asks of the consumer."""
+
+    async def seek_to(self, positions: Mapping[TP, tuple[int, int]]) -> None:
+        """Read on from (offset, seek number)."""
+
+    async def rejoin(self) -> None:
+        """Ask the group for a new assignment."""
+
+    def member_id(self) -> str:
+        """The member id, empty before joining."""
+
+    def caught_up_ms(self, tp: TP) -> int | None:
+        """When the broker last said that there is nothing beyond our position; None if there is."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The feeding side of one partition: what comes next, and when something last came."""
+
+    offset: int
+    seek: int = 0
+    last_s: float = 0.0
+    told_idle_s: float = 0.0
+    told_silent: bool = False
+
+
+@dataclass(slots=True)
+class Seat:
+    """A task that the group has assigned to this worker, whether it runs or is yet to be opened."""
+
+    number: int
+    task: Task | None = None
+    readers: dict[Lane, _Reader] = field(default_factory=dict)
+    member: str = ""
+    since_s: float = field(default_factory=time.monotonic)
+    failures: int = 0
+    opening: asyncio.Task[None] | None = None
+    problem: str = "opening"
+
+
+Opener = Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]
+"""Makes a task: takes it over, plans its recovery. Blocking; raises WeirError."""
+
+
+class Roster:
+    """All seats of a worker.
+
+    Args:
+        open_task: makes tasks; called in threads.
+        fatal: told the error when the worker cannot go on.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        layout: Layout,
+        metrics: WorkerMetrics,
+        open_task: Opener,
+        wipe: Callable[[int], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._spec = spec
+        self._layout = layout
+        self._metrics = metrics
+        self._open_task = open_task
+        self._wipe = wipe
+        self._fatal = fatal
+        self._log = get_log("roster", query=spec.query.name)
+        self._seats: dict[int, Seat] = {}
+        self._seeks = itertools.count(1)
+        self._threads = ThreadPoolExecutor(8, "open")
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._ending: set[Task] = set()
+        self.consumer: ConsumerControl | None = None
+
+    # --- The transport's Flow -----------------------------------------------------------------------
+
+    def wanted(self, partitions: Collection[TP]) -> set[TP]:
+        """Partitions whose task has room and that are not ahead of the others."""
+        found = set()
+        for tp in partitions:
+            seat = self._seats.get(self._layout.set_of(tp.partition))
+            task = seat.task if seat else None
+            if task is not None and not task.full and (tp.topic, tp.partition) not in task.held:
+                found.add(tp)
+        return found
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until a task says that it has room again."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def assigned(self, partitions: Collection[TP]) -> dict[TP, tuple[int, int]]:
+        """Make the seats match the assignment; where to read those whose task is there."""
+        numbers = {self._layout.set_of(tp.partition) for tp in partitions}
+        for number in sorted(set(self._seats) - numbers):
+            await self._leave(self._seats.pop(number))
+        member = self.consumer.member_id() if self.consumer else ""
+        for number in sorted(numbers):
+            seat = self._seats.get(number)
+            if seat is None:
+                seat = self._seats[number] = Seat(number)
+                self._begin(seat, 0.0)
+            elif seat.task is not None and seat.member != member:
+                # We dropped out of the group in between, and somebody else may have had the task.
+                await self._leave(seat)
+                self._begin(seat, 0.0)
+        self._metrics.tasks.labels(self._spec.query.name).set(len(self._seats))
+        positions: dict[TP, tuple[int, int]] = {}
+        for seat in self._seats.values():
+            positions |= self._positions(seat)
+        return positions
+
+    def lost(self, tp: TP, offset: int) -> None:
+        """The log no longer holds an offset: opening the task again finds out what that means."""
+        seat = self._seats.get(self._layout.set_of(tp.partition))
+        if seat is not None and seat.task is not None:
+            self._log.warning(
+                "offset gone from the log", topic=tp.topic, partition=tp.partition, offset=offset
+            )
+            seat.task.abandon()
+            self._reopen(seat, BrokerError(f"offset {offset} of {tp.topic}[{tp.partition}] is gone"))
+
+    # --- Feeding ------------------------------------------------------------------------------------
+
+    def deliver(self, batch: RecordBatch) -> None:
+        """Hand a batch to its task; stale ones are dropped."""
+        seat = self._seats.get(self._layout.set_of(batch.partition))
+        lane = (batch.topic, batch.partition)
+        if seat is None or seat.task is None:
+            return
+        reader = seat.readers[lane]
+        if batch.seek != reader.seek:
+            return
+        if batch.start != reader.offset:
+            seat.task.abandon()
+            self._reopen(
+                seat,
+                BrokerError(
+                    f"{batch.topic}[{batch.partition}]: got offset {batch.start}, next is {reader.offset}"
+                ),
+            )
+            return
+        reader.offset = batch.next_offset
+        if len(batch):
+            reader.last_s = time.monotonic()
+            reader.told_idle_s = 0.0
+        seat.task.offer(lane, batch)
+
+    async def watch_silence(self) -> None:
+        """Tell tasks which partitions have been silent for their idle timeout. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(0.05)
+            now = time.monotonic()
+            for seat in self._seats.values():
+                if seat.task is not None and seat.task.running:
+                    for lane, reader in seat.readers.items():
+                        self._look_for_silence(seat.task, lane, reader, now)
+
+    def _look_for_silence(self, task: Task, lane: Lane, reader: _Reader, now: float) -> None:
+        if reader.last_s == 0.0:
+            reader.last_s = now
+        silent_s = now - max(reader.last_s, reader.told_idle_s)
+        timeout = self.idle_timeout_s(lane[0])
+        if timeout is None:
+            if silent_s > HEALTHY_S and not reader.told_silent and task.pending_tuples:
+                reader.told_silent = True
+                self._log.warning(
+                    "a silent partition may hold results back; declare idle_timeout for its stream to go on without it",
+                    topic=lane[0],
+                    partition=lane[1],
+                )
+            return
+        if silent_s < timeout or self.consumer is None or lane in task.held:
+            return
+        evidence = self.consumer.caught_up_ms(TP(*lane))
+        if evidence is not None and time.time() - evidence / 1000 < EVIDENCE_S:
+            reader.told_idle_s = now
+            task.mark_idle(lane)
+
+    def idle_timeout_s(self, topic: str) -> float | None:
+        """The idle timeout of a topic: the longest of its streams', None for never."""
+        default = self._spec.settings.idle_timeout_ms
+        declared = [
+            default if stream.idle_timeout_ms is None else stream.idle_timeout_ms
+            for stream in self._spec.streams[topic]
+        ]
+        known = [ms for ms in declared if ms is not None]
+        return max(known) / 1000 if len(known) == len(declared) else None
+
+    # --- Opening and ending -------------------------------------------------------------------------
+
+    def _begin(self, seat: Seat, pause_s: float) -> None:
+        seat.opening = self._loop.create_task(self._open(seat, pause_s))
+
+    async def _open(self, seat: Seat, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        for former in [task for task in self._ending if task.number == seat.number]:
+            # It holds the state table until its thread has ended.
+            await self._end(former)
+        give_up = threading.Event()
+        try:
+            task = await self._loop.run_in_executor(
+                self._threads, self._open_task, seat.number, give_up, self._on_end, self._on_change
+            )
+        except asyncio.CancelledError:
+            give_up.set()
+            raise
+        except BrokerError as error:
+            self._again(seat, error)
+            return
+        except WeirError as error:
+            self._fatal(error)
+            return
+        if self._closing or self._seats.get(seat.number) is not seat:
+            task.abandon()
+            task.start()
+            return
+        seat.task, seat.problem, seat.since_s = task, "", time.monotonic()
+        seat.member = self.consumer.member_id() if self.consumer else ""
+        seat.readers = {lane: _Reader(start.offset) for lane, start in task.recovery.lanes.items()}
+        task.start()
+        if self.consumer is not None:
+            await self.consumer.seek_to(self._positions(seat))
+        self._on_change()
+
+    def _positions(self, seat: Seat) -> dict[TP, tuple[int, int]]:
+        if seat.task is None:
+            return {}
+        for reader in seat.readers.values():
+            reader.seek = next(self._seeks)
+        return {TP(*lane): (reader.offset, reader.seek) for lane, reader in seat.readers.items()}
+
+    def _on_change(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._changed.set)
+        except RuntimeError:
+            return  # the loop is gone; nobody waits
+
+    def _on_end(self, task: Task, outcome: Outcome) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._ended, task, outcome)
+        except RuntimeError:
+            return
+
+    def _ended(self, task: Task, outcome: Outcome) -> None:
+        """On the loop, after a task's thread has ended."""
+        self._ending.discard(task)
+        seat = self._seats.get(task.number)
+        ours = seat is not None and seat.task is task
+        if outcome.end is End.FAILED and outcome.error is not None:
+            self._fatal(outcome.error)
+        if seat is None or not ours or outcome.end in (End.FINISHED, End.FAILED):
+            return
+        reason = str(outcome.error)
+        if outcome.end is End.FENCED:
+            self._metrics.of(str(task.number)).fenced.inc()
+            self._log.warning(
+                "task dropped: another worker has taken it over", task=task.number, reason=reason
+            )
+            self._reopen(seat, outcome.error, rejoin=True)
+        elif outcome.end is End.DAMAGED:
+            self._metrics.of(str(task.number)).snapshot_failures.inc()
+            self._log.warning("snapshot unusable, rebuilding from Kafka", task=task.number, reason=reason)
+            self._loop.create_task(self._wipe_and_reopen(seat))
+        else:
+            self._log.warning("task goes back to its last commit", task=task.number, reason=reason)
+            self._reopen(seat, outcome.error)
+
+    async def _wipe_and_reopen(self, seat: Seat) -> None:
+        seat.task = None
+        await self._loop.run_in_executor(self._threads, self._wipe, seat.number)
+        self._begin(seat, 0.0)
+
+    def _reopen(self, seat: Seat, error: BaseException | None, rejoin: bool = False) -> None:
+        if seat.task is not None:
+            self._metrics.of(str(seat.number)).restarts.inc()
+            if time.monotonic() - seat.since_s > HEALTHY_S:
+                seat.failures = 0
+            if seat.task.outcome is None:
+                self._ending.add(seat.task)
+            seat.task = None
+        if rejoin and self.consumer is not None:
+            self._loop.create_task(self.consumer.rejoin())
+        self._again(seat, error)
+
+    def _again(self, seat: Seat, error: BaseException | None) -> None:
+        if self._closing or self._seats.get(seat.number) is not seat:
+            return
+        pause = BACKOFF_S[min(seat.failures, len(BACKOFF_S) - 1)]
+        seat.failures += 1
+        if str(error) != seat.problem:
+            seat.problem = str(error)
+            self._log.warning("task not running, trying again", task=seat.number, reason=seat.problem)
+        self._begin(seat, pause)
+
+    async def settle(self) -> None:
+        """Deliver every open epoch, as far as that goes within SETTLE_S."""
+        waiting = [
+            self._loop.run_in_executor(None, seat.task.settle, SETTLE_S)
+            for seat in self._seats.values()
+            if seat.task is not None
+        ]
+        if waiting:
+            await asyncio.gather(*waiting)
+
+    async def _leave(self, seat: Seat) -> None:
+        """End a seat's task; what it has open is delivered if Kafka answers in time."""
+        if seat.opening is not None and not seat.opening.done():
+            seat.opening.cancel()
+        task, seat.task = seat.task, None
+        if task is not None:
+            if task.outcome is None:
+                await self._end(task)
+            self._metrics.of(str(seat.number)).retire()
+
+    async def _end(self, task: Task) -> None:
+        task.finish()
+        if not await self._loop.run_in_executor(None, task.join, SETTLE_S):
+            self._log.warning("task did not end in time; its open epoch is given up", task=task.number)
+            task.abandon()
+            await self._loop.run_in_executor(None, task.join, SETTLE_S)
+
+    async def close(self) -> None:
+        """End all tasks, delivering their open epochs."""
+        self._closing = True
+        seats, self._seats = list(self._seats.values()), {}
+        await asyncio.gather(*(self._leave(seat) for seat in seats))
+        for task in list(self._ending):
+            await self._end(task)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- For others ---------------------------------------------------------------------------------
+
+    def held(self) -> Iterable[int]:
+        """The sets this worker has state of, for the assignor. Called from the consumer's thread."""
+        return [number for number, seat in list(self._seats.items()) if seat.task is not None]
+
+    def seats(self) -> list[Seat]:
+        """The seats, for health and tests."""
+        return list(self._seats.values())
+
+    def illness(self) -> str:
+        """What keeps a task from running for too long; empty when all is well."""
+        now = time.monotonic()
+        ill = [s for s in self._seats.values() if s.task is None and now - s.since_s > HEALTHY_S]
+        return "; ".join(f"task {seat.number}: {seat.problem}" for seat in ill)
+
+
+def task_log(query: str, number: int) -> Log:
+    """The logger of one task."""
+    return get_log("task", query=query, task=number)

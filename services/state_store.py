@@ -1,0 +1,218 @@
+"""A task's table on disk: blocks of source tuples and one manifest, in RocksDB.
+
+Faust tables were considered and left: they demand a changelog topic per table and write a record per key
+to it, while here the source topics are the changelog (design 3.3); a snapshot is a few large blocks and must
+replace its manifest in the same atomic write.
+
+Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. A
+write batch holds new blocks, deletions of blocks that no window needs, and the manifest that makes both true,
+so after a crash the table is the old snapshot or the new one. It is written after the Kafka commit it belongs
+to, never before: the disk is at or behind the committed cut.
+
+When a write fails (disk full) the table is closed and stays as it was; the task goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+
+from operators.engine import Block, Checkpoint
+from schemas.codecs.blocks import decode_block, encode_block
+from schemas.commits import Floor, StreamPoint
+from schemas.errors import StateError
+from services.recovery import Snapshot
+
+FORMAT = 1
+BLOCK_TUPLES = 8_192
+"""Rows per block: with the usual few columns 100 to 300 KiB."""
+
+_KEY = struct.Struct(">cHQI")
+_MANIFEST = b"m"
+
+
+class StateStore:
+    """The table of one task. Owned by one thread at a time.
+
+    Args:
+        path: its folder, made when missing.
+        streams: stream names in their order of first use; their ordinals are part of the keys.
+    """
+
+    def __init__(self, path: Path, streams: Sequence[str]) -> None:
+        """Open the table.
+
+        Raises:
+            StateError: the folder cannot be used.
+        """
+        self.path = path
+        self._streams = list(streams)
+        self._held: dict[int, list[tuple[int, int]]] = {}
+        self._table: Rdict | None = None
+        self._open()
+
+    def _open(self) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
+        options.set_write_buffer_size(16 << 20)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(1 << 20)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._table = Rdict(str(self.path), options)
+            self._held = {ordinal: [] for ordinal in range(len(self._streams))}
+            for _, ordinal, first, rows in self._keys():
+                self._held.setdefault(ordinal, []).append((first, rows))
+        except Exception as error:  # rocksdict raises bare Exception
+            self._table = None
+            raise StateError(f"state table {self.path} cannot be opened: {error}") from None
+
+    def _keys(self) -> Iterator[tuple[bytes, int, int, int]]:
+        table = self._open_table()
+        it = table.iter()
+        it.seek(b"b")
+        while it.valid() and it.key()[:1] == b"b":
+            key = bytes(it.key())
+            _, ordinal, first, rows = _KEY.unpack(key)
+            yield key, ordinal, first, rows
+            it.next()
+
+    def _open_table(self) -> Rdict:
+        if self._table is None:
+            raise StateError(f"state table {self.path} is closed")
+        return self._table
+
+    def snapshot(self) -> Snapshot | None:
+        """The manifest; None in an empty table.
+
+        Raises:
+            StateError: it is damaged or of another format.
+        """
+        raw = self._open_table().get(_MANIFEST)
+        if raw is None:
+            return None
+        try:
+            found = json.loads(bytes(raw))
+            if found["v"] != FORMAT:
+                raise StateError(
+                    f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}"
+                )
+            if found["streams"] != self._streams:
+                raise StateError(
+                    f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}"
+                )
+            points = {
+                (topic, int(number)): tuple(
+                    StreamPoint(offset, max_ts, tuple(Floor(*floor) for floor in floors))
+                    for offset, max_ts, floors in streams
+                )
+                for topic, number, streams in found["points"]
+            }
+            return Snapshot(found["cluster"], found["query"], found["epoch"], found["cut"], points)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"snapshot in {self.path} has a damaged manifest: {error}") from None
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, per stream in row order.
+
+        Raises:
+            StateError: a block is damaged.
+        """
+        table = self._open_table()
+        for key, ordinal, first, rows in list(self._keys()):
+            name = self._streams[ordinal] if ordinal < len(self._streams) else f"#{ordinal}"
+            place = f"{self.path}, stream {name}, row {first}"
+            block = decode_block(bytes(table[key]), place)
+            if (block.stream, block.first_row, len(block.batch)) != (name, first, rows):
+                raise StateError(f"block at {place} is of stream {block.stream}, row {block.first_row}")
+            yield Block(block.stream, block.first_row, block.batch)
+
+    def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> int:
+        """Add a checkpoint and make `snapshot` the manifest, atomically.
+
+        Returns:
+            bytes of the new blocks.
+
+        Raises:
+            StateError: it could not be written; the table is closed and keeps its former snapshot.
+        """
+        table = self._open_table()
+        batch = WriteBatch(raw_mode=True)
+        size = 0
+        new: list[tuple[int, tuple[int, int]]] = []
+        for block in checkpoint.blocks:
+            ordinal = self._streams.index(block.stream)
+            for begin in range(0, len(block.batch), BLOCK_TUPLES):
+                part = block.batch.slice(begin, min(begin + BLOCK_TUPLES, len(block.batch)))
+                first = block.first_row + begin
+                raw = encode_block(block.stream, first, part)
+                batch.put(_KEY.pack(b"b", ordinal, first, len(part)), raw)
+                new.append((ordinal, (first, len(part))))
+                size += len(raw)
+        kept: dict[int, list[tuple[int, int]]] = {}
+        for ordinal, held in self._held.items():
+            live = checkpoint.live_from.get(self._streams[ordinal], 0)
+            kept[ordinal] = [(first, rows) for first, rows in held if first + rows > live]
+            for first, rows in held:
+                if first + rows <= live:
+                    batch.delete(_KEY.pack(b"b", ordinal, first, rows))
+        for ordinal, entry in new:
+            kept[ordinal].append(entry)
+        batch.put(_MANIFEST, self._manifest(snapshot))
+        try:
+            table.write(batch)
+            # Without a flush RocksDB would notice a full disk only when the log is already behind.
+            table.flush()
+        except Exception as error:  # rocksdict raises bare Exception
+            self.close()
+            raise StateError(f"snapshot cannot be written to {self.path}: {error}") from None
+        self._held = kept
+        return size
+
+    def _manifest(self, snapshot: Snapshot) -> bytes:
+        points = [
+            [
+                topic,
+                number,
+                [[p.offset, p.max_ts, [[f.offset, f.cut] for f in p.floors]] for p in streams],
+            ]
+            for (topic, number), streams in snapshot.points.items()
+        ]
+        return json.dumps(
+            {
+                "v": FORMAT,
+                "streams": self._streams,
+                "cluster": snapshot.cluster,
+                "query": snapshot.fingerprint,
+                "epoch": snapshot.epoch,
+                "cut": snapshot.cut,
+                "points": points,
+            }
+        ).encode()
+
+    def wipe(self) -> None:
+        """Empty the table.
+
+        Raises:
+            StateError: the folder cannot be used.
+        """
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._open()
+
+    def close(self) -> None:
+        """Close the table. May be called twice."""
+        table, self._table = self._table, None
+        if table is not None:
+            table.close()
+
+
+def held_rows(store: StateStore) -> Mapping[str, int]:
+    """Rows on disk per stream, for tests and messages."""
+    return {store._streams[ordinal]: sum(rows for _, rows in held) for ordinal, held in store._held.items()}

@@ -1,0 +1,465 @@
+"""A task: one query on one set of partitions, in a thread of its own.
+
+The asyncio side hands in record batches; the thread decodes them, feeds the engine, and every `epoch_ms`
+advances to the watermark and delivers the epoch. Kernels, decoders, the encoder and librdkafka release the
+GIL, so the event loop, which fetches and keeps the group membership, is not held up.
+
+A task never repairs itself. Whatever goes wrong ends the thread with an `Outcome`, and the roster begins a
+new task from the last commit: there is one way back, the one that a killed worker takes too.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from operators.engine import Engine
+from operators.plan import Plan
+from schemas.codecs.encode import Encoded, encode_results
+from schemas.columns import Batch
+from schemas.errors import BrokerError, StateError
+from schemas.query import Query, Stream
+from services.delivery import Delivery, Letters
+from services.lane import InputLane
+from services.logs import Log
+from services.metrics import TaskMetrics
+from services.producer import Aborted, Fenced, Sink
+from services.records import RecordBatch
+from services.recovery import RecoveryPlan, Snapshot
+from services.settings import WorkerSettings
+from services.snapshots import SnapshotWriter
+from services.state_store import StateStore
+from services.topics import Lane, OutputTopics
+
+INBOX_BYTES = 32 << 20
+"""Raw input that waits for the task's thread; beyond it the task's partitions are not read."""
+
+LETTER_BYTES = 16 << 20
+"""Letters that an epoch collects before it is delivered early."""
+
+MAX_GATHER_S = 1.0
+
+STATISTICS_S = 1.0
+
+RENEWAL_S = 60.0
+"""How often all partitions are committed, also those that did not move: Kafka forgets offsets that are not
+renewed."""
+
+
+class End(StrEnum):
+    """How a task ended."""
+
+    FINISHED = "finished"
+    FENCED = "fenced"
+    RESTART = "restart"
+    DAMAGED = "damaged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`error` is None when it finished as asked."""
+
+    end: End
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What all tasks of a worker share.
+
+    Attributes:
+        streams: per input topic, the streams that read it.
+        fingerprint: of the query; see `services.worker`.
+    """
+
+    query: Query
+    plan: Plan | None
+    streams: Mapping[str, tuple[Stream, ...]]
+    fingerprint: str
+    cluster: str
+    topics: OutputTopics
+    settings: WorkerSettings
+
+
+class Task:
+    """One task. Methods without underscore may be called from any thread.
+
+    Attributes:
+        held: partitions that must not be read now: they are ahead of the others.
+        outcome: None while the thread lives.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        number: int,
+        recovery: RecoveryPlan,
+        sink: Sink,
+        store: StateStore | None,
+        snapshots: SnapshotWriter,
+        log: Log,
+        metrics: TaskMetrics,
+        give_up: threading.Event,
+        changed: Callable[[], None],
+        ended: Callable[[Task, Outcome], None],
+    ) -> None:
+        self.spec = spec
+        self.number = number
+        self.recovery = recovery
+        self.held: frozenset[Lane] = frozenset()
+        self.outcome: Outcome | None = None
+        self.running = False
+        self._sink = sink
+        self._store = store
+        self._snapshots = snapshots
+        self._log = log
+        self._metrics = metrics
+        self._give_up = give_up
+        self._changed = changed
+        self._ended = ended
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in recovery.lanes:
+            for stream in spec.streams[topic]:
+                partitions.setdefault(stream.name, []).append(partition)
+        self._engine = Engine(spec.query, plan=spec.plan, partitions=partitions)
+        self._lanes = {
+            key: InputLane(key, spec.streams[key[0]], start, recovery.floor)
+            for key, start in recovery.lanes.items()
+        }
+        self._letters = Letters(spec.topics.late, spec.topics.dead)
+        self._epoch_number = recovery.epoch
+        self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
+        self._committed_cut = recovery.cut
+        self._last_commit = time.monotonic()
+        self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
+        self._renewed = float("-inf")
+        self._last_statistics = 0.0
+        self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
+        self._inbox_bytes = 0
+        self._lock = threading.Lock()
+        self._stop = False
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name=f"task-{number}", daemon=True)
+
+    # --- From the event loop ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def offer(self, lane: Lane, batch: RecordBatch) -> None:
+        """Hand in the next batch of a partition."""
+        with self._lock:
+            self._inbox_bytes += batch.size_bytes
+        self._inbox.put((lane, batch))
+
+    def mark_idle(self, lane: Lane) -> None:
+        """The partition has been silent for its idle timeout: all offered batches still count first."""
+        self._inbox.put((lane, None))
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples that wait for the watermark."""
+        return self._engine.pending_tuples
+
+    @property
+    def cut(self) -> int:
+        """Event time up to which results are out."""
+        return self._engine.cut
+
+    @property
+    def full(self) -> bool:
+        """True while no more input should be read for it."""
+        return self._inbox_bytes > INBOX_BYTES
+
+    def settle(self, seconds: float) -> bool:
+        """Deliver all that was offered before; True when that was done within `seconds`.
+
+        Must not be called from the event loop.
+        """
+        done = threading.Event()
+        self._inbox.put(done)
+        return done.wait(seconds) if self.outcome is None else False
+
+    def finish(self) -> None:
+        """Ask for the open epoch to be delivered and the thread to end."""
+        self._stop = True
+        self._inbox.put(None)
+
+    def abandon(self) -> None:
+        """Ask for the thread to end as soon as it can, whatever becomes of the open epoch."""
+        self._give_up.set()
+        self.finish()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread; True when it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # --- The thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        outcome = Outcome(End.FINISHED)
+        try:
+            self._restore()
+            self._replay()
+            self._serve()
+        except Fenced as error:
+            outcome = Outcome(End.FENCED, error)
+        except (Aborted, BrokerError) as error:
+            outcome = Outcome(End.FINISHED if self._give_up.is_set() else End.RESTART, error)
+        except _Damaged as error:
+            outcome = Outcome(End.DAMAGED, error)
+        except BaseException as error:
+            outcome = Outcome(End.FAILED, error)
+        finally:
+            self.running = False
+            try:
+                self._sink.close()
+                self._snapshots.close()
+            finally:
+                self.outcome = outcome
+                self._ended(self, outcome)
+
+    def _restore(self) -> None:
+        for lane in self._lanes.values():
+            lane.restore_clocks(self._engine)
+        if self._store is None:
+            return
+        try:
+            if self.recovery.source == "snapshot":
+                self._engine.restore(self.recovery.floor, self._store.blocks())
+            elif self._store.snapshot() is not None:
+                # Rows are numbered anew, so blocks of an earlier life do not fit any more.
+                self._store.wipe()
+        except StateError as error:
+            raise _Damaged(str(error)) from error
+
+    def _replay(self) -> None:
+        """Read again what was taken before, then stand exactly at the last commit."""
+        lanes = self._lanes.values()
+        replayed = 0
+        for lane in lanes:
+            if not lane.replaying:
+                lane.set_idle(self._engine, True)
+        while any(lane.replaying for lane in lanes) and not self._stop:
+            item = self._next(0.1)
+            if item is None or item[1] is None:
+                continue
+            replayed += self._replay_batch(self._lanes[item[0]], item[1])
+            cut = min(self._engine.watermark(), self.recovery.cut)
+            if cut > self._engine.cut and self._engine.pending_tuples > 65_536:
+                self._engine.advance(cut)
+            self._hold({key for key, lane in self._lanes.items() if lane.held} | self._ahead())
+        if self._stop:
+            return
+        if self.recovery.cut > self._engine.cut:
+            self._engine.advance(self.recovery.cut)
+        for lane in lanes:
+            lane.set_idle(self._engine, False)
+            while lane.held:
+                lane.take(self._engine, lane.held.popleft(), self._letters)
+        self._metrics.replayed.inc(replayed)
+        self._log.info(
+            "task running",
+            source=self.recovery.source,
+            epoch=self.recovery.epoch,
+            cut=self._engine.cut,
+            replayed=replayed,
+        )
+
+    def _replay_batch(self, lane: InputLane, batch: RecordBatch) -> int:
+        if not lane.replaying:
+            lane.held.append(batch)
+            return 0
+        taken = lane.replay(self._engine, batch.until(lane.live))
+        if not lane.replaying:
+            lane.set_idle(self._engine, True)
+            if batch.next_offset > lane.live:
+                lane.held.append(batch.since(lane.live))
+        return taken
+
+    def _serve(self) -> None:
+        self.running = not self._stop
+        every = self.spec.settings.epoch_ms / 1000
+        due = time.monotonic()
+        took = 0.0
+        while not self._stop:
+            # Under load an epoch takes longer than `every`; reading then gets as much time as the epoch did,
+            # so that its fixed costs are spread over more input.
+            due = max(due + every, time.monotonic() + min(took, MAX_GATHER_S))
+            self._take(due)
+            began = time.monotonic()
+            self._epoch(final=False)
+            took = time.monotonic() - began
+        if self.running and not self._give_up.is_set():
+            self._epoch(final=True)
+
+    def _take(self, until: float) -> None:
+        """Feed the engine until the epoch is due."""
+        while not self._stop and self._letters.size_bytes < LETTER_BYTES:
+            left = until - time.monotonic()
+            item = self._next(max(left, 0))
+            if item is not None:
+                lane = self._lanes[item[0]]
+                if item[1] is None:
+                    if lane.may_idle:
+                        lane.set_idle(self._engine, True)
+                else:
+                    self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
+            self._hold(self._ahead())
+            if left <= 0:
+                return
+
+    def _next(self, seconds: float) -> tuple[Lane, RecordBatch | None] | None:
+        try:
+            item = self._inbox.get(timeout=seconds) if seconds > 0 else self._inbox.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(item, threading.Event):
+            if self.running:
+                self._epoch(final=True)
+            item.set()
+            return None
+        if item is not None and item[1] is not None:
+            with self._lock:
+                was_full = self.full
+                self._inbox_bytes -= item[1].size_bytes
+            if was_full and not self.full:
+                self._changed()
+        return item
+
+    def _ahead(self) -> set[Lane]:
+        """Temporal alignment: who must wait for the slower partitions."""
+        settings = self.spec.settings
+        watermark = self._engine.watermark()
+        pending = self._engine.pending_tuples
+        # Between the two limits things stay as they are, so that partitions do not flap.
+        self._over = pending > settings.max_pending_tuples * (0.5 if self._over else 1.0)
+        ahead: set[Lane] = set()
+        for key, lane in self._lanes.items():
+            distance = lane.watermark(self._engine) - watermark
+            if distance > 0 and (self._over or (watermark >= 0 and distance > settings.max_ahead_ms)):
+                ahead.add(key)
+        return ahead
+
+    def _hold(self, lanes: set[Lane]) -> None:
+        if lanes != self.held:
+            grew = bool(self.held - lanes)
+            self.held = frozenset(lanes)
+            self._metrics.paused.set(len(lanes))
+            if grew:
+                self._changed()
+
+    # --- Epochs -------------------------------------------------------------------------------------
+
+    def _epoch(self, final: bool) -> None:
+        now = time.monotonic()
+        results: Batch | None = None
+        cut = self._engine.watermark()
+        if cut > self._engine.cut:
+            results = self._engine.advance(cut)
+            self._metrics.epoch.observe(time.monotonic() - now)
+            self._hold(self._ahead())
+        delivering = bool(self._letters.letters) or (results is not None and len(results) > 0)
+        moved = self._moved()
+        due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
+        if delivering or (due and moved):
+            self._deliver(results, commit=due or self.spec.settings.transactional)
+        if now - self._last_statistics >= STATISTICS_S:
+            self._last_statistics = now
+            self._report()
+        if self._snapshots.due or (final and self._snapshots.ready):
+            self._snapshot()
+
+    def _moved(self) -> bool:
+        return self._engine.cut != self._committed_cut or any(
+            lane.position != self._committed[key] for key, lane in self._lanes.items()
+        )
+
+    def _deliver(self, results: Batch | None, commit: bool) -> None:
+        began = time.monotonic()
+        offsets = self._offsets() if commit else {}
+        count = 0 if results is None else len(results)
+        late, dead = self._letters.late, self._letters.dead
+        delivery = Delivery(list(_encoded(results)), self._letters.take(), offsets)
+        refused = self._sink.deliver(delivery)
+        self._metrics.commit.observe(time.monotonic() - began)
+        self._metrics.results.inc(count - refused)
+        self._metrics.late.inc(late)
+        self._metrics.dead.inc(dead + refused)
+        if commit:
+            self._last_commit = began
+            self._committed = {key: lane.position for key, lane in self._lanes.items()}
+            self._committed_cut = self._engine.cut
+            self._metrics.commits.inc()
+
+    def _offsets(self) -> dict[Lane, tuple[int, str]]:
+        """The partitions that moved, and from time to time all: the newest message speaks for the task."""
+        self._epoch_number += 1
+        now = time.monotonic()
+        renew = now - self._renewed >= RENEWAL_S
+        if renew:
+            self._renewed = now
+        moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]
+        version, count = self.recovery.plan_version, len(self._lanes)
+        return {
+            key: (
+                self._lanes[key].position,
+                self._lanes[key]
+                .commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
+                .encode(),
+            )
+            for key in moved or list(self._lanes)[:1]
+        }
+
+    def _snapshot(self) -> None:
+        if self._moved() or self._letters.letters or self._snapshot_epoch == self._epoch_number:
+            return  # the disk must not be ahead of Kafka, and need not be written twice
+        self._snapshot_epoch = self._epoch_number
+        cut = self._engine.cut
+        points = {
+            key: lane.points(self._engine, [cut] * len(lane.streams)) for key, lane in self._lanes.items()
+        }
+        snapshot = Snapshot(self.spec.cluster, self.spec.fingerprint, self._epoch_number, cut, points)
+        self._snapshots.write(snapshot, self._engine.checkpoint())
+
+    def _report(self) -> None:
+        found = self._engine.statistics()
+        metrics = self._metrics
+        metrics.watermark.set(self._engine.cut)
+        metrics.watermark_lag.set(time.time() - self._engine.cut / 1000)
+        metrics.state_tuples.set(found.state_tuples)
+        metrics.state_bytes.set(found.state_bytes)
+        metrics.pending.set(found.pending_tuples)
+        metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
+
+
+class _Damaged(Exception):
+    """The snapshot cannot be used."""
+
+
+RESULT_CHUNK = 100_000
+
+
+def _encoded(results: Batch | None) -> Iterator[Encoded]:
+    """Results as JSON in pieces of bounded size."""
+    n = 0 if results is None else len(results)
+    for begin in range(0, n, RESULT_CHUNK):
+        assert results is not None
+        yield encode_results(results.slice(begin, min(begin + RESULT_CHUNK, n)))
+
+
+def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:
+    """The streams that read each topic."""
+    found: dict[str, list[Stream]] = {}
+    for stream in streams:
+        found.setdefault(stream.topic, []).append(stream)
+    return {topic: tuple(readers) for topic, readers in found.items()}

@@ -1,0 +1,168 @@
+"""Topics of a query: wait for its inputs, create its outputs, know their limits and offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from schemas.errors import BrokerError
+from services.logs import get_log
+from services.security import KafkaClients
+
+Lane = tuple[str, int]
+"""A topic and a partition number."""
+
+LETTER_MAX_BYTES = 64 * 1024 * 1024
+"""`max.message.bytes` of the late and dead-letter topics that Weir creates: a record too large for others
+must still find a place there."""
+
+_TIMEOUT_S = 10.0
+_RETRY_S = 1.0
+_UNTIL_SHOWN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTopics:
+    """Where a query writes.
+
+    Attributes:
+        partitions: how many each topic has.
+        limits: largest record of each topic, in bytes.
+    """
+
+    sink: str
+    late: str
+    dead: str
+    partitions: Mapping[str, int]
+    limits: Mapping[str, int]
+
+
+class TopicAdmin:
+    """Asks and tells the cluster about topics. Blocking; for start-up and recovery."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._admin = AdminClient(clients.librdkafka(log_level=0))
+        self._log = get_log("topics")
+
+    def cluster_id(self) -> str:
+        """The cluster's id.
+
+        Raises:
+            BrokerError: no broker answers.
+        """
+        try:
+            return str(self._admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
+        except KafkaException as error:
+            raise BrokerError(f"no answer from Kafka: {error.args[0].str()}") from None
+
+    def inputs(
+        self, topics: Iterable[str], wait: bool, stopped: Callable[[float], bool] = lambda _: False
+    ) -> dict[str, int]:
+        """Partition counts of the input topics; waits for missing ones, and for a broker, if `wait`.
+
+        Args:
+            stopped: waits the given seconds; True when the caller wants to give up.
+
+        Raises:
+            BrokerError: a topic is missing or no broker answers, and `wait` is False or `stopped`.
+        """
+        names = sorted(set(topics))
+        shown = ""
+        while True:
+            counts, problem = self._partitions(names)
+            if not problem:
+                return counts
+            if not wait:
+                raise BrokerError(problem)
+            if problem != shown:
+                self._log.warning(f"{problem}; waiting")
+                shown = problem
+            if stopped(_RETRY_S):
+                raise BrokerError(f"stopped while waiting: {problem}")
+
+    def _partitions(self, names: list[str]) -> tuple[dict[str, int], str]:
+        try:
+            known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            return {}, f"no answer from Kafka: {error.args[0].str()}"
+        found = {n: len(known[n].partitions) for n in names if n in known and known[n].partitions}
+        missing = [n for n in names if n not in found]
+        if missing:
+            return {}, f"missing input topic{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
+        return found, ""
+
+    def outputs(self, query: str, sink: str, tasks: int, replication: int) -> OutputTopics:
+        """Create the sink (a partition per task), late and dead-letter topics where missing.
+
+        Raises:
+            BrokerError: a topic cannot be created.
+        """
+        late, dead = f"{query}.late", f"{query}.dead"
+        letters = {"max.message.bytes": str(LETTER_MAX_BYTES)}
+        wanted = {
+            sink: NewTopic(sink, tasks, replication),
+            late: NewTopic(late, tasks, replication, config=letters),
+            dead: NewTopic(dead, tasks, replication, config=letters),
+        }
+        existing = self._listed()
+        for name, created in (
+            self._admin.create_topics(
+                [topic for name, topic in wanted.items() if name not in existing], request_timeout=_TIMEOUT_S
+            ).items()
+            if set(wanted) - set(existing)
+            else ()
+        ):
+            try:
+                created.result()
+                self._log.info("topic created", topic=name, partitions=tasks)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise BrokerError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
+        deadline = time.monotonic() + _UNTIL_SHOWN_S
+        while any(not existing.get(name) for name in wanted):
+            if time.monotonic() > deadline:
+                raise BrokerError(f"topics {', '.join(wanted)} do not show up within {_UNTIL_SHOWN_S:g} s")
+            time.sleep(0.05)
+            existing = self._listed()
+        partitions = {name: existing[name] for name in wanted}
+        return OutputTopics(sink, late, dead, partitions, self._limits(wanted))
+
+    def _listed(self) -> dict[str, int]:
+        try:
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise BrokerError(f"no answer from Kafka: {error.args[0].str()}") from None
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+    def _limits(self, names: Iterable[str]) -> dict[str, int]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        limits: dict[str, int] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
+            try:
+                limits[resource.name] = int(future.result()["max.message.bytes"].value)
+            except KafkaException as error:
+                # Without the right to describe, Kafka's default is the safe assumption.
+                self._log.warning("topic limits unknown", topic=resource.name, reason=error.args[0].str())
+                limits[resource.name] = 1_000_000
+        return limits
+
+    def log_ranges(self, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
+        """First offset and end of each partition's log.
+
+        Raises:
+            BrokerError: Kafka does not say.
+        """
+        wanted = list(lanes)
+        ends: list[dict[Lane, int]] = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+            asked = {TopicPartition(topic, number): spec for topic, number in wanted}
+            try:
+                found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+                ends.append({(tp.topic, tp.partition): int(f.result().offset) for tp, f in found.items()})
+            except KafkaException as error:
+                raise BrokerError(f"offsets of input topics are unknown: {error.args[0].str()}") from None
+        return {lane: (ends[0][lane], ends[1][lane]) for lane in wanted}

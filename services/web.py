@@ -1,0 +1,37 @@
+"""The worker's pages: /metrics for Prometheus, /healthz for whoever restarts sick workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.metrics import WorkerMetrics
+from services.roster import Roster
+
+
+def add_pages(app: Any, roster: Roster, metrics: WorkerMetrics, query: str) -> None:
+    """Add them to a Faust app."""
+
+    @app.page("/metrics")  # type: ignore[untyped-decorator]
+    async def metrics_page(view: Any, request: Any) -> Any:
+        return view.bytes(metrics.page(), content_type="text/plain; version=0.0.4")
+
+    @app.page("/healthz")  # type: ignore[untyped-decorator]
+    async def health_page(view: Any, request: Any) -> Any:
+        illness = roster.illness()
+        tasks = [
+            {
+                "task": seat.number,
+                "state": _state(seat.task),
+                "cut": seat.task.cut if seat.task else None,
+                "problem": seat.problem,
+            }
+            for seat in roster.seats()
+        ]
+        body = {"status": "ill" if illness else "ok", "query": query, "tasks": tasks, "problem": illness}
+        return view.json(body, status=503 if illness else 200)
+
+
+def _state(task: Any) -> str:
+    if task is None:
+        return "opening"
+    return "running" if task.running else "recovering"

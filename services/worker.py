@@ -1,0 +1,354 @@
+"""A worker: the Faust app that runs one query's tasks.
+
+Faust gives lifecycle, an agent per input topic, consumer group membership and rebalances, and the web
+server; the transport hands its agents whole fetches; the roster turns assignments into tasks. Nothing is
+committed through Faust, and its own exactly-once mode and tables stay off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import faust
+from faust.types import TP
+
+from operators.plan import parse_plan
+from schemas.codecs.encode import check_output_names
+from schemas.errors import BrokerError, StateError, UsageError, WeirError
+from schemas.query import Query
+from services.assignor import TaskAssignor
+from services.fingerprint import fingerprint
+from services.lane import decoder_of
+from services.logs import get_log
+from services.metrics import WorkerMetrics
+from services.placement import Layout, check_partition_by, lay_out
+from services.producer import IdempotentSink, Sink, TransactionalSink
+from services.records import RecordBatch
+from services.recovery import plan_recovery
+from services.roster import Roster, task_log
+from services.settings import Guarantee, Start, WorkerSettings
+from services.snapshots import SnapshotWriter
+from services.state_dir import StateDir
+from services.state_store import StateStore
+from services.task import Outcome, Task, TaskSpec, streams_by_topic
+from services.topics import Lane, TopicAdmin
+from services.transport import Consumer, Transport
+from services.web import add_pages
+
+
+class WeirApp(faust.App):  # type: ignore[misc]
+    """Faust's app, ending tasks before the consumer leaves the group."""
+
+    roster: Roster
+
+    async def on_stop(self) -> None:
+        """Deliver open epochs, then let Faust stop its consumer."""
+        await self.roster.close()
+        await super().on_stop()
+
+
+class Worker:
+    """Runs one query until it is stopped.
+
+    Args:
+        accept_loss: go on where Kafka's retention has deleted input that is still needed.
+    """
+
+    def __init__(self, query: Query, settings: WorkerSettings, accept_loss: bool = False) -> None:
+        """Check everything that can be checked without a broker.
+
+        Raises:
+            UsageError: the query cannot run as a service, or the plan is wrong.
+        """
+        if query.sink is None:
+            raise UsageError(
+                "a worker needs to know where results go: begin the query with INSERT INTO 'topic'"
+            )
+        check_output_names(query)
+        check_partition_by(query)
+        for stream in query.streams():
+            decoder_of(stream)
+        if query.sink in {stream.topic for stream in query.streams()}:
+            raise UsageError(f"query writes to {query.sink!r}, which it also reads")
+        self._plan = parse_plan(settings.plan, query) if settings.plan else None
+        self._query = query
+        self._settings = settings
+        self._accept_loss = accept_loss
+        self._admin = TopicAdmin(settings.clients)
+        self._metrics = WorkerMetrics(query.name)
+        self._log = get_log("worker", query=query.name, group=settings.group)
+        self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
+        self._state: StateDir | None = None
+        self._failure: BaseException | None = None
+        self._stop: asyncio.Event | None = None
+
+    def run(self) -> None:
+        """Run until SIGTERM, SIGINT or a failure.
+
+        Raises:
+            WeirError: what made it impossible to go on.
+        """
+        topics = [stream.topic for stream in self._query.streams()]
+        counts = self._admin.inputs(topics, self._settings.wait)
+        layout = lay_out(self._query, counts)
+        if self._settings.state_dir is not None:
+            self._state = StateDir(self._settings.state_dir)
+        try:
+            with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
+                asyncio.run(self._main(layout, Path(scratch)))
+        finally:
+            self._snapshot_thread.shutdown()
+            if self._state is not None:
+                self._state.release()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _main(self, layout: Layout, scratch: Path) -> None:
+        loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        assert self._query.sink is not None
+        settings = self._settings
+        spec = TaskSpec(
+            query=self._query,
+            plan=self._plan,
+            streams=streams_by_topic(self._query.streams()),
+            fingerprint=fingerprint(self._query),
+            cluster=self._admin.cluster_id(),
+            topics=self._admin.outputs(
+                self._query.name, self._query.sink, layout.tasks, settings.replication
+            ),
+            settings=settings,
+        )
+        app = self._app(scratch)
+        roster = Roster(spec, layout, self._metrics, self._opener(app, spec, layout), self._wipe, self._fail)
+        app.roster = roster
+        transport = self._transport(app, roster, layout)
+        app.transport = transport
+        consumer = cast(Consumer, app.consumer)
+        roster.consumer = consumer
+        _agents(app, sorted(layout.partitions), roster)
+        add_pages(app, roster, self._metrics, self._query.name)
+
+        @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
+        async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
+            await roster.settle()
+
+        self._log.info(
+            "worker starting",
+            tasks=layout.tasks,
+            partitioned=layout.copartitioned,
+            guarantee=settings.guarantee,
+            state=str(self._state.path) if self._state else "none",
+        )
+        watcher = loop.create_task(roster.watch_silence())
+        starter = loop.create_task(app.start())
+        try:
+            await self._until_stopped(app, starter, consumer)
+        finally:
+            watcher.cancel()
+            self._log.info("worker stopping")
+            await app.stop()
+            starter.cancel()
+            if self._state is not None:
+                self._state.remember_member("")
+            self._log.info("worker stopped")
+
+    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer) -> None:
+        """Wait for a signal, a failed task or a crash of the app; note the group member meanwhile."""
+        assert self._stop is not None
+        noted = ""
+        while not self._stop.is_set():
+            try:
+                async with asyncio.timeout(0.2):
+                    await self._stop.wait()
+            except TimeoutError:
+                pass
+            if starter.done() and not starter.cancelled() and starter.exception() is not None:
+                self._fail(cast(BaseException, starter.exception()))
+            elif app.crashed:
+                self._fail(app.crash_reason or BrokerError("the consumer ended unexpectedly"))
+            member = consumer.member_id()
+            if self._state is not None and member and member != noted:
+                self._state.remember_member(member)
+                noted = member
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop the worker because of `error`; the first one counts."""
+        if self._failure is None:
+            self._failure = error if isinstance(error, WeirError) else _as_weir_error(error)
+            if not isinstance(error, WeirError):
+                self._log.error("unexpected error", reason=f"{type(error).__name__}: {error}")
+                sys.excepthook(type(error), error, error.__traceback__)
+        if self._stop is not None:
+            self._stop.set()
+
+    # --- Faust --------------------------------------------------------------------------------------
+
+    def _app(self, scratch: Path) -> WeirApp:
+        settings = self._settings
+        app = WeirApp(
+            settings.group,
+            broker=f"kafka://{settings.clients.servers()[0]}",
+            datadir=str(scratch),
+            key_serializer="raw",
+            value_serializer="raw",
+            web_enabled=settings.http_port > 0,
+            web_port=settings.http_port or 6066,
+            web_bind=settings.http_bind,
+            web_stats_enabled=False,
+            web_tables_enabled=False,
+            web_router_enabled=False,
+            web_graph_enabled=False,
+            web_metrics_enabled=False,
+            stream_wait_empty=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            broker_client_id=f"{settings.client_id}-{settings.group}",
+            broker_session_timeout=settings.session_timeout_ms / 1000,
+            broker_heartbeat_interval=settings.session_timeout_ms / 4000,
+            broker_rebalance_timeout=30.0,
+            broker_request_timeout=40.0,
+            broker_max_poll_interval=600.0,
+            consumer_max_fetch_size=1 << 20,
+            consumer_metadata_max_age_ms=30_000,
+        )
+        app.boot_strategy.enable_kafka_producer = False
+        return app
+
+    def _transport(self, app: WeirApp, roster: Roster, layout: Layout) -> Transport:
+        clients = self._settings.clients
+        transport = Transport(app.conf.broker_consumer, app)
+        transport.flow = roster
+        transport.assignor = TaskAssignor(layout.copartitioned, roster.held)
+        transport.bootstrap_servers = clients.servers()
+        transport.security = clients.aiokafka()
+        transport.former_member = self._state.member() if self._state else ""
+        return transport
+
+    # --- Tasks --------------------------------------------------------------------------------------
+
+    def _wipe(self, number: int) -> None:
+        """Empty a task's table."""
+        store = self._store(number)
+        if store is not None:
+            try:
+                store.wipe()
+            except StateError as error:
+                self._log.error("state table cannot be emptied", task=number, reason=str(error))
+            store.close()
+
+    def _store(self, number: int) -> StateStore | None:
+        if self._state is None:
+            return None
+        names = [stream.name for stream in self._query.streams()]
+        try:
+            return StateStore(self._state.table(self._settings.group, number), names)
+        except StateError as error:
+            self._metrics.of(str(number)).snapshot_failures.inc()
+            self._log.error("no snapshots: going on without a disk", task=number, reason=str(error))
+            return None
+
+    def _opener(
+        self, app: WeirApp, spec: TaskSpec, layout: Layout
+    ) -> Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]:
+        def open_task(
+            number: int,
+            give_up: threading.Event,
+            ended: Callable[[Task, Outcome], None],
+            changed: Callable[[], None],
+        ) -> Task:
+            sink = self._sink(app, spec, number, give_up)
+            store: StateStore | None = None
+            try:
+                sink.open()
+                lanes = layout.lanes(number)
+                store = self._store(number)
+                log = task_log(self._query.name, number)
+                recovery = plan_recovery(
+                    streams={lane: len(spec.streams[lane[0]]) for lane in lanes},
+                    fingerprint=spec.fingerprint,
+                    cluster=spec.cluster,
+                    committed=sink.committed(lanes),
+                    snapshot=self._snapshot(store, number),
+                    log=self._admin.log_ranges(lanes),
+                    from_latest=self._settings.start is Start.LATEST,
+                    accept_loss=self._accept_loss,
+                )
+                for note in recovery.notes:
+                    log.warning(note)
+                log.info(
+                    "task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records
+                )
+                metrics = self._metrics.of(str(number))
+                snapshots = SnapshotWriter(
+                    store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics
+                )
+                return Task(
+                    spec, number, recovery, sink, store, snapshots, log, metrics, give_up, changed, ended
+                )
+            except BaseException:
+                sink.close()
+                if store is not None:
+                    store.close()
+                raise
+
+        return open_task
+
+    def _snapshot(self, store: StateStore | None, number: int) -> Any:
+        """The table's snapshot; a damaged one is emptied, with a warning."""
+        if store is None:
+            return None
+        try:
+            return store.snapshot()
+        except StateError as error:
+            self._metrics.of(str(number)).snapshot_failures.inc()
+            self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
+            store.wipe()
+            return None
+
+    def _sink(self, app: WeirApp, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
+        settings = self._settings
+        if settings.guarantee is Guarantee.EXACTLY_ONCE:
+            return TransactionalSink(
+                settings.clients,
+                settings.group,
+                number,
+                spec.topics,
+                give_up,
+                settings.transaction_timeout_ms,
+            )
+        consumer = cast(Consumer, app.consumer)
+
+        def commit(offsets: Mapping[Lane, tuple[int, str]]) -> bool:
+            return consumer.commit_as_member(offsets)
+
+        return IdempotentSink(settings.clients, settings.group, number, spec.topics, give_up, commit)
+
+
+def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:
+    """One agent per input topic, which hands each fetch to the roster."""
+    for topic in topics:
+
+        async def feed(stream: AsyncIterator[RecordBatch]) -> None:
+            async for batch in stream:
+                roster.deliver(batch)
+
+        # Without acks Faust keeps no offsets of its own.
+        channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
+        app.agent(channel, name=f"feed.{topic}")(feed)
+
+
+def _as_weir_error(error: BaseException) -> WeirError:
+    failure = WeirError(f"worker stopped by {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
