@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from oracle import evaluate, late, results
 
 from schemas.language import parse_program
 from schemas.query import Query
+from tests.oracle import evaluate, late, results
 
 STREAMS = """
 CREATE STREAM a (k BIGINT, v BIGINT, d DOUBLE, s STRING, b BOOLEAN, ts TIMESTAMP);
