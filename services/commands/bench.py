@@ -1,0 +1,77 @@
+"""`weir bench`: how fast, against the figures that Weir promises and against others in the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ops.bench.report import Report
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Measure this machine: a table of figures asked for and reached, with the ceilings and a naive "
+        "program measured in the same run. Exit code 0 whether or not they are reached."
+    ),
+)
+
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: does it run, roughly how fast.")]
+Runs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs of every figure; default 5, with --quick 2.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the events.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also store everything as JSON.")]
+
+
+@app.command()
+def engine(
+    quick: Quick = False,
+    runs: Runs = None,
+    seconds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Event time under the clock in each run, in seconds; default 20, with --quick 4.",
+            show_default=False,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Event time of the run that watches memory grow, in minutes; default 5, with --quick 0.5.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """The engine alone: nothing to parse, no Kafka, one core."""
+    from ops.bench.engine import EngineSettings, bench_engine
+    from ops.bench.measure import Progress
+
+    settings = EngineSettings(
+        runs=runs or (2 if quick else 5),
+        seconds=seconds or (4 if quick else 20),
+        minutes=minutes or (0.5 if quick else 5.0),
+        seed=seed,
+        quick=quick,
+    )
+    with Progress() as progress:
+        report = bench_engine(settings, progress)
+    _finish(report, json)
+
+
+def _finish(report: Report, json: Path | None) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    report.show(console)
+    if json is not None:
+        json.write_text(report.to_json())
