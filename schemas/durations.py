@@ -70,7 +70,7 @@ def duration_ms(number: str, unit: str) -> int:
 
 def format_duration(ms: int) -> str:
     """The duration in its largest whole unit, as options write it: 300000 -> `5m`, 1500 -> `1500ms`."""
-    for unit, size in reversed(_UNIT_MS.items()):
-        if ms % size == 0 and (ms or unit == "s"):
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"
+    if ms == 0:
+        return "0s"
+    unit, size = next((unit, size) for unit, size in reversed(_UNIT_MS.items()) if ms % size == 0)
+    return f"{ms // size}{unit}"
