@@ -1,0 +1,147 @@
+"""docker-compose.yml and the image's Dockerfile: valid, in step with the rest, and fit to be scaled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from services.broker_settings import SINGLE_NODE_SETTINGS, container_environment
+from services.cli import app
+from services.kafka_jars import kafka_version
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE_SERVICES = ("worker", "demo-producer")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = compose["services"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> list[str]:
+    """The instructions, continuation lines joined."""
+    text = (ROOT / "ops/docker/Dockerfile").read_text().replace("\\\n", " ")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def compose_command() -> list[str] | None:
+    """Docker Compose on this machine: the plug-in, the program of version 1, or none."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]):
+            asked = subprocess.run([*command, "version"], capture_output=True, check=False)
+            if asked.returncode == 0:
+                return command
+    return None
+
+
+def test_compose_accepts_the_file() -> None:
+    command = compose_command()
+    if command is None:
+        pytest.skip("no Docker Compose on this machine")
+    environment = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
+    checked = subprocess.run(
+        [*command, "--project-directory", str(ROOT), "-f", str(ROOT / "docker-compose.yml"), "config", "-q"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_kafka_is_the_release_of_the_development_broker(services: dict[str, dict[str, Any]]) -> None:
+    assert services["kafka"]["image"] == f"apache/kafka:{kafka_version()}"
+
+
+def test_kafka_has_the_settings_of_the_development_broker(services: dict[str, dict[str, Any]]) -> None:
+    wanted = container_environment(SINGLE_NODE_SETTINGS)
+    environment = services["kafka"]["environment"]
+    assert {name: environment.get(name) for name in wanted} == wanted
+
+
+def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, dict[str, Any]]) -> None:
+    assert set(services) == {"kafka", *IMAGE_SERVICES}
+    assert services["kafka"]["healthcheck"]["test"]
+    assert "healthcheck" not in services["worker"]  # the image's own
+    for name in IMAGE_SERVICES:
+        assert services[name]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
+
+
+def test_no_service_keeps_replicas_from_starting(services: dict[str, dict[str, Any]]) -> None:
+    """`--scale worker=3` needs no container name and no host port."""
+    assert all("container_name" not in service for service in services.values())
+    assert "ports" not in services["worker"]
+
+
+def test_kafka_is_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in services["kafka"]["ports"])
+
+
+def test_state_is_in_named_volumes(compose: dict[str, Any], services: dict[str, dict[str, Any]]) -> None:
+    named = set(compose["volumes"])
+    mounts = {
+        name: [volume.split(":")[0] for volume in services[name]["volumes"]] for name in ("kafka", "worker")
+    }
+    assert mounts["kafka"] == ["kafka-data"]
+    assert "worker-state" in mounts["worker"]
+    assert {"kafka-data", "worker-state"} <= named
+    state_dir = services["worker"]["environment"]["WEIR_STATE_DIR"]
+    assert f"worker-state:{state_dir}" in services["worker"]["volumes"]
+
+
+def test_default_query_file_exists(services: dict[str, dict[str, Any]]) -> None:
+    (mounted,) = (volume for volume in services["worker"]["volumes"] if "query.sql" in volume)
+    default = re.fullmatch(r"\$\{WEIR_QUERY_FILE:-(.+?)\}:(.+):ro", mounted)
+    assert default is not None
+    assert (ROOT / default.group(1)).is_file()
+    assert services["worker"]["environment"]["WEIR_QUERY_FILE"] == default.group(2)
+
+
+def test_commands_and_variables_are_known_to_the_command_line(services: dict[str, dict[str, Any]]) -> None:
+    weir: Any = typer.main.get_command(app)
+    for name in IMAGE_SERVICES:
+        command = weir
+        for word in services[name]["command"]:
+            command = command.commands[word]
+        variables = {parameter.envvar for parameter in command.params}
+        assert set(services[name]["environment"]) <= variables
+
+
+def test_image_runs_as_an_ordinary_user_and_is_compiled_ahead(dockerfile: list[str]) -> None:
+    assert "FROM python:3.11-slim" in dockerfile
+    (user,) = (number for number, line in enumerate(dockerfile) if line.startswith("USER "))
+    assert dockerfile[user] not in ("USER root", "USER 0")
+    assert dockerfile.index("RUN weir warmup") > user
+    assert any("--constraint constraints.txt" in line for line in dockerfile)
+
+
+def test_image_checks_its_health(dockerfile: list[str]) -> None:
+    (check,) = (line for line in dockerfile if line.startswith("HEALTHCHECK"))
+    assert "/healthz" in check
+    command = json.loads(check.split("CMD", 1)[1])
+    compile(command[2], "healthcheck", "exec")
+
+
+def test_image_context_has_what_the_dockerfile_copies(dockerfile: list[str]) -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [source for line in dockerfile if line.startswith("COPY") for source in line.split()[1:-1]]
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert Path(source).parts[0] in allowed, source
