@@ -19,7 +19,8 @@ from operators.kernels.hashing import U64
 from schemas.columns import I64
 
 I32 = npt.NDArray[np.int32]
-INT64_MIN = -(2**63)
+PROBES_AHEAD = 128
+"""Probe rows whose first cache misses are waited for together."""
 
 
 @njit(cache=True, nogil=True)
@@ -94,34 +95,55 @@ def probe_keys(
     mask = ring_keys.shape[0] - 1
     buckets = np.uint64(heads.shape[0] - 1)
     has_expiry = ring_expiry.shape[0] > 0
+    n = keys.shape[0]
     room = out_probe.shape[0]
     count = 0
     compared = 0
-    for i in range(start, keys.shape[0]):
-        key = keys[i]
-        e = np.int64(resume)
-        resume = -1
-        if e < 0:
-            head = np.int64(heads[np.int64(key & buckets)])
-            if head == 0:
-                continue
-            e = hi - 1 - ((hi - head) & mask)
-        now = ts[i]
-        while e >= lo:
-            slot = e & mask
-            if ring_keys[slot] == key:
-                t = ring_ts[slot]
-                if t < now - life:
+    newest = np.empty(PROBES_AHEAD, np.int64)
+    newest_key = np.empty(PROBES_AHEAD, np.uint64)
+    newest_dist = np.empty(PROBES_AHEAD, np.int64)
+    for begin in range(start, n, PROBES_AHEAD):
+        stop = min(begin + PROBES_AHEAD, n)
+        # Loops without branches, so that the processor waits for many cache misses at once.
+        for i in range(begin, stop):
+            newest[i - begin] = np.int64(heads[np.int64(keys[i] & buckets)])
+        for i in range(begin, stop):
+            slot = (newest[i - begin] - 1) & mask
+            newest_key[i - begin] = ring_keys[slot]
+            newest_dist[i - begin] = np.int64(dist[slot])
+        for i in range(begin, stop):
+            key = keys[i]
+            e = np.int64(resume)
+            if e >= 0:
+                resume = -1
+                found = ring_keys[e & mask]
+                step = np.int64(dist[e & mask])
+            else:
+                head = newest[i - begin]
+                if head == 0:
+                    continue
+                e = hi - 1 - ((hi - head) & mask)
+                found = newest_key[i - begin]
+                step = newest_dist[i - begin]
+            now = ts[i]
+            while e >= lo:
+                if found == key:
+                    slot = e & mask
+                    t = ring_ts[slot]
+                    if t < now - life:
+                        break
+                    if (t < now or (t == now and not strict)) and (
+                        not has_expiry or ring_expiry[slot] >= now
+                    ):
+                        if count == room:
+                            return count, i, int(e), compared
+                        out_probe[count] = i
+                        out_entry[count] = e
+                        count += 1
+                compared += 1
+                if step == 0:
                     break
-                if (t < now or (t == now and not strict)) and (not has_expiry or ring_expiry[slot] >= now):
-                    if count == room:
-                        return count, i, int(e), compared
-                    out_probe[count] = i
-                    out_entry[count] = e
-                    count += 1
-            compared += 1
-            step = np.int64(dist[slot])
-            if step == 0:
-                break
-            e -= step
-    return count, keys.shape[0], -1, compared
+                e -= step
+                found = ring_keys[e & mask]
+                step = np.int64(dist[e & mask])
+    return count, n, -1, compared

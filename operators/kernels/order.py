@@ -8,6 +8,19 @@ from numba import njit
 from schemas.columns import I64
 
 
+SHORT_RUN = 48
+"""Runs up to this length are sorted by insertion, which needs no memory."""
+
+
+@njit(cache=True, nogil=True)
+def _after(rows: I64, a: int, b: int) -> bool:
+    """True when result a comes after result b among results of one ts."""
+    for k in range(rows.shape[0]):
+        if rows[k, a] != rows[k, b]:
+            return bool(rows[k, a] > rows[k, b])
+    return False
+
+
 @njit(cache=True, nogil=True)
 def order_ties(ts: I64, rows: I64) -> I64:
     """Positions that put results into (ts, rows) order.
@@ -17,7 +30,7 @@ def order_ties(ts: I64, rows: I64) -> I64:
         rows: (k, n) component row ids, most significant first.
 
     Returns:
-        (n,) int64 permutation. Cost: O(n log n) in the longest run of equal ts, O(n) without ties.
+        (n,) int64 permutation. Cost: O(n) without ties; O(r log r) for a long run of r equal ts.
     """
     n = ts.shape[0]
     order = np.arange(n)
@@ -26,10 +39,18 @@ def order_ties(ts: I64, rows: I64) -> I64:
         stop = start + 1
         while stop < n and ts[stop] == ts[start]:
             stop += 1
-        if stop - start > 1:
+        if stop - start > SHORT_RUN:
             for k in range(rows.shape[0] - 1, -1, -1):
                 part = order[start:stop].copy()
                 values = rows[k][part]
                 order[start:stop] = part[np.argsort(values, kind="mergesort")]
+        else:
+            for i in range(start + 1, stop):
+                moving = order[i]
+                j = i - 1
+                while j >= start and _after(rows, order[j], moving):
+                    order[j + 1] = order[j]
+                    j -= 1
+                order[j + 1] = moving
         start = stop
     return order
