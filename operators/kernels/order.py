@@ -7,7 +7,6 @@ from numba import njit
 
 from schemas.columns import I64
 
-
 SHORT_RUN = 48
 """Runs up to this length are sorted by insertion, which needs no memory."""
 
