@@ -43,13 +43,14 @@ class Operand:
         column = evaluate(self.expr, resolve, n)
         if self.sign == 1 and self.addend == 0:
             return column
-        values = column.values.astype(np.int64)
+        values, addend = column.values.astype(np.int64), self.addend
         if self.sign < 0:
-            values = np.where(values == _MIN, _MAX, -values)
-        if self.addend > 0:
-            values = np.where(values > _MAX - self.addend, _MAX, values + self.addend)
-        elif self.addend < 0:
-            values = np.where(values < _MIN - self.addend, _MIN, values + self.addend)
+            # -v = ~v + 1, and ~v is always an int64: saturating only once keeps the sum exact.
+            values, addend = ~values, addend + 1
+        if addend > 0:
+            values = np.where(values > _MAX - addend, _MAX, values + addend)
+        elif addend < 0:
+            values = np.where(values < _MIN - addend, _MIN, values + addend)
         return Column(column.type, values, column.valid)
 
 

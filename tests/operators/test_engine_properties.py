@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators import engine, state, store
@@ -15,12 +15,7 @@ from operators.engine import Engine
 from tests import oracle
 from tests.cases import Case, cases, plan
 from tests.feeding import canonical, feed, partitions_of
-
-PROPERTY = settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+from tests.operators.profiles import PROPERTY
 
 
 def run(case: Case) -> list[dict[str, object]]:
@@ -38,6 +33,7 @@ def cramped() -> Iterator[None]:
         patch.setattr(store, "FIRST_CAPACITY", 2)
         patch.setattr(engine, "SLICE_TUPLES", 5)
         patch.setattr(engine, "SLICE_LEAST_TUPLES", 2)
+        patch.setattr(engine, "SAMPLES_PER_SLICE", 2)
         yield
 
 

@@ -12,7 +12,7 @@ from operators.engine import Block, Engine
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical, partitions_of, to_batch, to_rows
-from tests.operators.test_engine_properties import PROPERTY
+from tests.operators.profiles import PROPERTY
 
 
 class Life:
