@@ -26,7 +26,7 @@ class Leaf:
         return (self.alias,)
 
     def __str__(self) -> str:
-        return self.alias
+        return self.alias if _BARE.fullmatch(self.alias) else '"' + self.alias.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:
     return plan
 
 
-_TOKEN = re.compile(r'\s*(?:([()])|"([^"]+)"|([^\s()"]+))')
+_BARE = re.compile(r'[^\s()"]+')
+_TOKEN = re.compile(r'([()])|"((?:[^"]|"")+)"|([^\s()"]+)')
 
 
 def parse_plan(text: str, query: Query) -> Plan:
@@ -77,15 +78,21 @@ def parse_plan(text: str, query: Query) -> Plan:
     opened: list[int] = []
     seen: set[str] = set()
 
+    # On one line, so that a caret under it stands right.
+    text = re.sub(r"\s", " ", text)
+
     def fail(message: str, at: int, length: int = 1) -> QueryError:
         return QueryError(f"plan: {message}", text=text, line=1, column=at + 1, length=length)
 
     pos = 0
-    while pos < len(text.rstrip()):
+    while pos < len(text):
+        if text[pos] == " ":
+            pos += 1
+            continue
         match = _TOKEN.match(text, pos)
         if match is None:
             raise fail(f"unexpected {text[pos]!r}; a plan looks like ((A B) C)", pos)
-        at, pos = match.end() - len(match.group().lstrip()), match.end()
+        at, pos = pos, match.end()
         token = match.group(1)
         if token == "(":
             stack.append([])
@@ -103,11 +110,11 @@ def parse_plan(text: str, query: Query) -> Plan:
                 )
             stack[-1].append(Join(inputs[0], inputs[1]))
         else:
-            alias = match.group(2) or match.group(3)
+            alias = match.group(3) or match.group(2).replace('""', '"')
             if alias not in known:
-                raise fail(f"unknown alias {alias!r}; the query has {', '.join(known)}", at, len(alias))
+                raise fail(f"unknown alias {alias!r}; the query has {', '.join(known)}", at, pos - at)
             if alias in seen:
-                raise fail(f"alias {alias!r} appears twice", at, len(alias))
+                raise fail(f"alias {alias!r} appears twice", at, pos - at)
             seen.add(alias)
             stack[-1].append(Leaf(alias))
     if opened:
