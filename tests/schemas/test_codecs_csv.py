@@ -167,6 +167,13 @@ def test_refused_records_say_why(line: bytes, reason: str) -> None:
     assert (dead.row, dead.raw) == (1, line)
 
 
+def test_carriage_return_before_the_line_end_is_not_content() -> None:
+    decoder = CsvDecoder(STREAM, b"at,i,b,d,s", "t.csv")
+    decoded = decoder.decode_lines(b'1,,,,\r\n2,,,,a\r\n3,,,,"b"\r\n4,,,,\r\r\n')
+    assert decoded.dead == []
+    assert decoded.batch.columns["s"].to_values() == [None, "a", "b", "\r"]
+
+
 def test_unclosed_quote_swallows_the_rest_as_one_dead_letter() -> None:
     decoded = DECODER.decode_lines(b'1,,,,"a,\n2,,,,,\n3,,,,,')
     assert len(decoded.batch) == 0

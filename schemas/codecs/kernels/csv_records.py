@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from schemas.codecs.kernels.compiled import compiled
 from schemas.codecs.kernels.scan import (
     BIGINT,
     BLANK,
@@ -31,7 +31,7 @@ from schemas.codecs.kernels.scan import (
 from schemas.columns import I64, U8
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_records(data: U8) -> tuple[int, int]:
     """How many whole records the buffer holds, and where the last of them ends (after its newline)."""
     n = len(data)
@@ -61,7 +61,7 @@ def scan_records(data: U8) -> tuple[int, int]:
     return count, end
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _decode_field(
     data: U8,
     start: int,
@@ -103,7 +103,7 @@ def _decode_field(
     return ok, False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_csv(
     data: U8,
     ascii_only: bool,

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from schemas.codecs.kernels.compiled import compiled
 from schemas.codecs.kernels.scan import (
     BLANK,
     BOOLEAN,
@@ -41,7 +41,7 @@ MAX_ORDERED_KEYS: Final = 64
 _MAX_DEPTH: Final = 62
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _scan_string(data: U8, p: int, ascii_only: bool) -> tuple[int, bool]:
     """A string whose opening quote is before `p`: the position of the closing one (or -1), "has escapes"."""
     escaped = False
@@ -60,7 +60,7 @@ def _scan_string(data: U8, p: int, ascii_only: bool) -> tuple[int, bool]:
             p += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _skip_key(data: U8, p: int, ascii_only: bool) -> int:
     """`"key" :` at `p`: the position of the value, or -1."""
     if data[p] != 34:
@@ -75,7 +75,7 @@ def _skip_key(data: U8, p: int, ascii_only: bool) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
     """Any JSON value at `p`: the position after it, or -1."""
     depth = 0
@@ -130,7 +130,7 @@ def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
             depth -= 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_name(data: U8, start: int, length: int, names: U8, name_starts: I64) -> int:
     """The field whose name is the given slice, or -1."""
     for f in range(len(name_starts) - 1):
@@ -144,7 +144,7 @@ def _find_name(data: U8, start: int, length: int, names: U8, name_starts: I64) -
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_json(
     data: U8,
     ascii_only: bool,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
+from schemas.codecs.kernels.compiled import compiled
 from schemas.columns import I64, U8
 
 BIGINT: Final = 0
@@ -30,13 +30,13 @@ _EXACT_MANTISSA: Final = np.uint64(1 << 53)
 _POWERS: Final = np.array([10.0**e for e in range(23)])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def byte(data: U8, p: int) -> np.int64:
     """The byte at `p`, signed: Numba would make a double of an unsigned byte minus a signed number."""
     return np.int64(data[p])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def skip_space(data: U8, p: int) -> int:
     """First position at or after `p` that is not a blank, tab or carriage return."""
     c = data[p]
@@ -46,7 +46,7 @@ def skip_space(data: U8, p: int) -> int:
     return p
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def literal(data: U8, p: int) -> tuple[int, int]:
     """`true`, `false` or `null` at `p`: the position after it (or -1) and 1, 0 or -1."""
     c = data[p]
@@ -59,7 +59,7 @@ def literal(data: U8, p: int) -> tuple[int, int]:
     return -1, 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_number(data: U8, p: int) -> tuple[int, bool, bool, np.uint64, int, int]:
     """A number by JSON's grammar at `p`.
 
@@ -122,7 +122,7 @@ def scan_number(data: U8, p: int) -> tuple[int, bool, bool, np.uint64, int, int]
     return p, decimal, negative, mantissa, power, digits
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def as_integer(negative: bool, mantissa: np.uint64, digits: int) -> tuple[bool, np.int64]:
     """Whether a scanned integer fits int64, and its value."""
     if digits > 19:
@@ -135,7 +135,7 @@ def as_integer(negative: bool, mantissa: np.uint64, digits: int) -> tuple[bool, 
     return True, -value if negative else value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def as_double(
     decimal: bool, negative: bool, mantissa: np.uint64, power: int, digits: int
 ) -> tuple[bool, float]:
@@ -156,7 +156,7 @@ def as_double(
     return True, value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _two(data: U8, p: int) -> int:
     """Two decimal digits at `p`, or -1."""
     a = byte(data, p) - 48
@@ -167,7 +167,7 @@ def _two(data: U8, p: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def days_of_civil(year: int, month: int, day: int) -> int:
     """Days from 1970-01-01 to a proleptic Gregorian date (years begin in March, in eras of 400)."""
     if month <= 2:
@@ -178,7 +178,7 @@ def days_of_civil(year: int, month: int, day: int) -> int:
     return era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_iso(data: U8, p: int, end: int) -> tuple[bool, int]:
     """`schemas.timestamps.parse_iso` of the bytes p..end: whether they have its form, and the value."""
     if end - p < 10:
@@ -247,13 +247,13 @@ def scan_iso(data: U8, p: int, end: int) -> tuple[bool, int]:
     return p == end, seconds * 1000 + ms
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pack_span(start: int, length: int, escaped: bool) -> int:
     """A slice of the buffer in one int64: 31 bits of start, 31 of length, one for "holds escapes"."""
     return (start << 32) | (length << 1) | (1 if escaped else 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _hex4(data: U8, p: int) -> int:
     """Four hexadecimal digits at `p`, or -1."""
     value = 0
@@ -270,7 +270,7 @@ def _hex4(data: U8, p: int) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def gather_strings(data: U8, spans: I64, doubled_quotes: bool, out: U8, offsets: I64) -> None:
     """Copy spans one after the other into `out`, undoing escapes; fill `offsets` (n + 1,).
 
@@ -340,7 +340,7 @@ def gather_strings(data: U8, spans: I64, doubled_quotes: bool, out: U8, offsets:
         offsets[i + 1] = q
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_escape(data: U8, p: int) -> int:
     """A JSON escape whose backslash is at `p`: the position after it, or -1 (also for a lone surrogate)."""
     c = data[p + 1]
