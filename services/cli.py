@@ -5,7 +5,8 @@ import sys
 import typer
 
 from schemas.errors import WeirError
-from services.commands import bench, broker, explain, run, worker
+from services import kernel_cache
+from services.commands import bench, broker, demo, explain, run, warmup, worker
 
 app = typer.Typer(
     name="weir",
@@ -21,12 +22,15 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
 app.command("worker")(worker.worker)
+app.command("warmup")(warmup.warmup)
 app.add_typer(broker.app, name="broker")
 app.add_typer(bench.app, name="bench")
+app.add_typer(demo.app, name="demo")
 
 
 def main() -> None:
     """Run the command line; a `WeirError` becomes its own exit code and one message on standard error."""
+    kernel_cache.prepare()
     try:
         app()
     except WeirError as error:

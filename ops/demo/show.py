@@ -1,0 +1,258 @@
+"""The demonstration from start to end: Kafka, topics, a worker, a year of records, results, the check.
+
+Order matters in one place: the replay begins when every task of the worker runs, so that what is shown is the
+worker's pace and not its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ops.demo.compare import Comparison, compare, expected_results
+from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load
+from ops.demo.replay import Replay, create_topics, lanes_of
+from ops.demo.results import Progress, ResultReader
+from ops.demo.screen import SHOWN_RESULTS, Moment, Screen
+from ops.demo.worker_process import WorkerProcess
+from schemas.errors import BrokerError, UsageError
+from schemas.query import Query
+from services import broker as brokers
+from services.query_files import read_query
+from services.security import KafkaClients
+from services.topics import Lane, TopicAdmin
+
+GROUP = "weir-demo"
+CATCH_UP_DEADLINE_S = 60.0
+"""For the worker to finish, and for its last results to be read, after everything was produced."""
+
+_LOOK_S = 0.5
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demonstration saw.
+
+    Attributes:
+        seconds: from the first record produced to the last result read.
+        metrics: the worker's, at the end, summed over tasks.
+    """
+
+    bootstrap: str
+    query: Query
+    records: int
+    seconds: float
+    metrics: dict[str, float]
+    comparison: Comparison
+
+
+def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> Outcome:
+    """Run it.
+
+    Args:
+        folder: for Kafka's data, the worker's state and logs, which go at the end.
+        seconds: for the replay; 0 is as fast as it goes.
+        keep: leave Kafka and the folder.
+
+    Raises:
+        UsageError: Kafka of an earlier demonstration still runs there, or a package is missing.
+        BrokerError: Kafka or the worker fails; logs stay in the folder.
+    """
+    broker_folder = folder / "broker"
+    if brokers.status(broker_folder) is not None:
+        raise UsageError(
+            f"Kafka of a demonstration still runs in {broker_folder}; "
+            f"stop it with: weir broker stop --data {broker_folder}"
+        )
+    _clear(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    finished = False
+    try:
+        with Screen(console) as screen, ThreadPoolExecutor(1, "demo") as threads:
+            loading = threads.submit(load)
+            screen.phase("starting Kafka")
+            broker = brokers.start(
+                broker_folder, 0, progress=lambda text: screen.phase(f"starting Kafka: {text}")
+            )
+            outcome = _stream(
+                screen,
+                threads,
+                _awaited(loading, screen, "reading the data"),
+                broker.bootstrap,
+                folder,
+                seconds,
+            )
+        finished = True
+        return outcome
+    finally:
+        if not (finished and keep):
+            brokers.stop(broker_folder)
+            shutil.rmtree(broker_folder / "log", ignore_errors=True)
+            shutil.rmtree(folder / "state", ignore_errors=True)
+        if finished and not keep:
+            _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a demonstration makes in its folder, and the folder if nothing else is in it."""
+    for made in (folder / "broker", folder / "state"):
+        shutil.rmtree(made, ignore_errors=True)
+    (folder / "worker.log").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def produce(console: Console, bootstrap: str, seconds: float) -> int:
+    """Only create the input topics and fill them, unless they hold records already.
+
+    Returns:
+        how many records were produced.
+    """
+    KafkaClients(bootstrap)
+    query = read_query(QUERY, None)
+    feeds = load()
+    if held := create_topics(bootstrap, query.streams()):
+        console.print(f"the topics hold {held:,} records already, nothing is produced", highlight=False)
+        return 0
+    replay = Replay(bootstrap, feeds, {stream.name: stream.topic for stream in query.streams()}, seconds)
+    replay.run()
+    topics = ", ".join(stream.topic for stream in query.streams())
+    console.print(f"{replay.sent:,} records produced to {topics}", highlight=False)
+    return replay.sent
+
+
+def _awaited(future: Future[tuple[Feed, Feed]], screen: Screen, text: str) -> tuple[Feed, Feed]:
+    while not future.done():
+        screen.phase(text)
+        time.sleep(_POLL_S)
+    return future.result()
+
+
+def _stream(
+    screen: Screen,
+    threads: ThreadPoolExecutor,
+    feeds: tuple[Feed, ...],
+    bootstrap: str,
+    folder: Path,
+    seconds: float,
+) -> Outcome:
+    query = read_query(QUERY, None)
+    sink = query.sink or query.name
+    topics = {stream.name: stream.topic for stream in query.streams()}
+    create_topics(bootstrap, query.streams())
+    replay = Replay(bootstrap, feeds, topics, seconds)
+    worker = WorkerProcess(QUERY, bootstrap, GROUP, folder)
+    try:
+        worker.await_ready(lambda: screen.phase("starting the worker (the first start compiles its kernels)"))
+        screen.notes = [
+            ("metrics", worker.metrics_url),
+            ("topics", f"{', '.join(topics.values())} to {sink}, on Kafka at {bootstrap}"),
+            ("query", str(QUERY)),
+            ("stop", "Ctrl-C"),
+        ]
+        reader = ResultReader(bootstrap, sink, len(AIRPORTS))
+        try:
+            began = time.monotonic()
+            producing = threads.submit(replay.run)
+            _Follower(replay, producing, reader, worker, lanes_of(list(topics.values()))).follow(
+                screen, last_watermarks(feeds, query)
+            )
+            took = time.monotonic() - began
+            metrics = worker.metrics()
+        finally:
+            replay.stop()
+            reader.close()
+    finally:
+        worker.stop()
+    screen.phase("asking DuckDB the same question")
+    comparison = compare(expected_results(feeds), reader.lines)
+    return Outcome(bootstrap, query, replay.sent, took, metrics, comparison)
+
+
+class _Follower:
+    """Watches producer, worker and results of one replay."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        producing: Future[None],
+        reader: ResultReader,
+        worker: WorkerProcess,
+        lanes: list[Lane],
+    ) -> None:
+        self._replay = replay
+        self._producing = producing
+        self._reader = reader
+        self._worker = worker
+        self._lanes = lanes
+        self._admin = TopicAdmin(KafkaClients(reader.bootstrap))
+        self._progress = Progress(reader.bootstrap, GROUP, lanes)
+        self._rates = _Rates(lambda: (replay.sent, len(reader.lines)))
+
+    def follow(self, screen: Screen, watermarks: Mapping[int, int]) -> None:
+        """Show results until the tasks have reached `watermarks` and every result is read.
+
+        Raises:
+            BrokerError: the worker ended, or is not done CATCH_UP_DEADLINE_S after the last record was sent.
+        """
+        settled: dict[int, int] | None = None
+        deadline, looked, behind = float("inf"), 0.0, 0
+        while settled is None or not self._reader.has_read(settled):
+            self._reader.poll(_POLL_S)
+            self._worker.check()
+            now = time.monotonic()
+            if self._producing.done() and deadline == float("inf"):
+                self._producing.result()
+                deadline = now + CATCH_UP_DEADLINE_S
+            if now > deadline:
+                raise BrokerError(
+                    f"{behind:,} records are not taken {CATCH_UP_DEADLINE_S:g} s after the last was sent; "
+                    f"log: {self._worker.log_file}"
+                )
+            if now - looked > _LOOK_S:
+                looked = now
+                self._progress.look()
+                ends = self._admin.log_ranges(self._lanes)
+                behind = self._progress.behind({lane: end for lane, (_, end) in ends.items()})
+                if self._producing.done() and self._progress.reached(watermarks):
+                    settled = self._reader.settled_ends()
+            screen.show(self._moment(behind))
+
+    def _moment(self, behind: int) -> Moment:
+        replay, lines = self._replay, self._reader.lines
+        sent_per_s, results_per_s = self._rates.now()
+        return Moment(
+            now_ms=replay.now_ms,
+            share=replay.sent / replay.total,
+            sent=replay.sent,
+            sent_per_s=sent_per_s,
+            results=len(lines),
+            results_per_s=results_per_s,
+            behind=behind,
+            latest=lines[-SHOWN_RESULTS:],
+        )
+
+
+class _Rates:
+    """Counts per second over the last few seconds."""
+
+    def __init__(self, counts: Callable[[], tuple[int, int]], window_s: float = 3.0) -> None:
+        self._counts = counts
+        self._window_s = window_s
+        self._seen = [(time.monotonic(), *counts())]
+
+    def now(self) -> tuple[float, float]:
+        self._seen.append((time.monotonic(), *self._counts()))
+        while self._seen[-1][0] - self._seen[0][0] > self._window_s:
+            del self._seen[0]
+        first, last = self._seen[0], self._seen[-1]
+        passed = max(last[0] - first[0], 1e-9)
+        return (last[1] - first[1]) / passed, (last[2] - first[2]) / passed

