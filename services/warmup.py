@@ -1,0 +1,221 @@
+"""Compiles Weir's kernels ahead, by use: small runs that take every path through engine and codecs.
+
+A kernel is compiled anew for each combination of argument types (a column that owns its memory or borrows
+another's), so a list of kernels would not do: what must be met is what real runs pass. A test holds that
+random queries compile nothing more after a warm-up.
+
+Numba keeps what it has compiled in a folder (`services.kernel_cache`), per source file, Python, Numba and
+model of processor. It does not notice a change in a kernel that others call from another file: `fresh` throws
+the folder's contents away.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+import operators.kernels
+import schemas.codecs.kernels
+from operators.engine import Engine
+from operators.plan import parse_plan
+from schemas.codecs.blocks import decode_block, encode_block
+from schemas.codecs.csv_codec import CsvDecoder
+from schemas.codecs.encode import encode_results, encode_tuples
+from schemas.codecs.json_codec import JsonDecoder
+from schemas.codecs.parquet_codec import ParquetDecoder
+from schemas.columns import Batch
+from schemas.language import parse_program
+from schemas.query import Program, Stream
+
+ROWS: Final = 600
+"""Tuples per stream and run: rings grow, are compacted and wrap around."""
+
+SEED: Final = 1
+
+_FIELDS: Final = "ts TIMESTAMP, k BIGINT, v BIGINT, d DOUBLE, s STRING, b BOOLEAN"
+_STREAMS: Final = "".join(
+    f"CREATE STREAM {name} ({_FIELDS}) "
+    f"WITH (topic = '{name}', timestamp = 'ts', disorder = '20 MILLISECONDS');\n"
+    for name in "ABC"
+)
+_ALL: Final = "SELECT * FROM A, B, C"
+
+_QUERIES: Final = (
+    # Hash joins: one whole number; several columns; text; doubles with whole numbers; truth values.
+    f"{_ALL} WINDOW RANGE 200 MILLISECONDS WHERE A.k = B.k AND B.v = C.v",
+    f"{_ALL} WINDOW RANGE 200 MILLISECONDS WHERE A.k = B.k AND A.v = B.v AND B.k = C.k AND A.v = C.v",
+    f"{_ALL} WINDOW RANGE 60 MILLISECONDS WHERE A.s = B.s AND B.k = C.k AND C.s = A.s",
+    f"{_ALL} WINDOW RANGE 60 MILLISECONDS WHERE A.d = B.d AND B.d + 1.0 = C.d AND A.v < C.v",
+    f"{_ALL} WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.d AND COALESCE(B.d, 0.5) = C.d",
+    f"{_ALL} WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.k AND COALESCE(A.v, 1) = COALESCE(B.v, 1) "
+    "AND COALESCE(A.b, TRUE) = C.b AND UPPER(A.s) = UPPER(C.s)",
+    f"{_ALL} WINDOW RANGE 20 MILLISECONDS WHERE A.b = B.b AND ABS(A.v) = B.k AND ABS(B.v) = C.v",
+    # Nested loops: order comparisons of whole numbers, of doubles, of both, and anything else.
+    f"{_ALL} WINDOW RANGE 5 MILLISECONDS WHERE A.v < B.v AND B.ts <= C.ts AND A.v - C.v > 3",
+    f"{_ALL} WINDOW RANGE 5 MILLISECONDS WHERE A.d < B.d AND B.d >= C.d",
+    f"{_ALL} WINDOW RANGE 5 MILLISECONDS WHERE A.d < B.d AND A.v > B.v AND B.s <> C.s",
+    # Other windows, selections, one stream under two names.
+    "SELECT * FROM A [ROWS 9], B [RANGE 30 MILLISECONDS], C [UNBOUNDED] "
+    "WHERE A.k = B.k AND B.v = C.v AND C.k = 1",
+    "SELECT * FROM A [ROWS 3], B [ROWS 4], C [ROWS 5] WHERE A.v < B.v AND B.d < C.d",
+    "SELECT X.s AS x, Y.s AS y, Z.v AS z FROM A X, A Y, B Z WINDOW RANGE 40 MILLISECONDS "
+    "WHERE X.k = Y.k AND Y.s = Z.s AND X.v > 2 AND Y.s LIKE 't%'",
+)
+_PLANS: Final = ("((A B) C)", "(A (B C))")
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """What a warm-up did.
+
+    Attributes:
+        kernels: kernels that are called from outside of kernels.
+        compiled: versions of them that had to be compiled.
+        loaded: versions that were in the cache.
+        folders: where the cache is.
+    """
+
+    kernels: int
+    compiled: int
+    loaded: int
+    seconds: float
+    folders: tuple[Path, ...]
+
+
+def kernels() -> dict[str, Any]:
+    """Every Numba kernel of Weir by its full name."""
+    found = {}
+    for package in (operators.kernels, schemas.codecs.kernels):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for name, value in vars(importlib.import_module(module.name)).items():
+                function = getattr(value, "py_func", None)
+                if function is not None and function.__module__ == module.name:
+                    found[f"{module.name}.{name}"] = value
+    return found
+
+
+def signatures() -> dict[str, list[str]]:
+    """The argument types for which each kernel is ready in this process."""
+    return {name: [str(s) for s in kernel.signatures] for name, kernel in kernels().items()}
+
+
+def warm_up(progress: Callable[[str], None] = lambda _: None, *, fresh: bool = False) -> Warmth:
+    """Compile whatever this machine's cache does not have yet.
+
+    Args:
+        progress: is told what runs now.
+        fresh: forget the cache first.
+    """
+    began = time.perf_counter()
+    found = kernels()
+    if fresh:
+        for path in _cache_files(found):
+            path.unlink(missing_ok=True)
+    for step in _steps():
+        progress(step)
+    used = [kernel.stats for kernel in found.values() if kernel.signatures]
+    return Warmth(
+        kernels=len(used),
+        compiled=sum(sum(stats.cache_misses.values()) for stats in used),
+        loaded=sum(sum(stats.cache_hits.values()) for stats in used),
+        seconds=time.perf_counter() - began,
+        folders=tuple(sorted({Path(stats.cache_path) for stats in used})),
+    )
+
+
+def _cache_files(found: dict[str, Any]) -> Iterator[Path]:
+    """Numba's files of the kernels: an index (.nbi) and a file per version (.nbc)."""
+    for folder in {Path(kernel.stats.cache_path) for kernel in found.values()}:
+        modules = {name.rsplit(".", 2)[1] for name in found}
+        for module in modules:
+            yield from folder.glob(f"{module}.*.nb[ic]")
+
+
+def _steps() -> Iterator[str]:
+    """Run everything once; says before each part what it is."""
+    program = parse_program(_STREAMS + f"{_ALL} WINDOW RANGE 1 SECOND")
+    yield "decoders"
+    rows = {stream.name: _rows(stream, seed) for seed, stream in enumerate(program.streams, SEED)}
+    fresh = {stream.name: _through_codecs(stream, rows[stream.name]) for stream in program.streams}
+    yield "snapshots"
+    borrowed = {
+        name: decode_block(encode_block(name, 0, batch), "warm-up").batch for name, batch in fresh.items()
+    }
+    for number, text in enumerate(_QUERIES, 1):
+        yield f"query {number} of {len(_QUERIES)}"
+        program = parse_program(_STREAMS + text)
+        for batches in (fresh, borrowed):
+            _run(program, batches, number)
+
+
+def _rows(stream: Stream, seed: int) -> list[bytes]:
+    """JSON records: every type, nulls, escapes, numbers of every form, some out of order, some bad."""
+    rng = np.random.default_rng((SEED, seed))
+    texts = ('"t"', '"tea"', '"a longer text"', '"\\u00e4\\n\\"\\\\"', '"t\N{SNOWMAN}"', "null", '""')
+    doubles = ("1", "2.0", "-0.0", "3.25", "1e300", "0.1234567890123456789", "null", "2")
+    truths = ("true", "false", "null")
+    lines = []
+    for i in range(ROWS):
+        ts = str(1_700_000_000_000 + i * 2 - int(rng.integers(0, 20)))
+        if i % 50 == 7:
+            ts = f'"2023-11-14T22:13:20.{i:03d}+00:00"'
+        k = "null" if i % 29 == 5 else str(rng.integers(0, 12))
+        key = "k" if i % 40 else "\\u006b"  # an escaped name goes the long way
+        v = "null" if i % 31 == 6 else str(rng.integers(-9, 30))
+        lines.append(
+            f'{{"ts": {ts}, "{key}":{k},"v": {v}, "more": [1, {{"x": null}}], '
+            f'"d": {doubles[rng.integers(len(doubles))]}, "s": {texts[rng.integers(len(texts))]}, '
+            f'"b": {truths[rng.integers(len(truths))]}}}'.encode()
+        )
+    lines[ROWS // 2] = b'{"ts": "yesterday", "k": 1.5'
+    return lines
+
+
+def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
+    """Decode the records as lines, as Kafka's values, and as CSV and Parquet; the lines' batch."""
+    decoder = JsonDecoder(stream)
+    decoder.decode_values([*lines, None, b"{\n}"])
+    batch = decoder.decode_lines(b"\n".join(lines)).batch
+    decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
+    names = [field.name for field in stream.fields]
+    csv = CsvDecoder(stream, ",".join(names).encode(), "warm-up.csv")
+    csv.decode_lines(
+        b'1700000000000,1,2,0.5,"a ""quoted"" text",true\n2023-11-14T22:13:20Z,,-3,1e-7,plain,\n'
+        b"1700000000000,x,2,0.12345678901234567890,,false\n"
+    )
+    table = pa.table({name: column.to_arrow() for name, column in batch.columns.items()})
+    ParquetDecoder(stream, table.schema, "warm-up.parquet").decode(table.to_batches()[0])
+    return batch
+
+
+def _run(program: Program, batches: dict[str, Batch], number: int) -> None:
+    """One query over the batches, in pushes and epochs of uneven size, with a restart from a checkpoint."""
+    query = program.queries[0]
+    aliases = [source.alias for source in query.sources]
+    text = _PLANS[(number - 1) % len(_PLANS)]
+    for old, new in zip("ABC", aliases, strict=True):
+        text = text.replace(old, new)
+    plan = parse_plan(text, query)
+    partitions = {stream.name: (0, 1) for stream in query.streams()}
+    engine = Engine(query, plan=plan, partitions=partitions)
+    size = 37 + number
+    for start in range(0, ROWS, size):
+        for stream in query.streams():
+            batch = batches[stream.name]
+            engine.push(stream.name, start // size % 2, batch.slice(start, min(start + size, len(batch))))
+        encode_results(engine.advance())
+    checkpoint = engine.checkpoint()
+    again = Engine(query, plan=plan, partitions=partitions)
+    again.restore(checkpoint.cut, checkpoint.blocks)
+    for name, numbers in partitions.items():
+        for partition in numbers:
+            engine.close(name, partition)
+    encode_results(engine.advance())
