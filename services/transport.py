@@ -267,8 +267,9 @@ class Consumer(driver.Consumer):
 
         Blocking; for threads other than the loop's.
         """
+        # librdkafka, by which it is read back, writes and expects C's terminating zero.
         wanted = {
-            aiokafka.TopicPartition(*lane): OffsetAndMetadata(offset, metadata)
+            aiokafka.TopicPartition(*lane): OffsetAndMetadata(offset, metadata + "\0")
             for lane, (offset, metadata) in offsets.items()
         }
         consumer = self._thread._ensure_consumer()
