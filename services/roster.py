@@ -145,12 +145,20 @@ class Roster:
         except TimeoutError:
             return
 
-    async def assigned(self, partitions: Collection[TP]) -> dict[TP, tuple[int, int]]:
-        """Make the seats match the assignment; where to read those whose task is there."""
+    def positions(self) -> dict[TP, tuple[int, int]]:
+        """Where to read, and the number of that seek, for the partitions whose task is there."""
+        return {tp: at for seat in self._seats.values() for tp, at in self._positions(seat).items()}
+
+    # --- The group ----------------------------------------------------------------------------------
+
+    async def assigned(self, partitions: Collection[TP]) -> None:
+        """The group has assigned exactly these: make the seats match."""
         numbers = {self._layout.set_of(tp.partition) for tp in partitions}
         for number in sorted(set(self._seats) - numbers):
             await self._leave(self._seats.pop(number))
         member = self.consumer.member_id() if self.consumer else ""
+        if not member:
+            return  # out of the group again already; the next assignment will tell
         for number in sorted(numbers):
             seat = self._seats.get(number)
             if seat is None:
@@ -161,10 +169,6 @@ class Roster:
                 await self._leave(seat)
                 self._begin(seat, 0.0)
         self._metrics.tasks.labels(self._spec.query.name).set(len(self._seats))
-        positions: dict[TP, tuple[int, int]] = {}
-        for seat in self._seats.values():
-            positions |= self._positions(seat)
-        return positions
 
     def lost(self, tp: TP, offset: int) -> None:
         """The log no longer holds an offset: opening the task again finds out what that means."""
@@ -218,10 +222,15 @@ class Roster:
         silent_s = now - max(reader.last_s, reader.told_idle_s)
         timeout = self.idle_timeout_s(lane[0])
         if timeout is None:
-            if silent_s > HEALTHY_S and not reader.told_silent and task.pending_tuples:
+            if (
+                silent_s > HEALTHY_S
+                and not reader.told_silent
+                and task.pending_tuples
+                and lane in task.slowest
+            ):
                 reader.told_silent = True
                 self._log.warning(
-                    "a silent partition may hold results back; declare idle_timeout for its stream to go on without it",
+                    "a silent partition holds results back; declare idle_timeout for its stream to go on without it",
                     topic=lane[0],
                     partition=lane[1],
                 )

@@ -91,6 +91,7 @@ class Task:
 
     Attributes:
         held: partitions that must not be read now: they are ahead of the others.
+        slowest: partitions that the watermark waits for, as of the last second.
         outcome: None while the thread lives.
     """
 
@@ -112,6 +113,7 @@ class Task:
         self.number = number
         self.recovery = recovery
         self.held: frozenset[Lane] = frozenset()
+        self.slowest: frozenset[Lane] = frozenset()
         self.outcome: Outcome | None = None
         self.running = False
         self._sink = sink
@@ -186,7 +188,11 @@ class Task:
         """
         done = threading.Event()
         self._inbox.put(done)
-        return done.wait(seconds) if self.outcome is None else False
+        until = time.monotonic() + seconds
+        while self.outcome is None and time.monotonic() < until:
+            if done.wait(0.05):
+                return True
+        return False
 
     def finish(self) -> None:
         """Ask for the open epoch to be delivered and the thread to end."""
@@ -400,6 +406,7 @@ class Task:
             self._committed = {key: lane.position for key, lane in self._lanes.items()}
             self._committed_cut = self._engine.cut
             self._metrics.commits.inc()
+            self._metrics.watermark.set(self._engine.cut)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
         """The partitions that moved, and from time to time all: the newest message speaks for the task."""
@@ -434,11 +441,13 @@ class Task:
     def _report(self) -> None:
         found = self._engine.statistics()
         metrics = self._metrics
-        metrics.watermark.set(self._engine.cut)
         metrics.watermark_lag.set(time.time() - self._engine.cut / 1000)
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
+        self.slowest = frozenset(
+            key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
+        )
         metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
 
 

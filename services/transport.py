@@ -52,9 +52,9 @@ class Flow(Protocol):
     async def changed(self, seconds: float) -> None:
         """Return when `wanted` may have grown, at the latest after `seconds`."""
 
-    async def assigned(self, partitions: Collection[TP]) -> dict[TP, tuple[int, int]]:
-        """The group has assigned exactly these. Where to read from, and the number of that seek, for those
-        that are ready; the others are sought later."""
+    def positions(self) -> dict[TP, tuple[int, int]]:
+        """Where to read from, and the number of that seek, for the partitions that are ready; the others are
+        sought later."""
 
     def lost(self, tp: TP, offset: int) -> None:
         """The log of `tp` no longer holds `offset`, which was asked for."""
@@ -250,7 +250,8 @@ class Consumer(driver.Consumer):
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Seek to where the tasks want to read, which their own commits say."""
-        positions = await self._flow.assigned(self.assignment())
+        assigned = self.assignment()
+        positions = {tp: at for tp, at in self._flow.positions().items() if tp in assigned}
         await self.seek_to(positions)
         return {tp: offset for tp, (offset, _) in positions.items()}
 

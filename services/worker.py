@@ -143,6 +143,10 @@ class Worker:
         async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
             await roster.settle()
 
+        @app.on_rebalance_complete.connect(weak=False)  # type: ignore[untyped-decorator]
+        async def assigned(app: Any, **kwargs: Any) -> None:
+            await roster.assigned(consumer.assignment())
+
         self._log.info(
             "worker starting",
             tasks=layout.tasks,

@@ -1,0 +1,365 @@
+"""Runs real workers against a real broker: rows in, a process to kill, committed results out.
+
+A `Feed` writes rows of the streams of a query; at its end `finish` writes to every partition one tuple far in
+the future that joins with nothing, so that the watermark passes every row and what the oracle expects can be
+waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from schemas.language import parse_program
+from schemas.query import Query
+from services.broker import free_port
+from tests import oracle
+from tests.broker_fixture import Topics
+
+Row = dict[str, Any]
+
+DEADLINE_S = 90.0
+
+FAR = 7_200_000
+"""How far beyond the last row the closing tuples lie, in ms: more than any window and disorder of a test."""
+
+
+def wait_for(
+    condition: Callable[[], Any], what: Callable[[], str] | str, deadline_s: float = DEADLINE_S
+) -> Any:
+    """The first true value of `condition`; fails when there is none in time."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"waited {deadline_s:g} s in vain: {what if isinstance(what, str) else what()}"
+            )
+        time.sleep(0.02)
+
+
+@dataclass
+class Case:
+    """A query over fresh topics, and the rows written so far (per stream and partition, in offset order)."""
+
+    bootstrap: str
+    query: Query
+    path: Path
+    partitions: int
+    rows: dict[str, list[list[Row]]] = field(default_factory=dict)
+
+    @staticmethod
+    def make(
+        topics: Topics, folder: Path, text: str, *, partitions: int = 1, stem: str = "q", **settings: str
+    ) -> Case:
+        """Create topics for every `{name}` of `text` that a stream reads, and a sink name for `{sink}`."""
+        names = {
+            name: topics(f"{stem}-{name}", partitions, **settings)
+            for name in sorted(set(re.findall(r"\{(\w+)\}", text)) - {"sink"})
+        }
+        sink = f"{stem}-out-{os.urandom(4).hex()}"
+        path = folder / f"{sink}.sql"
+        path.write_text(text.format(sink=sink, **names))
+        (query,) = parse_program(path.read_text()).queries
+        rows: dict[str, list[list[Row]]] = {s.name: [[] for _ in range(partitions)] for s in query.streams()}
+        return Case(topics.bootstrap, query, path, partitions, rows)
+
+    @property
+    def sink(self) -> str:
+        """The output topic."""
+        assert self.query.sink is not None
+        return self.query.sink
+
+    def topic(self, stream: str) -> str:
+        """The topic of a stream."""
+        return next(s.topic for s in self.query.streams() if s.name == stream)
+
+    def watermark(self) -> int:
+        """How far results can be out: the least, over all partitions, of the newest row less the disorder."""
+        return min(
+            max(row[str(s.timestamp)] for row in part) - s.disorder_ms
+            for s in self.query.streams()
+            for part in self.rows[s.name]
+        )
+
+    def expected(self) -> Counter[str]:
+        """What the oracle finds in the rows written so far."""
+        return canonical(oracle.results(self.query, self.rows))
+
+
+class Feed:
+    """Writes rows of a case, in order per partition."""
+
+    def __init__(self, case: Case, **conf: Any) -> None:
+        self.case = case
+        self.producer = Producer(
+            {"bootstrap.servers": case.bootstrap, "linger.ms": 2, "log_level": 0, **conf}
+        )
+
+    def send(self, stream: str, rows: Iterable[Row], partition: int = 0) -> None:
+        """Append rows to one partition."""
+        for row in rows:
+            self.case.rows[stream][partition].append(row)
+            self.raw(stream, orjson.dumps(row), partition)
+
+    def spread(self, stream: str, rows: Iterable[Row], key: Callable[[Row], int]) -> None:
+        """Append rows, each to partition `key(row) % partitions`."""
+        for row in rows:
+            self.send(stream, [row], key(row) % self.case.partitions)
+
+    def raw(self, stream: str, value: bytes | None, partition: int = 0, **more: Any) -> None:
+        """Append bytes that the oracle is not told of."""
+        while True:
+            try:
+                self.producer.produce(self.case.topic(stream), value, partition=partition, **more)
+                return
+            except BufferError:
+                self.producer.poll(0.05)
+
+    def flush(self) -> None:
+        """Wait until everything is in the log."""
+        assert self.producer.flush(30) == 0
+
+    def finish(self, template: Mapping[str, Row]) -> None:
+        """Close every partition: one row per stream from `template`, its time set far beyond all others."""
+        last = max(
+            (
+                row[_time(self.case, stream)]
+                for stream, parts in self.case.rows.items()
+                for p in parts
+                for row in p
+            ),
+            default=0,
+        )
+        for ordinal, stream in enumerate(self.case.rows):
+            for partition in range(self.case.partitions):
+                row = {**template[stream], _time(self.case, stream): last + FAR * (ordinal + 1)}
+                self.raw(stream, orjson.dumps(row), partition)
+        self.flush()
+
+
+def _time(case: Case, stream: str) -> str:
+    name = next(s.timestamp for s in case.query.streams() if s.name == stream)
+    assert name is not None
+    return name
+
+
+def canonical(rows: Iterable[Row]) -> Counter[str]:
+    """A multiset of rows; keys in any order."""
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was read back from a topic."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: dict[str, str]
+    partition: int
+    offset: int
+
+
+class Reader:
+    """Reads a topic from its beginning as a read_committed consumer, on and on."""
+
+    def __init__(self, bootstrap: str, topic: str, isolation: str = "read_committed") -> None:
+        self._topic = topic
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"reader-{os.urandom(4).hex()}",
+                "isolation.level": isolation,
+                "log_level": 0,
+                "enable.auto.commit": False,
+            }
+        )
+        self._assigned: set[int] = set()
+        self.records: list[Record] = []
+
+    def poll(self) -> list[Record]:
+        """All records read so far, newly arrived ones included."""
+        if not self._assigned:
+            found = self._consumer.list_topics(self._topic, timeout=10).topics[self._topic]
+            if found.error is not None or not found.partitions:
+                return self.records
+            self._assigned = set(found.partitions)
+            self._consumer.assign([TopicPartition(self._topic, p, 0) for p in self._assigned])
+        while messages := self._consumer.consume(10_000, 0.05):
+            for message in messages:
+                assert message.error() is None, message.error()
+                headers = {name: value.decode() for name, value in message.headers() or []}
+                self.records.append(
+                    Record(message.value(), message.key(), headers, message.partition(), message.offset())
+                )
+        return self.records
+
+    def rows(self) -> list[Row]:
+        """The records as JSON."""
+        return [orjson.loads(record.value or b"null") for record in self.poll()]
+
+    def wait_for_count(self, count: int, also: Callable[[], None] = lambda: None) -> list[Record]:
+        """Wait for at least `count` records."""
+
+        def enough() -> bool:
+            also()
+            return len(self.poll()) >= count
+
+        wait_for(enough, lambda: f"{count} records in {self._topic}, have {len(self.records)}")
+        return self.records
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class WorkerProcess:
+    """`weir worker` in a process of its own."""
+
+    def __init__(
+        self, case: Case, state: Path | str, *options: str, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self.log = log
+        command = [
+            sys.executable,
+            "-m",
+            "services.cli",
+            "worker",
+            str(case.path),
+            "--bootstrap",
+            case.bootstrap,
+        ]
+        command += [
+            "--state-dir",
+            str(state),
+            "--http-port",
+            str(self.port),
+            "--http-bind",
+            "127.0.0.1",
+            *options,
+        ]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **(env or {})}, start_new_session=True
+            )
+
+    def health(self) -> dict[str, Any]:
+        """What /healthz says; empty while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            return dict(json.load(error))
+        except (OSError, ValueError):
+            return {}
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over the worker's tasks; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return 0.0
+        found = re.findall(rf"^weir_{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    def running_tasks(self) -> set[int]:
+        """Tasks that this worker runs, recovery done."""
+        return {t["task"] for t in self.health().get("tasks", []) if t["state"] == "running"}
+
+    def wait_running(self, tasks: Sequence[int] = (0,)) -> WorkerProcess:
+        """Wait until it runs exactly the given tasks."""
+        wait_for(
+            lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}")
+        )
+        return self
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.said("the worker ended")
+        return True
+
+    def said(self, what: str) -> str:
+        """`what` with the worker's log, for a failing test."""
+        return f"{what}; log of the worker:\n{self.text()[-6000:]}"
+
+    def text(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(self.said("the worker does not stop")) from None
+
+
+class Workers:
+    """Starts workers of one test and ends them after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[WorkerProcess] = []
+
+    def start(self, case: Case, *options: str, state: Path | str | None = None, **more: Any) -> WorkerProcess:
+        """Start one; `state` is shared by all that name none."""
+        log = self._folder / f"worker-{len(self._started)}.log"
+        worker = WorkerProcess(case, state or self._folder / "state", *options, log=log, **more)
+        self._started.append(worker)
+        return worker
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for worker in self._started:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGCONT)
+                worker.kill()
+
+
+def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
+    """The sink holds, read_committed, exactly the oracle's multiset, per partition in timestamp order."""
+    expected = case.expected()
+    reader.wait_for_count(sum(expected.values()), worker._alive)
+    found = canonical(reader.rows())
+    missing, extra = expected - found, found - expected
+    if missing or extra:
+        raise AssertionError(
+            worker.said(
+                f"{sum(missing.values())} results missing, {sum(extra.values())} too many; "
+                f"missing {list(missing)[:3]}, too many {list(extra)[:3]}"
+            )
+        )
+    for partition in {record.partition for record in reader.records}:
+        times = [orjson.loads(r.value or b"")["_ts"] for r in reader.records if r.partition == partition]
+        assert times == sorted(times), (
+            f"results of partition {partition} are not in the order of their timestamps"
+        )
