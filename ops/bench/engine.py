@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from functools import partial
 
+from ops.bench.commands import Finished, run_command
 from ops.bench.engine_runs import Footprint, Outcome, run_engine, run_naive
 from ops.bench.measure import Progress, growth, repeat, tells_memory
 from ops.bench.references import duckdb_join, duckdb_version
 from ops.bench.report import Report, number
 from ops.bench.workloads import clique, three_way
-from schemas.errors import WeirError
 
 EXPECTED = (
     "rates are per second of processor time, so that a neighbour on the machine counts little.",
@@ -206,42 +203,26 @@ def _memory(report: Report, settings: EngineSettings, progress: Progress) -> Non
 
 
 def _footprint(*arguments: str) -> Footprint:
-    found = json.loads(run_probe("memory", *arguments))
+    found = json.loads(run_probe("memory", *arguments).output)
     return Footprint(**{**found, "samples": tuple(found["samples"])})
 
 
-def run_probe(*arguments: str, cache: str | None = None) -> str:
-    """Standard output of `ops.bench.probe` in a process of its own."""
-    environment = dict(os.environ)
-    if cache is not None:
-        environment["NUMBA_CACHE_DIR"] = cache
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.bench.probe", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise WeirError(f"probe {' '.join(arguments)} failed with {done.returncode}:\n{done.stderr.strip()}")
-    return done.stdout
+def run_probe(*arguments: str, cache: str | None = None) -> Finished:
+    """`ops.bench.probe` in a process of its own, with a kernel cache of its own if one is given."""
+    environment = None if cache is None else {"NUMBA_CACHE_DIR": cache}
+    return run_command([sys.executable, "-m", "ops.bench.probe", *arguments], environment)
 
 
 def _start(report: Report, settings: EngineSettings, progress: Progress) -> None:
-    def start(cache: str | None) -> float:
-        began = time.perf_counter()
-        run_probe("first", cache=cache)
-        return time.perf_counter() - began
-
     def cold() -> float:
         with tempfile.TemporaryDirectory(prefix="weir-cold-") as cache:
-            return start(cache)
+            return run_probe("first", cache=cache).seconds
 
-    start(None)
+    run_probe("first")
     report.add(
         "warm start to first result",
         "s, whole process",
-        repeat(settings.runs, "warm start", progress, lambda: start(None)),
+        repeat(settings.runs, "warm start", progress, lambda: run_probe("first").seconds),
         at_most=6,
     )
     if settings.quick:

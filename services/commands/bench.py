@@ -66,6 +66,33 @@ def engine(
     _finish(report, json)
 
 
+@app.command()
+def files(
+    quick: Quick = False,
+    runs: Runs = None,
+    seconds: Annotated[
+        int | None,
+        typer.Option(
+            min=11,
+            help="Event time of the files, in seconds (30,000 events each); default 200, with --quick 30.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """JSON lines to JSON lines with `weir run`, against decoders that merely read them."""
+    from ops.bench.files import FilesSettings, bench_files
+    from ops.bench.measure import Progress
+
+    settings = FilesSettings(
+        runs=runs or (2 if quick else 5), seconds=seconds or (30 if quick else 200), seed=seed, quick=quick
+    )
+    with Progress() as progress:
+        report = bench_files(settings, progress)
+    _finish(report, json)
+
+
 def _finish(report: Report, json: Path | None) -> None:
     from rich.console import Console
 
