@@ -15,6 +15,7 @@ import numpy as np
 
 from operators.watermark import END, PartitionClock
 from schemas.columns import I64, Batch, Mask
+from schemas.errors import InvariantError
 from schemas.query import Stream
 
 
@@ -62,9 +63,11 @@ class _Partition:
         self.next_offset = first + n if offsets is None else int(offsets[-1]) + 1
         before = self.clock.max_ts
         late = self.clock.observe(batch.ts)
-        taken = ~late
         if floor > 0:
-            taken &= batch.ts >= floor
+            late &= batch.ts >= floor
+            taken = ~late & (batch.ts >= floor)
+        else:
+            taken = ~late
         behind_cut = taken & (batch.ts < cut)
         if behind_cut.any():
             late |= behind_cut
@@ -125,6 +128,14 @@ class Intake:
     def _all(self) -> list[_Partition]:
         return [part for parts in self._parts.values() for part in parts.values()]
 
+    def _part(self, stream: str, partition: int) -> _Partition:
+        parts = self._parts.get(stream)
+        if parts is None:
+            raise InvariantError(f"no stream {stream!r}; the query reads {', '.join(self._parts)}")
+        if partition not in parts:
+            raise InvariantError(f"no partition {partition} of {stream!r}; this task reads {list(parts)}")
+        return parts[partition]
+
     def push(
         self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int = 0
     ) -> Mask:
@@ -138,36 +149,39 @@ class Intake:
             (n,) bool: True where the tuple is late, by its own partition's clock or, after its partition
             was idle, because the task has passed it.
         """
-        late, taken = self._parts[stream][partition].push(batch, offsets, self.cut, floor)
+        late, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
         self.pending_tuples += taken
         self.late_tuples += int(np.count_nonzero(late))
         return late
 
     def close(self, stream: str, partition: int) -> None:
         """The partition has ended and holds the watermark back no longer."""
-        self._parts[stream][partition].clock.closed = True
+        self._part(stream, partition).clock.closed = True
 
     def set_idle(self, stream: str, partition: int, idle: bool) -> None:
         """Exclude a silent partition from the watermark, or include it again."""
-        self._parts[stream][partition].clock.idle = idle
+        self._part(stream, partition).clock.idle = idle
 
     def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
         """Restore a partition's clock before a replay."""
-        self._parts[stream][partition].clock.max_ts = max_ts
+        self._part(stream, partition).clock.max_ts = max_ts
 
     def partition_watermark(self, stream: str, partition: int) -> int:
         """The watermark of one partition; -1 before its first tuple."""
-        return self._parts[stream][partition].clock.watermark()
+        return self._part(stream, partition).clock.watermark()
 
     def watermark(self) -> int:
-        """The task's watermark: the least over partitions that are not idle; never below `cut`.
+        """The task's watermark: the least over open partitions that are not idle; never below `cut`.
 
-        -1 while some partition has shown nothing; END when all have ended.
+        -1 while some partition has shown nothing; END when all have ended. Where all open ones are idle, the
+        largest of theirs.
         """
-        marks = [p.clock.watermark() for p in self._all() if not p.clock.idle]
+        open_ = [p.clock for p in self._all() if not p.clock.closed]
+        if not open_:
+            return END
+        marks = [clock.watermark() for clock in open_ if not clock.idle]
         if not marks:
-            clocks = [p.clock.watermark() for p in self._all()]
-            return max([self.cut, *clocks]) if clocks else END
+            return max(self.cut, *(clock.watermark() for clock in open_))
         low = min(marks)
         return low if low < 0 and self.cut == 0 else max(low, self.cut)
 
@@ -193,7 +207,7 @@ class Intake:
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
         """The latest known place from which reading again shows every tuple with ts >= horizon."""
-        part = self._parts[stream][partition]
+        part = self._part(stream, partition)
         index = part.first_mark(horizon_ms)
         if index < len(part.marks):
             return ReplayPoint(part.marks[index].offset, part.marks[index].clock_before)
