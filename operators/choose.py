@@ -17,9 +17,10 @@ import numpy as np
 
 from operators.evaluate import Resolve, holds
 from operators.keys import column_words
-from operators.plan import Join, Leaf, Plan
+from operators.plan import Join, Leaf, Plan, postorder
 from operators.predicates import selections
 from schemas.columns import Batch, Column
+from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
 from schemas.query import Compare, Expr, InList, IsNull, Like, Query, aliases_of, columns_of
 
@@ -147,11 +148,9 @@ class CostModel:
 
     def _predicate(self, predicate: Expr) -> float:
         if isinstance(predicate, Compare) and predicate.op == "=":
-            counts = [
-                self.statistics.distinct.get((c.alias, c.name), DEFAULT_DISTINCT)
-                for c in columns_of(predicate)
-            ]
-            return 1.0 / max(counts, default=1.0)
+            known = self.statistics.distinct
+            counts = [known[key] for c in columns_of(predicate) if (key := (c.alias, c.name)) in known]
+            return 1.0 / max(counts, default=DEFAULT_DISTINCT)
         if isinstance(predicate, Compare) and predicate.op != "<>":
             return ORDER_SELECTIVITY
         return OTHER_SELECTIVITY if isinstance(predicate, Like | InList | IsNull) else 0.5
@@ -174,17 +173,22 @@ class CostModel:
             for p, used in self._joins
         )
 
+    def estimates(self, plan: Plan) -> dict[frozenset[str], Estimate]:
+        """Every sub-plan of a plan, by its aliases."""
+        found: dict[frozenset[str], Estimate] = {}
+        for node in postorder(plan):
+            if isinstance(node, Leaf):
+                found[frozenset({node.alias})] = self.leaf(node.alias)
+                continue
+            left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
+            found[left | right] = self.join(
+                found[left], found[right], self.selectivity(left, right), self.hashed(left, right)
+            )
+        return found
+
     def estimate(self, plan: Plan) -> Estimate:
-        """The whole sub-plan."""
-        if isinstance(plan, Leaf):
-            return self.leaf(plan.alias)
-        left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
-        return self.join(
-            self.estimate(plan.left),
-            self.estimate(plan.right),
-            self.selectivity(left, right),
-            self.hashed(left, right),
-        )
+        """The whole plan."""
+        return self.estimates(plan)[frozenset(plan.aliases)]
 
 
 def choose_plan(query: Query, statistics: Statistics | None = None) -> Plan:
@@ -206,32 +210,55 @@ def _candidate(model: CostModel, a: _SubPlan, b: _SubPlan) -> _SubPlan:
 
 
 def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
+    """The cheapest tree without cross products; where predicates do not connect all, the cheapest of all."""
+    plan = _cheapest(model, aliases, crossing=False) or _cheapest(model, aliases, crossing=True)
+    if plan is None:
+        raise InvariantError(f"no plan over {aliases}")
+    return plan
+
+
+def _cheapest(model: CostModel, aliases: list[str], *, crossing: bool) -> Plan | None:
+    """The cheapest tree by dynamic programming over sets of aliases; None when all have cross products."""
     best: dict[frozenset[str], _SubPlan] = {}
     for alias in aliases:
         best[frozenset({alias})] = (model.leaf(alias), Leaf(alias), frozenset({alias}))
     for size in range(2, len(aliases) + 1):
         for chosen in combinations(aliases, size):
             whole = frozenset(chosen)
-            options = []
+            made = []
             for count in range(1, size):
                 for part in combinations(chosen[1:], count):
-                    right = frozenset(part)
-                    left = whole - right
-                    options.append((not model.connected(left, right), left, right))
-            linked = [o for o in options if not o[0]] or options
-            made = [_candidate(model, best[left], best[right]) for _, left, right in linked]
-            best[whole] = min(made, key=lambda c: c[0].cost)
-    return best[frozenset(aliases)][1]
+                    left, right = whole - frozenset(part), frozenset(part)
+                    if left in best and right in best and (crossing or model.connected(left, right)):
+                        made.append(_candidate(model, best[left], best[right]))
+            if made:
+                best[whole] = min(made, key=lambda c: c[0].cost)
+    found = best.get(frozenset(aliases))
+    return None if found is None else found[1]
 
 
 def _greedy(model: CostModel, aliases: list[str]) -> Plan:
-    """Join the pair of sub-plans with the smallest output, until one is left (Fegaras 1998)."""
-    forest: list[_SubPlan] = [(model.leaf(alias), Leaf(alias), frozenset({alias})) for alias in aliases]
-    while len(forest) > 1:
-        pairs = [(i, j) for i in range(len(forest)) for j in range(i + 1, len(forest))]
-        linked = [(i, j) for i, j in pairs if model.connected(forest[i][2], forest[j][2])] or pairs
-        made = [(_candidate(model, forest[i], forest[j]), i, j) for i, j in linked]
-        best, i, j = min(made, key=lambda c: (c[0][0].rate, c[1], c[2]))
-        forest = [tree for k, tree in enumerate(forest) if k not in (i, j)]
-        forest.insert(i, best)
+    """Join the pair of sub-plans with the smallest output, until one is left (Fegaras 1998).
+
+    A sub-plan goes by the place of its first alias. Each pair is judged once: O(n^2) candidates.
+    """
+    forest: dict[int, _SubPlan] = {
+        i: (model.leaf(alias), Leaf(alias), frozenset({alias})) for i, alias in enumerate(aliases)
+    }
+    pairs: dict[tuple[int, int], tuple[bool, float, _SubPlan]] = {}
+
+    def judge(i: int, j: int) -> None:
+        made = _candidate(model, forest[i], forest[j])
+        pairs[i, j] = (not model.connected(forest[i][2], forest[j][2]), made[0].rate, made)
+
+    for i, j in combinations(forest, 2):
+        judge(i, j)
+    while pairs:
+        i, j = min(pairs, key=lambda pair: (*pairs[pair][:2], *pair))
+        forest[i] = pairs[i, j][2]
+        del forest[j]
+        pairs = {pair: found for pair, found in pairs.items() if not {i, j} & {*pair}}
+        for k in forest:
+            if k != i:
+                judge(min(i, k), max(i, k))
     return forest[0][1]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from operators.choose import CostModel, Estimate, Statistics, declared_statistics
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import JoinCondition, Operand, constants, join_condition, selections
 from schemas.expression_text import text_of
 from schemas.query import Query
+
+_Sizes = Mapping[frozenset[str], Estimate]
 
 
 def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
@@ -22,9 +26,10 @@ def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> s
     for predicate in constants(query):
         lines.append(f"always {text_of(predicate)}")
     lines.append("")
-    lines += _tree(query, plan, model, "", "", "")
+    sizes = model.estimates(plan)
+    lines += _tree(query, plan, sizes, "", "", _bar(plan))
     basis = "sampled" if stats.sampled else "declared" if stats.rates or stats.distinct else "assumed"
-    whole = model.estimate(plan)
+    whole = sizes[frozenset(plan.aliases)]
     lines += [
         "",
         f"expected cost {_count(whole.cost)} tuples entered, probed and built per second of event time"
@@ -33,8 +38,8 @@ def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> s
     return "\n".join(lines)
 
 
-def _tree(query: Query, plan: Plan, model: CostModel, first: str, rest: str, bar: str) -> list[str]:
-    size = _size(model.estimate(plan))
+def _tree(query: Query, plan: Plan, sizes: _Sizes, first: str, rest: str, bar: str) -> list[str]:
+    size = _size(sizes[frozenset(plan.aliases)])
     if isinstance(plan, Leaf):
         source = query.source(plan.alias)
         name = source.stream.name
@@ -45,8 +50,8 @@ def _tree(query: Query, plan: Plan, model: CostModel, first: str, rest: str, bar
     condition = join_condition(query.predicates, plan.left.aliases, plan.right.aliases)
     lines = [f"{first}{_kind(condition)} {plan}  {size}"]
     lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
-    lines += _tree(query, plan.left, model, rest + "├─ ", rest + "│  ", _bar(plan.left))
-    lines += _tree(query, plan.right, model, rest + "└─ ", rest + "   ", _bar(plan.right))
+    lines += _tree(query, plan.left, sizes, rest + "├─ ", rest + "│  ", _bar(plan.left))
+    lines += _tree(query, plan.right, sizes, rest + "└─ ", rest + "   ", _bar(plan.right))
     return lines
 
 
@@ -83,6 +88,6 @@ def _size(estimate: Estimate) -> str:
 
 def _count(value: float) -> str:
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
+        if value >= 0.9995 * limit:  # else three digits would round it up to 1e+03 of the unit below
             return f"{value / limit:.3g}{unit}"
     return f"{value:.3g}"

@@ -40,13 +40,13 @@ def query(select: str, *, disorder_ms: int = 0, streams: str = "abcd", options: 
     return parse_program(declared + select.replace(" ms]", " MILLISECONDS]")).queries[0]
 
 
-def chain(count: int, *, window: str = "[RANGE 10 ms]", on: str = "k") -> Query:
-    """A0 joins A1 on `on`, A1 joins A2 and so on, each of a stream of its own."""
+def chain(count: int, *, window: str = "[RANGE 10 ms]", star: bool = False) -> Query:
+    """A0 joins A1 on k, A1 joins A2 and so on, each of a stream of its own; or A0 joins them all."""
     declared = "".join(f"CREATE STREAM a{i} ({COLUMNS}) WITH (timestamp = 'ts');\n" for i in range(count))
     sources = ", ".join(f"a{i} A{i} {window}" for i in range(count))
-    where = " AND ".join(f"A{i}.{on} = A{i + 1}.{on}" for i in range(count - 1))
+    where = " AND ".join(f"A{0 if star else i}.k = A{i + 1}.k" for i in range(count - 1))
     outputs = ", ".join(f"A{i}.v" for i in range(count))
-    text = f"SELECT {outputs} FROM {sources} WHERE {where}"
+    text = f"SELECT {outputs} FROM {sources}" + (f" WHERE {where}" if where else "")
     return parse_program(declared + text.replace(" ms]", " MILLISECONDS]")).queries[0]
 
 
