@@ -32,6 +32,9 @@ SLICE_TUPLES = 32_768
 SLICE_LEAST_TUPLES = 1_024
 """Slices are made no smaller than this to fit a short window."""
 
+SAMPLES_PER_SLICE = 8
+"""Timestamps looked at per slice to place its end: k streams make it at most 1 + k / 8 times too large."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -148,18 +151,24 @@ class Engine:
         return out
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
-        """Cut an epoch by event time into pieces that suit the cache and the shortest window."""
+        """Cut an epoch by event time into pieces that suit the cache and the shortest window.
+
+        Every stream is sampled, SAMPLES_PER_SLICE times as finely as slices are cut, so that slices stay
+        small where one stream is dense and another has nothing.
+        """
         total = sum(len(batch) for batch in batches.values())
         if total == 0:
             yield {}, cut
             return
-        largest = max(batches.values(), key=len)
-        span = int(largest.ts[-1] - largest.ts[0])
+        span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
         pieces = -(-total // SLICE_TUPLES)
-        if self._shortest < FOREVER:
-            pieces = max(pieces, min(span // max(self._shortest, 1), total // SLICE_LEAST_TUPLES))
-        stride = max(1, -(-len(largest) // max(pieces, 1)))
-        cuts = [*dict.fromkeys(largest.ts[stride::stride].tolist()), cut]
+        windows = span // max(self._shortest, 1)
+        if self._sources.rows_windows:
+            windows = max(windows, total // min(self._sources.rows_windows.values()))
+        pieces = max(pieces, min(windows, total // SLICE_LEAST_TUPLES))
+        step = max(1, total // (max(pieces, 1) * SAMPLES_PER_SLICE))
+        samples = np.sort(np.concatenate([batch.ts[step::step] for batch in batches.values()]))
+        cuts = [*dict.fromkeys(samples[SAMPLES_PER_SLICE - 1 :: SAMPLES_PER_SLICE].tolist()), cut]
         begin = dict.fromkeys(batches, 0)
         for at in cuts:
             piece: dict[str, Batch] = {}
@@ -221,9 +230,7 @@ class Engine:
         out: dict[str, Tuples] = {}
         for alias, mask in chosen.items():
             ids, ts = (rows, batch.ts) if mask is None else (rows[mask], batch.ts[mask])
-            life = self._sources.life[alias]
-            expiry = np.full(len(ts), FOREVER) if life >= FOREVER else ts + life
-            out[alias] = Tuples((alias,), ids[np.newaxis], ts, expiry)
+            out[alias] = Tuples((alias,), ids[np.newaxis], ts, self._sources.expiry(alias, ids, ts))
         return out
 
     def _output(self, found: Tuples) -> Batch:
@@ -262,18 +269,20 @@ class Engine:
         if self._intake.cut or self._place:
             raise InvariantError("restore needs a fresh engine")
         parts: dict[str, list[Batch]] = {}
+        following: dict[str, int] = {}
         for block in blocks:
             store = self._sources.stores.get(block.stream)
             if store is None:
                 raise StateError(f"snapshot block of unknown stream {block.stream!r}")
             if block.stream not in parts:
                 store.begin_at(block.first_row)
-            expected = store.hi + sum(len(batch) for batch in parts.get(block.stream, []))
+            expected = following.get(block.stream, block.first_row)
             if block.first_row != expected:
                 raise StateError(
                     f"snapshot of stream {block.stream!r} has a gap: next row {expected}, "
                     f"got {block.first_row}"
                 )
+            following[block.stream] = expected + len(block.batch)
             parts.setdefault(block.stream, []).append(block.batch)
         batches = {name: Batch.concat(items) for name, items in parts.items()}
         for piece, at in self._slices(batches, cut):

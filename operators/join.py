@@ -75,6 +75,7 @@ class BinaryJoin:
                 hashed=bool(condition.keys),
                 int_terms=len(condition.int_terms),
                 float_terms=len(condition.float_terms),
+                exact_expiry=len(aliases) == 1 and aliases[0] not in sources.rows_windows,
             )
             for aliases in (left, right)
         )
@@ -120,7 +121,8 @@ class BinaryJoin:
         floats, float_valid = _term_values(condition.float_terms, side, resolve, n, np.float64)
         valid = int_valid & float_valid
         if not valid.all():
-            tuples, ints, floats = tuples.take(valid), ints[:, valid], floats[:, valid]
+            tuples = tuples.take(valid)
+            ints, floats = np.compress(valid, ints, axis=1), np.compress(valid, floats, axis=1)
         return _Prepared(tuples, None, ProbeTerms(self._int_ops[side], ints, self._float_ops[side], floats))
 
     def _find(self, side: int, probe: _Prepared) -> Tuples:

@@ -51,6 +51,9 @@ class Sources:
         self._needs: dict[str, tuple[int, int | None]] = {}
         for name in self.stores:
             readers = [s for s in query.sources if s.stream.name == name]
+            if len(query.sources) == 1:
+                # Nothing is joined: a tuple has given its result once it was processed, whatever its window.
+                readers = []
             lives = [self.life[s.alias] for s in readers if s.window.kind != "ROWS"]
             rows = [s.window.size for s in readers if s.window.kind == "ROWS"]
             self._needs[name] = (max(lives, default=0), max(rows, default=None))
@@ -78,6 +81,23 @@ class Sources:
             return found
 
         return resolve
+
+    def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
+        """(n,) the last ts at which stored tuples may be alive.
+
+        For ROWS that is the ts of the n-th successor once it is stored, FOREVER before: a bound that spares
+        candidates; `rows_alive` decides.
+        """
+        life = self.life[alias]
+        if life < FOREVER:
+            return ts + life
+        expiry = np.full(len(rows), FOREVER)
+        if alias in self.rows_windows and len(rows):
+            store = self._store_of[alias]
+            successors = rows + self.rows_windows[alias]
+            known = int(np.searchsorted(successors, store.hi))
+            expiry[:known] = store.gather("_ts", successors[:known]).values
+        return expiry
 
     def rows_alive(self, tuples: Tuples) -> Mask | None:
         """Where all ROWS windows still held at the tuple's latest component; None when there is none.

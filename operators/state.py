@@ -66,15 +66,23 @@ class SideState:
     """
 
     def __init__(
-        self, aliases: tuple[str, ...], life: int, *, hashed: bool, int_terms: int = 0, float_terms: int = 0
+        self,
+        aliases: tuple[str, ...],
+        life: int,
+        *,
+        hashed: bool,
+        int_terms: int = 0,
+        float_terms: int = 0,
+        exact_expiry: bool = False,
     ) -> None:
+        """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry need not be kept."""
         self.aliases = aliases
         self.life = life
         self.complete = True
         self.hashed = hashed
         self.lo = 0
         self.hi = 0
-        self._exact_expiry = len(aliases) == 1
+        self._exact_expiry = exact_expiry
         self._dead_rows: dict[str, int] = {}
         capacity = self.capacity = FIRST_CAPACITY
         self.rows: I64 = np.zeros((len(aliases), capacity), np.int64)
@@ -160,7 +168,7 @@ class SideState:
             expiry = np.minimum(self.ts[slots] + self.life, FOREVER)
         else:
             expiry = self.expiry[slots]
-        return self.rows[:, slots], expiry
+        return np.take(self.rows, slots, axis=1), expiry
 
     def tuples(self) -> Tuples:
         """A copy of all entries held, dead ones not yet purged included."""
@@ -177,7 +185,7 @@ class SideState:
 
     def purge_rows(self, alias: str, first_row: int) -> None:
         """Drop the oldest entries whose component of `alias` (a ROWS window) lies before `first_row`."""
-        if self._exact_expiry:
+        if len(self.aliases) == 1:
             self.lo = int(first_at_least(self.rows[0], self.lo, self.hi, first_row))
         else:
             self._dead_rows[alias] = first_row

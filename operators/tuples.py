@@ -22,7 +22,8 @@ class Tuples:
         aliases: the aliases covered, in the order of `rows`.
         rows: (len(aliases), n) int64, the component's row id in its stream's store.
         ts: (n,) int64, the largest component timestamp.
-        expiry: (n,) int64, the smallest component ts + window; at most FOREVER.
+        expiry: (n,) int64, the smallest component ts + window; at most FOREVER. A ROWS window counts with
+            the ts of the tuple that ends it, where that is known already.
     """
 
     aliases: tuple[str, ...]
@@ -35,7 +36,10 @@ class Tuples:
 
     def take(self, index: I64 | Mask) -> Tuples:
         """The tuples at ascending positions, or where a mask is True."""
-        return Tuples(self.aliases, self.rows[:, index], self.ts[index], self.expiry[index])
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        # Not rows[:, index]: that lays the copy out by columns, and kernels would be compiled anew for it.
+        return Tuples(self.aliases, np.take(self.rows, index, axis=1), self.ts[index], self.expiry[index])
 
     def reorder(self, aliases: tuple[str, ...]) -> Tuples:
         """The same tuples with the rows in another alias order."""
