@@ -18,7 +18,7 @@ DIFFERENT = 1
 INTERRUPTED = 130
 _SHOWN_ROWS = 5
 
-app = typer.Typer(help="Stream a real data set through a query on Kafka and check the results.")
+app = typer.Typer()
 
 Replay = Annotated[
     str,

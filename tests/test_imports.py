@@ -1,0 +1,226 @@
+"""The layers: services -> operators -> schemas, and an engine that knows no outside world."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = ("schemas", "operators", "services", "ops")
+
+MAY_IMPORT = {
+    "schemas": {"schemas"},
+    "operators": {"operators", "schemas"},
+    "services": {"services", "operators", "schemas"},
+    "services.commands": {"ops", "services", "operators", "schemas"},
+    "ops": {"ops", "services", "operators", "schemas"},
+}
+"""What each package may import of this project; the longest matching name counts. The command line is the
+outermost part: `weir demo` and `weir bench` are in ops."""
+
+KAFKA = {"aiokafka", "confluent_kafka", "faust", "kafka", "mode"}
+OUTSIDE_WORLD = {
+    # clocks
+    "sched",
+    "time",
+    # threads and processes
+    "_thread",
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "queue",
+    "signal",
+    "subprocess",
+    "threading",
+    # environment, files, network
+    "http",
+    "io",
+    "os",
+    "pathlib",
+    "shutil",
+    "socket",
+    "sys",
+    "tempfile",
+    "urllib",
+    # chance
+    "random",
+    "secrets",
+    "uuid",
+    # what people watch
+    "logging",
+    "prometheus_client",
+    "rich",
+    "typer",
+}
+WALL_CLOCK = {"now", "today", "utcnow"}
+NAMELESS = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import statement, wherever in a file: at the top, in a function, under TYPE_CHECKING."""
+
+    module: str
+    place: str
+
+
+def files(*packages: str) -> list[Path]:
+    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def place(path: Path, node: ast.stmt | ast.expr) -> str:
+    return f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def package_of(path: Path) -> list[str]:
+    """The package that a file is in, which relative imports start from."""
+    return list(path.relative_to(ROOT).parent.parts)
+
+
+def imports(path: Path, source: str | None = None) -> Iterator[Import]:
+    tree = ast.parse(path.read_text() if source is None else source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, place(path, node))
+        elif isinstance(node, ast.ImportFrom):
+            above = package_of(path)[: len(package_of(path)) - node.level + 1] if node.level else []
+            yield Import(".".join([*above, *(node.module or "").split(".")]).strip("."), place(path, node))
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name | ast.Attribute)
+            and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr)
+            in ("__import__", "import_module")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield Import(str(node.args[0].value), place(path, node))
+
+
+def allowed(path: Path) -> set[str]:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    package = max((name for name in MAY_IMPORT if f"{module}.".startswith(f"{name}.")), key=len)
+    return MAY_IMPORT[package]
+
+
+def wrong_direction(path: Path, source: str | None = None) -> list[str]:
+    ours = {*LAYERS, "tests"}
+    return [
+        f"{found.place} imports {found.module}"
+        for found in imports(path, source)
+        if found.module.split(".")[0] in ours - allowed(path)
+    ]
+
+
+def outside_world(path: Path, source: str | None = None) -> list[str]:
+    """What an engine must not touch: imports, wall clocks, NumPy's global random source."""
+    text = path.read_text() if source is None else source
+    problems = [
+        f"{found.place} imports {found.module}"
+        for found in imports(path, text)
+        if found.module.split(".")[0] in KAFKA | OUTSIDE_WORLD
+    ]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in WALL_CLOCK:
+            problems.append(f"{place(path, node)} reads a clock: {ast.unparse(node)}")
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
+            problems.append(f"{place(path, node)} uses chance: {ast.unparse(node)}")
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("open", "print")
+        ):
+            problems.append(f"{place(path, node)} calls {node.func.id}")
+    return problems
+
+
+def test_imports_point_one_way() -> None:
+    found = files(*LAYERS)
+    assert len(found) > 50
+    assert [problem for path in found for problem in wrong_direction(path)] == []
+
+
+def test_the_engine_knows_no_outside_world() -> None:
+    assert [problem for path in files("operators") for problem in outside_world(path)] == []
+
+
+def test_schemas_know_no_kafka() -> None:
+    problems = [
+        f"{found.place} imports {found.module}"
+        for path in files("schemas")
+        for found in imports(path)
+        if found.module.split(".")[0] in KAFKA
+    ]
+    assert problems == []
+
+
+def test_every_module_is_named_for_an_idea() -> None:
+    modules = [path for path in files(*LAYERS, "tests") if path.stem.removeprefix("test_") in NAMELESS]
+    packages = [path for path in (ROOT / layer for layer in LAYERS) for path in path.rglob("*/")]
+    assert modules == []
+    assert [path for path in packages if path.name in NAMELESS] == []
+
+
+def test_package_files_only_re_export() -> None:
+    """`__init__.py` holds a docstring, imports and `__all__`, nothing that would have a better place."""
+    kinds = (ast.Import, ast.ImportFrom)
+    for path in files(*LAYERS):
+        if path.name != "__init__.py":
+            continue
+        for node in ast.parse(path.read_text()).body:
+            text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            assert text or names or isinstance(node, kinds), place(path, node)
+
+
+@pytest.mark.parametrize(
+    ("where", "source"),
+    [
+        ("schemas/query.py", "from operators.engine import Engine"),
+        ("schemas/codecs/encode.py", "def f():\n    import services.run"),
+        ("schemas/codecs/encode.py", "from ...operators import engine"),
+        ("operators/engine.py", "from services import run"),
+        ("operators/kernels/index.py", "import ops.bench"),
+        ("services/worker.py", "from ops.demo.show import demonstrate"),
+        ("services/run.py", "if TYPE_CHECKING:\n    from ops.bench import report"),
+        ("services/run.py", "importlib.import_module('ops.bench')"),
+        ("services/commands/run.py", "from tests.oracle import evaluate"),
+    ],
+)
+def test_an_import_in_the_wrong_direction_is_seen(where: str, source: str) -> None:
+    assert wrong_direction(ROOT / where, source)
+
+
+@pytest.mark.parametrize(
+    ("where", "source"),
+    [
+        ("operators/engine.py", "from schemas.query import Query"),
+        ("services/worker.py", "from operators.engine import Engine"),
+        ("services/commands/demo.py", "def f():\n    from ops.demo.show import demonstrate"),
+        ("ops/bench/engine.py", "from services.run import Run"),
+    ],
+)
+def test_an_import_in_the_right_direction_is_not(where: str, source: str) -> None:
+    assert not wrong_direction(ROOT / where, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "import os",
+        "from threading import Lock",
+        "import aiokafka",
+        "from confluent_kafka.admin import AdminClient",
+        "def f():\n    import random",
+        "rng = np.random.default_rng(1)",
+        "at = datetime.now(UTC)",
+        "open('state')",
+    ],
+)
+def test_a_touch_of_the_outside_world_is_seen(source: str) -> None:
+    assert outside_world(ROOT / "operators/engine.py", source)
