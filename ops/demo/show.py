@@ -74,7 +74,7 @@ def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> O
         )
     _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    finished = False
+    keep_logs = False
     try:
         with Screen(console) as screen, ThreadPoolExecutor(1, "demo") as threads:
             loading = threads.submit(load)
@@ -82,30 +82,26 @@ def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> O
             broker = brokers.start(
                 broker_folder, 0, progress=lambda text: screen.phase(f"starting Kafka: {text}")
             )
-            outcome = _stream(
-                screen,
-                threads,
-                _awaited(loading, screen, "reading the data"),
-                broker.bootstrap,
-                folder,
-                seconds,
-            )
-        finished = True
-        return outcome
+            feeds = _awaited(loading, screen, "reading the data")
+            outcome = _stream(screen, threads, feeds, broker.bootstrap, folder, seconds)
+    except BaseException as error:
+        keep_logs = not isinstance(error, KeyboardInterrupt)
+        keep = False
+        raise
     finally:
-        if not (finished and keep):
+        if not keep:
             brokers.stop(broker_folder)
-            shutil.rmtree(broker_folder / "log", ignore_errors=True)
-            shutil.rmtree(folder / "state", ignore_errors=True)
-        if finished and not keep:
-            _clear(folder)
+            _clear(folder, keep_logs)
+    return outcome
 
 
-def _clear(folder: Path) -> None:
+def _clear(folder: Path, keep_logs: bool = False) -> None:
     """Remove what a demonstration makes in its folder, and the folder if nothing else is in it."""
-    for made in (folder / "broker", folder / "state"):
+    data = (folder / "state", folder / "broker/log" if keep_logs else folder / "broker")
+    for made in data:
         shutil.rmtree(made, ignore_errors=True)
-    (folder / "worker.log").unlink(missing_ok=True)
+    if not keep_logs:
+        (folder / "worker.log").unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
 

@@ -60,7 +60,8 @@ def demo(
     if context.invoked_subcommand is not None:
         return
     seconds = parse_duration(replay) / 1000
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
 
     # Imported here: polars, Arrow and Kafka's clients take a second that a wrong argument need not wait.
     from ops.demo.show import demonstrate
@@ -96,6 +97,9 @@ def produce(
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """End in order; a second Ctrl-C must not cut that short and leave Kafka behind."""
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -246,6 +247,23 @@ def test_a_failed_demonstration_stops_its_kafka_and_keeps_the_logs(tmp_path: Pat
     assert "the worker ended with code" in done.stderr
     assert (folder / "worker.log").is_file()
     assert brokers.status(folder / "broker") is None
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demonstration_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "services.cli", "demo", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith("starting the worker"):
+                break
+        demo.send_signal(number)
+        demo.send_signal(number)
+        rest = demo.stdout.read()
+        assert demo.wait(60) == 130, rest
+    assert not folder.exists()
 
 
 @pytest.mark.kafka
