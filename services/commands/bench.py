@@ -93,6 +93,56 @@ def files(
     _finish(report, json)
 
 
+@app.command()
+def kafka(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    seconds: Annotated[
+        int | None,
+        typer.Option(
+            min=12,
+            help="Event time of the topics, in seconds (30,000 events each); default 100, with --quick 20.",
+            show_default=False,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Wall time at constant rate that watches memory grow; default 2, with --quick 0.2.",
+            show_default=False,
+        ),
+    ] = None,
+    rate: Annotated[int, typer.Option(min=100, help="Events per second of that run.")] = 30_000,
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """Topic to topic with `weir worker`, exactly once: rate, latency, memory."""
+    from ops.bench.kafka import KafkaSettings, bench_kafka
+    from ops.bench.measure import Progress
+
+    settings = KafkaSettings(
+        bootstrap=bootstrap,
+        runs=runs or (2 if quick else 5),
+        seconds=seconds or (20 if quick else 100),
+        latency_seconds=4.0 if quick else 10.0,
+        minutes=minutes or (0.2 if quick else 2.0),
+        rate=rate,
+        seed=seed,
+    )
+    with Progress() as progress:
+        report = bench_kafka(settings, progress)
+    _finish(report, json)
+
+
 def _finish(report: Report, json: Path | None) -> None:
     from rich.console import Console
 

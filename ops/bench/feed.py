@@ -1,0 +1,63 @@
+"""A paced producer: `python -m ops.bench.feed --rate 5000 --seconds 30 ... A=topic B=topic C=topic`.
+
+Writes events of the three-way join's shape at a constant rate, spread evenly over time and streams. The
+`ts` of an event is the wall clock when it is handed to the client, so that a result's `_ts` is when its
+last component was produced. Prints one line of JSON: events written, seconds, how much the pace was missed
+by at worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+from confluent_kafka import Producer
+
+from ops.bench.workloads import three_way
+
+TICK_SECONDS = 0.005
+
+
+def main() -> None:
+    """Produce until the time is up."""
+    parser = argparse.ArgumentParser(description="write events at a constant rate")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--rate", type=int, required=True, help="events per second, all streams together")
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--values", type=int, required=True, help="join columns are uniform in [1, VALUES]")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("topics", nargs="+", metavar="STREAM=TOPIC")
+    given = parser.parse_args()
+    topics = dict(item.split("=", 1) for item in given.topics)
+    columns = {stream: three_way().streams[stream] for stream in topics}
+    producer = Producer({"bootstrap.servers": given.bootstrap, "linger.ms": 2, "log_level": 0})
+    rng = np.random.default_rng(given.seed)
+    began = time.monotonic()
+    written, worst, names = 0, 0.0, list(topics)
+    while True:
+        passed = time.monotonic() - began
+        if passed >= given.seconds:
+            break
+        due = int(passed * given.rate)
+        worst = max(worst, (due - written) / given.rate - TICK_SECONDS)
+        values = rng.integers(1, given.values + 1, (due - written, 2)).tolist()
+        for pair in values:
+            stream = names[written % len(names)]
+            joined = "".join(f',"{name}":{value}' for name, value in zip(columns[stream], pair, strict=False))
+            record = f'{{"id":{written},"ts":{time.time_ns() // 1_000_000}{joined}}}'
+            producer.produce(topics[stream], record)
+            written += 1
+        producer.poll(0)
+        time.sleep(TICK_SECONDS)
+    producer.flush(30)
+    json.dump(
+        {"events": written, "seconds": time.monotonic() - began, "latest_seconds": max(worst, 0.0)},
+        sys.stdout,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""`weir bench kafka` at tiny sizes against the session's broker: it runs, its results are right."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ops.bench.kafka import KafkaSettings, bench_kafka
+from ops.bench.measure import Progress, tells_memory
+from tests.broker_fixture import SessionBroker
+
+
+@pytest.mark.kafka
+def test_the_benchmark_runs_and_prints_its_table(broker: SessionBroker) -> None:
+    settings = KafkaSettings(
+        bootstrap=broker.bootstrap,
+        runs=1,
+        seconds=12,
+        latency_seconds=1.0,
+        minutes=0.03,
+        share=0.05,
+        window_ms=1000,
+    )
+    with Progress() as progress:
+        report = bench_kafka(settings, progress)
+    out = io.StringIO()
+    report.show(Console(file=out, width=200))
+    asked = {row.name: row for row in report.rows if row.limit is not None}
+    assert asked["weir worker, exactly once"].limit.value == 200_000  # type: ignore[union-attr]
+    assert "results, the same" in asked["weir worker, exactly once"].note
+    assert [row.limit.value for name, row in asked.items() if name.startswith("latency")] == [150, 500]  # type: ignore[union-attr]
+    assert sorted(row.limit.value for row in asked.values())[0] == 0.4  # type: ignore[union-attr]
+    assert "naive program on Kafka" in out.getvalue()
+    assert "WRONG" not in out.getvalue()
+    if tells_memory():
+        assert "bytes per live source tuple" in {row.unit for row in report.rows}
