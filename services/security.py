@@ -75,6 +75,9 @@ class KafkaClients:
         conf: dict[str, Any] = {
             "bootstrap.servers": ",".join(self.servers()),
             "security.protocol": self.protocol,
+            # Rebootstrapping, the default, deadlocks a transactional producer of librdkafka 2.16 when all
+            # brokers were gone for a moment: no call returns any more (compare its issue 5511).
+            "metadata.recovery.strategy": "none",
         }
         if self._sasl:
             conf |= {
