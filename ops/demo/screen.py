@@ -95,6 +95,10 @@ class Screen:
         for _ in range(SHOWN_RESULTS - len(moment.latest)):
             table.add_row()
         notes = Table.grid(padding=(0, 2))
+        if not moment.results:
+            notes.add_row(
+                Text("no result yet", style="dim"), "a first start compiles kernels for some seconds"
+            )
         for what, where in self.notes:
             notes.add_row(Text(what, style="dim"), where)
         bar = ProgressBar(total=1.0, completed=moment.share)

@@ -147,7 +147,7 @@ def _stream(
     replay = Replay(bootstrap, feeds, topics, seconds)
     worker = WorkerProcess(QUERY, bootstrap, GROUP, folder)
     try:
-        worker.await_ready(lambda: screen.phase("starting the worker (the first start compiles its kernels)"))
+        worker.await_ready(lambda: screen.phase("starting the worker"))
         screen.notes = [
             ("metrics", worker.metrics_url),
             ("topics", f"{', '.join(topics.values())} to {sink}, on Kafka at {bootstrap}"),

@@ -19,8 +19,6 @@ from services.broker import free_port
 from services.broker_settings import HOST
 
 READY_DEADLINE_S = 120.0
-"""The first start on a machine compiles the kernels."""
-
 STOP_DEADLINE_S = 30.0
 _POLL_S = 0.1
 _PAGE_TIMEOUT_S = 5.0
