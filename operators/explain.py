@@ -8,7 +8,7 @@ from operators.choose import CostModel, Estimate, Statistics, declared_statistic
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import JoinCondition, Operand, constants, join_condition, selections
 from schemas.expression_text import text_of
-from schemas.query import Query
+from schemas.query import Compare, Query
 
 _Sizes = Mapping[frozenset[str], Estimate]
 
@@ -70,7 +70,13 @@ def _placed(condition: JoinCondition) -> list[str]:
     lines = [f"key   {text_of(k.left.expr)} = {_side(k.right)}" for k in condition.keys]
     for term in (*condition.int_terms, *condition.float_terms):
         lines.append(f"loop  {text_of(term.left.expr)} {term.op} {_side(term.right)}")
-    lines += [f"check {text_of(p)}" for p in condition.residual]
+    plain = {(k.left, k.right) for k in condition.keys}
+    for predicate in condition.residual:
+        if isinstance(predicate, Compare) and predicate.op == "=":
+            sides = Operand(predicate.left), Operand(predicate.right)
+            if sides in plain or sides[::-1] in plain:
+                continue  # the key itself, compared again because hashes of strings can collide
+        lines.append(f"check {text_of(predicate)}")
     return lines
 
 

@@ -19,7 +19,9 @@ class UsageError(WeirError):
 class QueryError(UsageError):
     """The query text is wrong at a place: shows line, column, the source line and a caret under it."""
 
-    def __init__(self, message: str, *, text: str = "", line: int = 0, column: int = 0, length: int = 1) -> None:
+    def __init__(
+        self, message: str, *, text: str = "", line: int = 0, column: int = 0, length: int = 1
+    ) -> None:
         """Args: `text` the whole query; `line`, `column` 1-based; `length` characters to underline."""
         self.message = message
         self.line = line

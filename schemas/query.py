@@ -58,17 +58,23 @@ class Stream:
         return next((f for f in self.fields if f.name == name), None)
 
 
+_UNITS = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1000), ("MILLISECOND", 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples arrived, or UNBOUNDED (size 0)."""
+    """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples came, or UNBOUNDED (size 0)."""
 
     kind: Choice["RANGE", "ROWS", "UNBOUNDED"]
     size: int = 0
 
     def __str__(self) -> str:
-        if self.kind == "UNBOUNDED":
-            return "[UNBOUNDED]"
-        return f"[{self.kind} {self.size}{' ms' if self.kind == 'RANGE' else ''}]"
+        """As the language writes it: `[RANGE 5 MINUTES]`, `[ROWS 100]`, `[UNBOUNDED]`."""
+        if self.kind != "RANGE":
+            return f"[ROWS {self.size}]" if self.kind == "ROWS" else "[UNBOUNDED]"
+        unit, length = next((u, n) for u, n in _UNITS if self.size % n == 0)
+        count = self.size // length
+        return f"[RANGE {count} {unit}{'' if count == 1 else 'S'}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +198,7 @@ class Or:
     terms: tuple[Expr, ...]
 
 
-Expr = (
-    Column | Literal | Arithmetic | Negate | Call | Compare | IsNull | Like | InList | Not | And | Or
-)
+Expr = Column | Literal | Arithmetic | Negate | Call | Compare | IsNull | Like | InList | Not | And | Or
 
 
 def type_of(expr: Expr) -> Type:

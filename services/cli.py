@@ -15,8 +15,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Weir answers continuous multi-way window-join queries over Kafka topics, exactly, and changes "
-        "its plan while they run. Start with `weir run --help` (files) or `make demo` (Kafka)."
+        "Weir answers continuous multi-way window-join queries over Kafka topics and files, exactly: each "
+        "result once, in event-time order. Start with `weir run --help` (files) or `make demo` (Kafka)."
     ),
 )
 app.command("run")(run.run)

@@ -29,12 +29,12 @@ cross join (((A B) C) d)  ~1.19G/s, ~879k alive
 │  ├─ hash join (A B)  ~106/s, ~7.81 alive
 │  │  │  key   A.k = B.k
 │  │  │  check A.v - B.v < 5
-│  │  ├─ source a A [RANGE 5000 ms]  ~62.5/s, ~312 alive
+│  │  ├─ source a A [RANGE 5 SECONDS]  ~62.5/s, ~312 alive
 │  │  │    where A.v > 1
 │  │  │    where A.s LIKE 'x%'
 │  │  └─ source b B [ROWS 100]  ~1k/s, ~100 alive
 │  └─ source c C [UNBOUNDED]  ~1k/s, ~3.6M alive
-└─ source d [RANGE 1 ms]  ~1k/s, ~1 alive
+└─ source d [RANGE 1 MILLISECOND]  ~1k/s, ~1 alive
 
 expected cost 1.39G tuples entered, probed and built per second of event time (assumed statistics)"""
 
@@ -66,9 +66,9 @@ plan   (T H)
 
 hash join (T H)  ~1.8k/s, ~67.5k alive
 │  key   T.mote = H.mote
-├─ source temperature T [RANGE 300000 ms]  ~5/s, ~1.5k alive
+├─ source temperature T [RANGE 5 MINUTES]  ~5/s, ~1.5k alive
 │    where T.celsius > 40
-└─ source humidity H [RANGE 60000 ms]  ~10/s, ~600 alive
+└─ source humidity H [RANGE 1 MINUTE]  ~10/s, ~600 alive
 
 expected cost 1.81k tuples entered, probed and built per second of event time (declared statistics)"""
     )
