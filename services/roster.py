@@ -85,6 +85,7 @@ class Seat:
     failures: int = 0
     opening: asyncio.Task[None] | None = None
     problem: str = "opening"
+    fenced: bool = False
 
 
 Opener = Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]
@@ -163,6 +164,9 @@ class Roster:
             seat = self._seats.get(number)
             if seat is None:
                 seat = self._seats[number] = Seat(number)
+                self._begin(seat, 0.0)
+            elif seat.fenced:
+                seat.fenced = False
                 self._begin(seat, 0.0)
             elif seat.task is not None and seat.member != member:
                 # We dropped out of the group in between, and somebody else may have had the task.
@@ -320,9 +324,16 @@ class Roster:
         if outcome.end is End.FENCED:
             self._metrics.of(str(task.number)).fenced.inc()
             self._log.warning(
-                "task dropped: another worker has taken it over", task=task.number, reason=reason
+                "task dropped: another worker has taken it over, or this one stood still beyond its "
+                "transaction timeout; asking the group whose it is",
+                task=task.number,
+                reason=reason,
             )
-            self._reopen(seat, outcome.error, rejoin=True)
+            # Whose it is now the group must say: opening it unasked would fence the rightful owner in turn.
+            seat.task, seat.fenced, seat.since_s = None, True, time.monotonic()
+            seat.problem = "task dropped, waiting for the group's assignment"
+            if self.consumer is not None:
+                self._loop.create_task(self.consumer.rejoin())
         elif outcome.end is End.DAMAGED:
             self._metrics.of(str(task.number)).snapshot_failures.inc()
             self._log.warning("snapshot unusable, rebuilding from Kafka", task=task.number, reason=reason)
@@ -336,7 +347,7 @@ class Roster:
         await self._loop.run_in_executor(self._threads, self._wipe, seat.number)
         self._begin(seat, 0.0)
 
-    def _reopen(self, seat: Seat, error: BaseException | None, rejoin: bool = False) -> None:
+    def _reopen(self, seat: Seat, error: BaseException | None) -> None:
         if seat.task is not None:
             self._metrics.of(str(seat.number)).restarts.inc()
             if time.monotonic() - seat.since_s > HEALTHY_S:
@@ -344,8 +355,6 @@ class Roster:
             if seat.task.outcome is None:
                 self._ending.add(seat.task)
             seat.task = None
-        if rejoin and self.consumer is not None:
-            self._loop.create_task(self.consumer.rejoin())
         self._again(seat, error)
 
     def _again(self, seat: Seat, error: BaseException | None) -> None:
