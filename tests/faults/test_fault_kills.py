@@ -1,0 +1,161 @@
+"""Workers that end without warning: kill -9 at random points, with their disk kept, lost or shared."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import MakeTrial
+from tests.faults.trial import Trial, no_traceback
+from tests.faults.workload import workload
+from tests.worker_harness import WorkerProcess
+
+pytestmark = pytest.mark.kafka
+
+Moment = Callable[[Trial, WorkerProcess, random.Random], Callable[[], bool]]
+"""Prepares a condition; when it holds the worker is killed."""
+
+
+def some_time_after_start(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """Anywhere from the import of modules to the first epochs."""
+    at = time.monotonic() + rng.uniform(0.2, 6.0)
+    return lambda: time.monotonic() >= at
+
+
+def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """Anywhere in the flow of epochs."""
+    pause, since = rng.uniform(0.0, 1.0), [0.0]
+
+    def reached() -> bool:
+        if not since[0] and "task running" in worker.text():
+            since[0] = time.monotonic()
+        return since[0] > 0 and time.monotonic() - since[0] >= pause
+
+    return reached
+
+
+def while_recovering(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """Between taking the task over and being up to date."""
+    line = rng.choice(["worker starting", "task opening", "task running"])
+    return lambda: line in worker.text()
+
+
+def within_a_transaction(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """Results of an epoch are in the log, its commit is not: the instant that exactly once is about."""
+    topic = rng.choice([trial.sink, f"{trial.sink}.late", f"{trial.sink}.dead"])
+    return lambda: trial.open_records(topic) > 0
+
+
+def after_some_commits(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """When a random number of records has been committed."""
+    least = trial.taken() + rng.randrange(1, 200)
+    return lambda: trial.taken() >= least
+
+
+def while_writing_a_snapshot(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+    """As soon as the state folder's tables change."""
+
+    def tables() -> set[Path]:
+        return {path for path in trial.folder.glob("state/**/*.sst")}
+
+    before = tables()
+    return lambda: bool(tables() - before)
+
+
+MOMENTS: tuple[Moment, ...] = (
+    some_time_after_start,
+    some_time_after_running,
+    while_recovering,
+    within_a_transaction,
+    within_a_transaction,
+    after_some_commits,
+    while_writing_a_snapshot,
+)
+
+
+def kill_again_and_again(trial: Trial, kills: int, rng: random.Random) -> set[str]:
+    """Records flow while workers are killed one after the other; the ways they recovered."""
+    sources: set[str] = set()
+    for life in range(kills):
+        share = (life + 1) / (kills + 1)
+        worker = trial.start("--snapshot", "200ms", "--epoch", "20ms")
+        moment = rng.choice(MOMENTS)
+        print(f"life {life}: {moment.__name__}, {trial.sent} records sent, {trial.taken()} committed")
+        reached = moment(trial, worker, rng)
+        every = round(share * len(trial.workload.records))
+        trial.wait(
+            lambda reached=reached, every=every: reached() or (trial.sent >= every and trial.caught_up()),
+            moment.__name__,
+            worker,
+            flow=share,
+        )
+        worker.kill()
+        no_traceback(worker)
+        sources |= {source for source in ("fresh", "snapshot", "window") if f"source={source}" in worker.text()}
+    return sources
+
+
+def test_killed_at_five_random_points(make_trial: MakeTrial, fault_seed: int) -> None:
+    """kill -9 five times while records flow: the outputs are what the oracle says, each once."""
+    trial = make_trial(workload(fault_seed, 700, 2))
+    kill_again_and_again(trial, 5, random.Random(fault_seed))
+    trial.finish(trial.start())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", range(3))
+def test_killed_at_twenty_random_points(make_trial: MakeTrial, fault_seed: int, run: int) -> None:
+    """The same with twenty kills and more records; every way to recover is taken."""
+    seed = fault_seed + 1 + run
+    trial = make_trial(workload(seed, 5000, 3))
+    assert kill_again_and_again(trial, 20, random.Random(seed)) >= {"snapshot"}
+    trial.finish(trial.start())
+
+
+def test_state_folder_deleted_between_lives(make_trial: MakeTrial, fault_seed: int) -> None:
+    """Without its disk a worker reads the windows again from the input topics."""
+    trial = make_trial(workload(fault_seed, 700, 2))
+    trial.send(0.4)
+    first = trial.start("--session-timeout", "6s", "--snapshot", "200ms")
+    trial.wait_taken(round(0.3 * len(trial.workload.records)), first)
+    first.kill()
+    shutil.rmtree(trial.folder / "state")
+    second = trial.start("--session-timeout", "6s").wait_running()
+    assert "source=window" in second.text(), second.said("recovery")
+    assert second.metric("replayed_tuples_total") > 0
+    trial.finish(second)
+
+
+def test_state_folder_deleted_under_a_running_worker(make_trial: MakeTrial, fault_seed: int) -> None:
+    """Results never depend on the disk; the next life does without what is gone."""
+    trial = make_trial(workload(fault_seed, 700, 2))
+    trial.send(0.3)
+    first = trial.start("--session-timeout", "6s", "--snapshot", "200ms")
+    trial.wait(lambda: any(trial.folder.glob("state/**/*.sst")), "a snapshot", first)
+    shutil.rmtree(trial.folder / "state")
+    trial.send(0.6)
+    trial.wait_caught_up(first)
+    first.kill()
+    second = trial.start("--session-timeout", "6s")
+    trial.finish(second)
+
+
+def test_at_least_once_has_every_result(make_trial: MakeTrial, fault_seed: int) -> None:
+    """Killed twice, the cheaper guarantee repeats some results and letters, and loses and invents none."""
+    trial = make_trial(workload(fault_seed, 700, 2))
+    options = ("--guarantee", "at-least-once", "--commit", "300ms")
+    for share in (0.3, 0.6):
+        worker = trial.start(*options)
+        least = round((share - 0.2) * len(trial.workload.records))
+        trial.wait(lambda least=least: trial.taken() >= least, f"{least} are committed", worker, flow=share)
+        worker.kill()
+    worker = trial.start(*options)
+    trial.send()
+    trial.wait_caught_up(worker)
+    assert worker.stop() == 0
+    trial.check(at_least_once=True)
