@@ -266,7 +266,7 @@ class Engine:
         Raises:
             StateError: a block does not follow the one before it.
         """
-        if self._intake.cut or self._place:
+        if self.cut or self.pending_tuples or any(store.hi for store in self._sources.stores.values()):
             raise InvariantError("restore needs a fresh engine")
         parts: dict[str, list[Batch]] = {}
         following: dict[str, int] = {}
@@ -296,7 +296,10 @@ class Engine:
         return self._sources.horizon(stream, self.cut)
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
-        """Where to read a partition from, to see again every tuple with ts >= horizon."""
+        """Where to read a partition from, to see again every tuple with ts >= horizon.
+
+        As far as this engine has seen the partition: after `restore`, no horizon below the snapshot's cut.
+        """
         return self._intake.replay_point(stream, partition, horizon_ms)
 
     # --- Introspection ------------------------------------------------------------------------------

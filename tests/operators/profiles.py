@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _ALWAYS = {
     "deadline": None,
@@ -17,8 +17,10 @@ _ALWAYS = {
 }
 settings.register_profile("quick", max_examples=100, **_ALWAYS)
 settings.register_profile("thorough", max_examples=2000, **_ALWAYS)
-# A mutant must be caught by the same examples in every run, and failures of mutants are not worth keeping.
-settings.register_profile("mutation", max_examples=60, derandomize=True, database=None, **_ALWAYS)
+# A mutant must be caught by the same examples in every run; its failures are not worth shrinking or keeping.
+settings.register_profile(
+    "mutation", max_examples=60, derandomize=True, database=None, phases=[Phase.generate], **_ALWAYS
+)
 
 PROPERTY = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 """The settings of every property test of the engine."""

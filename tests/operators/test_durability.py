@@ -161,8 +161,12 @@ def test_foreign_blocks_are_refused() -> None:
 
 
 def test_only_a_fresh_engine_is_restored() -> None:
-    """Two states are never mixed."""
-    for engine in (running(), running(BY_ROWS)):
+    """Two states are never mixed, whether there is state, or something waits, or nothing was answered yet."""
+    waiting = Engine(PAIR)
+    push(waiting, "a", "1 k=1")
+    restored = Engine(PAIR)
+    restored.restore(0, running().checkpoint().blocks)
+    for engine in (running(), running(BY_ROWS), waiting, restored):
         with pytest.raises(InvariantError, match="restore needs a fresh engine"):
             engine.restore(30, [])
 

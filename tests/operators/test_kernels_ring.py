@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.kernels.order import order_ties
+from operators.kernels.order import SHORT_RUN, order_ties
 from operators.kernels.ring import (
     compact_ring,
     first_at_least,
@@ -137,3 +137,14 @@ def test_order_ties_reaches_the_last_run() -> None:
     same = np.array([7, 7, 7])
     assert order_ties(same, np.array([[3, 1, 2]])).tolist() == [1, 2, 0]
     assert order_ties(np.array([1, 7, 7]), np.array([[0, 2, 1]])).tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("length", [1, 2, SHORT_RUN - 1, SHORT_RUN, SHORT_RUN + 1, 500])
+def test_order_ties_of_any_length(length: int) -> None:
+    """Short runs are inserted, long ones sorted; neighbours of other ts stay where they are."""
+    random = np.random.default_rng(length)
+    ts = np.array([1] * 3 + [5] * length + [9] * 2)
+    rows = random.integers(0, 6, (3, len(ts)))
+    rows[2] = random.permutation(len(ts))  # no two results are the same
+    expected = sorted(range(len(ts)), key=lambda i: (ts[i], *rows[:, i]))
+    assert order_ties(ts, rows).tolist() == expected

@@ -1,0 +1,240 @@
+"""Small errors that the engine's tests must catch: each a text of the source and what it becomes.
+
+Every kernel function has at least one, and so has every file that decides what a result is. Left out because
+they change nothing that anyone could see:
+
+- `pos + 8 <= end` as `<` in `string_words`: the last eight bytes are then mixed in as the tail.
+- `slot + n <= capacity` as `<` in `ring_read`: the second half is then empty.
+- stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
+- `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
+- a state's `_heads` of half the size after growth: longer chains, the same pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which occurs exactly once in `file`, becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """One line to tell it by."""
+
+        def short(text: str) -> str:
+            folded = " ".join(text.split())
+            return folded if len(folded) <= 44 else folded[:41] + "..."
+
+        return f"{self.file.removeprefix('operators/')}: {short(self.old)} -> {short(self.new) or 'nothing'}"
+
+
+def _of(file: str, *changes: tuple[str, str]) -> list[Mutant]:
+    return [Mutant(f"operators/{file}", old, new) for old, new in changes]
+
+
+MUTANTS: list[Mutant] = [
+    *_of(
+        "kernels/hashing.py",
+        ("0xC4CEB9FE1A85EC53", "0xC4CEB9FE1A85EC52"),
+        ("_mix(acc[i] * np.uint64(0x9E3779B97F4A7C15) + words[i])", "_mix(acc[i] + words[i])"),
+        ("if v == np.floor(v) and", "if v != np.floor(v) and"),
+        ("np.uint64(end - pos) * np.uint64(0x9E3779B97F4A7C15)", "np.uint64(0)"),
+        ("for b in range(end - pos):", "for b in range(end - pos - 1):"),
+        ("out[i] = _mix(words[i])", "out[i] = _mix(words[i] >> np.uint64(1))"),
+    ),
+    *_of(
+        "kernels/index.py",
+        (
+            "            dist[slot] = np.int32(((slot - head) & mask) + 1)",
+            "            dist[slot] = np.int32((slot - head) & mask)",
+        ),
+        ("e = hi + i\n", "e = hi + i + 1\n"),
+        ("for e in range(lo, hi):", "for e in range(lo + 1, hi):"),
+        (
+            "0 if head == 0 else np.int32(((slot - head) & mask) + 1)",
+            "0 if head == 0 else np.int32(((slot - head) & mask) + 2)",
+        ),
+        ("(t < now or (t == now and not strict))", "(t <= now)"),
+        ("if t < now - life:", "if t <= now - life:"),
+        ("ring_expiry[slot] >= now", "ring_expiry[slot] > now"),
+        ("while e >= lo:", "while e > lo:"),
+        ("return count, i, int(e), compared", "return count, i, int(e) - 1, compared"),
+        ("stop = min(begin + PROBES_AHEAD, n)", "stop = min(begin + PROBES_AHEAD - 1, n)"),
+        ("step = np.int64(dist[e & mask])\n            else:", "step = np.int64(0)\n            else:"),
+    ),
+    *_of(
+        "kernels/ring.py",
+        ("ring[..., : n - first] = values[..., first:]", "ring[..., : n - first] = values[..., : n - first]"),
+        (
+            "np.concatenate([ring[..., slot:], ring[..., : slot + n - capacity]]",
+            "np.concatenate([ring[..., : slot + n - capacity], ring[..., slot:]]",
+        ),
+        ("ring_write(grown, lo, ring_read(ring, lo, hi))", "ring_write(grown, 0, ring_read(ring, lo, hi))"),
+        ("if ring[mid & mask] < bound:", "if ring[mid & mask] <= bound:"),
+        ("data[(at + b) & wrap]", "data[(at & wrap) + b]"),
+        ("expiry[e & mask] >= now", "expiry[e & mask] > now"),
+        ("ring[(lo + i) & mask]", "ring[(lo + i + 1) & mask]"),
+    ),
+    *_of(
+        "kernels/order.py",
+        ("range(rows.shape[0] - 1, -1, -1)", "range(rows.shape[0] - 1, 0, -1)"),
+        ("while stop < n and", "while stop < n - 1 and"),
+        ("bool(rows[k, a] > rows[k, b])", "bool(rows[k, a] >= rows[k, b] + 2)"),
+        ("while j >= start and", "while j > start and"),
+    ),
+    *_of(
+        "kernels/scan.py",
+        ("return not a <= b", "return not a < b"),
+        ("return a != b", "return a == b"),
+        ("(t == now and not strict)", "(t == now and strict)"),
+        ("if t < now - life:", "if t <= now - life:"),
+        ("ring_expiry[slot] >= now", "ring_expiry[slot] > now"),
+        ("e = hi - 1 if resume < 0", "e = hi - 2 if resume < 0"),
+        ("for k in range(float_ops.shape[0]):", "for k in range(1, float_ops.shape[0]):"),
+        ("return count, i, e, compared", "return count, i, e - 1, compared"),
+    ),
+    *_of(
+        "kernels/combine.py",
+        ("out_expiry[j] = min(expiry[i], other)", "out_expiry[j] = other"),
+        ("min(ring_ts[slot] + life, 2**62)", "ring_ts[slot] + life"),
+        ("(0, p) if probe_first else (q, 0)", "(0, p) if not probe_first else (q, 0)"),
+        ("ts_a[i] <= ts_b[j]", "ts_a[i] < ts_b[j]"),
+        ("rows[k, to] = rows_b[k, j]", "rows[k, to] = rows_b[0, j]"),
+    ),
+    *_of(
+        "state.py",
+        ("cut - self.life))", "cut - self.life + 1))"),
+        ("self.rows[0], self.lo, self.hi, first_row)", "self.rows[0], self.lo, self.hi, first_row + 1)"),
+        ("self.lo, self.hi) >= first_row", "self.lo, self.hi) > first_row"),
+        (
+            "self.hi = self.lo + int(np.count_nonzero(alive))\n        self._index()",
+            "self.hi = self.lo + int(np.count_nonzero(alive))",
+        ),
+        (
+            "if not alive.all():\n                self._compact(alive)",
+            "if not alive.all():\n                self._compact(~alive)",
+        ),
+        ("if need > self.capacity:", "if need > self.capacity + 1:"),
+        ("if self.hi - self.lo + n > self.capacity:", "if self.hi - self.lo + n > self.capacity + 1:"),
+        ("top = 64 - (PARTITION_GROUPS - 1).bit_length()", "top = 63 - (PARTITION_GROUPS - 1).bit_length()"),
+        (
+            "ring_write(self.expiry, self.hi, tuples.expiry)",
+            "ring_write(self.expiry, self.hi, tuples.ts + self.life)",
+        ),
+    ),
+    *_of(
+        "store.py",
+        (
+            "self.valid = np.ones(len(self.values), np.bool_)",
+            "self.valid = np.zeros(len(self.values), np.bool_)",
+        ),
+        ("column.offsets[:-1] - first + self.end", "column.offsets[:-1] + self.end"),
+        ("self._marks[0][1] < bound", "self._marks[0][1] <= bound"),
+        ("self.lo = max(self.lo, self.hi - keep_rows)", "self.lo = max(self.lo, self.hi - keep_rows + 1)"),
+        (" and self._marks[0][0] <= limit", ""),
+        ("need = self.end - used_from + last - first", "need = last - first"),
+    ),
+    *_of(
+        "sources.py",
+        ("tuples.rows[k] + self.rows_windows[alias]", "tuples.rows[k] + self.rows_windows[alias] + 1"),
+        ("> place)", ">= place)"),
+        (".hi - self.rows_windows[alias]", ".hi - self.rows_windows[alias] + 1"),
+        ("good &= rows >= store.lo", "pass"),
+        ("first = max(store.lo, store.hi - rows)", "first = max(store.lo, store.hi - rows + 1)"),
+        ("return ts + life", "return ts + life - 1"),
+        ("successors = rows + self.rows_windows[alias]", "successors = rows + self.rows_windows[alias] - 1"),
+        ("for s in self.query.sources) > 1", "for s in self.query.sources) > 2"),
+    ),
+    *_of(
+        "join.py",
+        ("for predicate in self.condition.residual:", "for predicate in self.condition.residual[1:]:"),
+        ("if valid is not None and not valid.all():", "if False:"),
+        ("probe.hashes, tuples.ts, strict=side == LEFT", "probe.hashes, tuples.ts, strict=side == RIGHT"),
+        ("probe.terms, tuples.ts, strict=side == LEFT", "probe.terms, tuples.ts, strict=side != 5"),
+        ("t.op if side == LEFT else MIRRORED[t.op]", "t.op"),
+        ("valid &= column.valid", "valid |= column.valid"),
+        ("result = result.take(alive)", "pass"),
+    ),
+    *_of(
+        "intake.py",
+        ('cut, side="left"', 'cut, side="right"'),
+        ("taken = ~late & (batch.ts >= floor)", "taken = ~late & (batch.ts > floor)"),
+        ("bisect_left(self.marks, horizon_ms,", "bisect_left(self.marks, horizon_ms + 1,"),
+        ("_Mark(first, before, self.clock.max_ts)", "_Mark(first, self.clock.max_ts, self.clock.max_ts)"),
+        ("_Mark(a.offset, a.clock_before, b.clock_after)", "_Mark(b.offset, b.clock_before, b.clock_after)"),
+        ("low = min(marks)", "low = max(marks)"),
+        ("if not p.clock.closed]", "]"),
+        ("behind_cut = taken & (batch.ts < cut)", "behind_cut = taken & (batch.ts <= cut)"),
+    ),
+    *_of(
+        "watermark.py",
+        ("ts[0] < self.max_ts - self.disorder_ms", "ts[0] <= self.max_ts - self.disorder_ms"),
+        ("np.maximum(seen[:-1], self.max_ts)", "seen[:-1]"),
+        ("max(self.max_ts - self.disorder_ms, 0)", "max(self.max_ts - self.disorder_ms + 1, 0)"),
+    ),
+    *_of(
+        "predicates.py",
+        ('op, addend = "<=", addend - 1', 'op, addend = "<=", addend - 2'),
+        ("Operand(rs[0], -fl * fr, addend)", "Operand(rs[0], fl * fr, addend)"),
+        ("Operand(predicate.right), _MIRROR[predicate.op]", "Operand(predicate.right), predicate.op"),
+        ("exact = exact and not moved", "pass"),
+        ("np.where(values > _MAX - addend, _MAX, values + addend)", "values + addend"),
+        ("values, addend = ~values, addend + 1", "values, addend = -values, addend"),
+        ("if p not in from_keys", "if False"),
+    ),
+    *_of(
+        "evaluate.py",
+        ("less = (whole < floored) | ((whole == floored) & fraction)", "less = whole < floored"),
+        ("return a if b is None else np.logical_and(a, b)", "return a"),
+        ("good = ((a ^ out) & (b ^ out)) >= 0", "good = ((a ^ out) | (b ^ out)) >= 0"),
+        ("np.logical_or(found, np.logical_not(unknown))", "np.logical_not(unknown)"),
+        ("literal if literal.isalnum() else", "literal if True else"),
+        ("wide = np.abs(near) >= 2.0**62", "wide = np.abs(near) >= 2.0**64"),
+    ),
+    *_of(
+        "keys.py",
+        ("if valid is None else valid & column.valid", "if valid is None else valid"),
+        ("len(types) == 1 and ", ""),
+    ),
+    *_of(
+        "engine.py",
+        ('np.searchsorted(batch.ts, at, side="left")', 'np.searchsorted(batch.ts, at, side="right")'),
+        ("if shared or not restored:", "if not restored:"),
+        ("first = max(self._exported[name], store.lo)", "first = store.lo"),
+        ("found = found.take(order_ties(found.ts, found.rows))", "pass"),
+        ("now = min((int(batch.ts[0])", "now = max((int(batch.ts[-1])"),
+        ("good & passed", "passed"),
+        ("if block.first_row != expected:", "if block.first_row > expected:"),
+        ("self._place += len(ts)", "pass"),
+        ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
+        ("if cut <= self.cut:", "if cut < 0:"),
+    ),
+    *_of(
+        "tree.py",
+        ("self.joins[:-1]", "self.joins"),
+        (
+            "join.process(left, right, now) if len(left) or len(right)",
+            "join.process(left, right, now) if len(left) and len(right)",
+        ),
+    ),
+    *_of(
+        "tuples.py",
+        ("self.aliases.index(alias) for alias in aliases", "aliases.index(alias) for alias in self.aliases"),
+    ),
+    *_of(
+        "plan.py",
+        ("if len(inputs) != 2:", "if len(inputs) > 2:"),
+        ("if alias in seen:", "if False:"),
+    ),
+    *_of(
+        "choose.py",
+        ("best[whole] = min(made", "best[whole] = max(made"),
+        ("(crossing or model.connected(left, right))", "True"),
+    ),
+]
