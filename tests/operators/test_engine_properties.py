@@ -72,9 +72,7 @@ def test_what_is_taken_is_answered(case: Case, data: st.DataObject) -> None:
     task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
     streams = {stream.name: stream for stream in case.query.streams()}
     waiting = {(name, p): list(part) for name, parts in case.rows.items() for p, part in enumerate(parts)}
-    taken: dict[str, list[list[dict[str, object]]]] = {
-        n: [[] for _ in parts] for n, parts in case.rows.items()
-    }
+    taken: Rows = {name: [[] for _ in parts] for name, parts in case.rows.items()}
     got: list[dict[str, object]] = []
     refused = 0
     while any(waiting.values()):
