@@ -81,7 +81,15 @@ def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, di
     assert services["kafka"]["healthcheck"]["test"]
     assert "healthcheck" not in services["worker"]  # the image's own
     for name in IMAGE_SERVICES:
-        assert services[name]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
+        assert services[name]["depends_on"]["kafka"] == {"condition": "service_healthy"}
+
+
+def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
+    """Two builds of one tag at once can meet: the image store refuses the second."""
+    assert services["worker"]["build"] == {"context": ".", "dockerfile": "ops/docker/Dockerfile"}
+    assert "build" not in services["demo-producer"]
+    assert services["demo-producer"]["image"] == services["worker"]["image"]
+    assert "worker" in services["demo-producer"]["depends_on"]  # so it is there first
 
 
 def test_no_service_keeps_replicas_from_starting(services: dict[str, dict[str, Any]]) -> None:
