@@ -99,9 +99,7 @@ class Commit:
             separators=(",", ":"),
         )
         if len(text) > MAX_COMMIT_BYTES:
-            raise StateError(
-                f"commit message of {len(text)} bytes, at most {MAX_COMMIT_BYTES} fit: {text[:200]}..."
-            )
+            raise StateError(f"commit message of {len(text)} bytes, at most {MAX_COMMIT_BYTES} fit: {text[:200]}...")
         return text
 
 

@@ -124,9 +124,7 @@ class InputLane:
         self._move(batch)
         return taken
 
-    def _refused(
-        self, engine: Engine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64
-    ) -> None:
+    def _refused(self, engine: Engine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64) -> None:
         """Remember what only the task's progress, not the log, made late."""
         idle = late & ~_late_by_clock(rows.ts, before, self.streams[ordinal].disorder_ms)
         floors = self._floors[ordinal]
@@ -159,9 +157,7 @@ class InputLane:
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
 
-    def commit_message(
-        self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int
-    ) -> Commit:
+    def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
         """What to commit with `position`; also drops floors that nothing will ask for."""
         points = self.points(engine, [engine.horizon(stream.name) for stream in self.streams])
         self._floors = [list(point.floors) for point in points]
@@ -192,7 +188,5 @@ def decoder_of(stream: Stream) -> JsonDecoder:
         UsageError: records of that format are files, not Kafka values.
     """
     if stream.format != "json":
-        raise UsageError(
-            f"stream {stream.name!r} has format {stream.format!r}; Kafka records are read as 'json'"
-        )
+        raise UsageError(f"stream {stream.name!r} has format {stream.format!r}; Kafka records are read as 'json'")
     return JsonDecoder(stream)

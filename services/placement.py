@@ -98,9 +98,7 @@ def check_partition_by(query: Query) -> None:
     kinds = {column.type for column in columns}
     if len(kinds) > 1:
         shown = ", ".join(f"{c.alias}.{c.name} {c.type}" for c in columns)
-        raise _error(
-            query, f"PARTITION BY columns must have one type, since keys are compared as bytes: {shown}"
-        )
+        raise _error(query, f"PARTITION BY columns must have one type, since keys are compared as bytes: {shown}")
 
 
 def _equated(query: Query) -> dict[Column, Column]:

@@ -169,9 +169,7 @@ class _Client:
         while todo:
             # A full queue marks the messages that found no place; they stay in order, being the last ones.
             try:
-                self._producer.produce_batch(
-                    self._topics.sink, todo, partition=partition, on_delivery=self._delivered
-                )
+                self._producer.produce_batch(self._topics.sink, todo, partition=partition, on_delivery=self._delivered)
             except BufferError:
                 pass
             except KafkaException as error:
@@ -299,15 +297,20 @@ class TransactionalSink(_Client):
 
     def _until_done(self, call: Callable[[], Any], what: str) -> None:
         """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns."""
+        told = False
         while True:
             try:
                 call()
+                if told:
+                    self._log.info("Kafka answers again", task=self._task)
                 return
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.retriable() and not cause.txn_requires_abort() and not self._give_up.is_set():
-                    continue
-                raise _sorted(error, what) from None
+                if not cause.retriable() or cause.txn_requires_abort() or self._give_up.is_set():
+                    raise _sorted(error, what) from None
+                if not told:
+                    told = True
+                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
 
 
 class IdempotentSink(_Client):

@@ -128,9 +128,7 @@ def plan_recovery(
         lane: LaneStart(min(p.offset for p in c.message.points), c.offset, c.message.points, c.message.points)
         for lane, c in committed.items()
     }
-    window = RecoveryPlan(
-        "window", newest.cut, 0, newest.epoch, newest.plan_version, lanes | fresh, _records(lanes)
-    )
+    window = RecoveryPlan("window", newest.cut, 0, newest.epoch, newest.plan_version, lanes | fresh, _records(lanes))
     from_disk = _from_snapshot(window, snapshot, committed, fresh, cluster, fingerprint, notes)
     best = window
     if (
@@ -257,6 +255,4 @@ def _lost(lane: Lane, offset: int, first: int, why: str, accepted: bool, notes: 
 
 
 def _shown(lanes: list[Lane]) -> str:
-    return ", ".join(f"{topic}[{number}]" for topic, number in lanes[:5]) + (
-        ", ..." if len(lanes) > 5 else ""
-    )
+    return ", ".join(f"{topic}[{number}]" for topic, number in lanes[:5]) + (", ..." if len(lanes) > 5 else "")

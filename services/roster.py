@@ -178,9 +178,7 @@ class Roster:
         """The log no longer holds an offset: opening the task again finds out what that means."""
         seat = self._seats.get(self._layout.set_of(tp.partition))
         if seat is not None and seat.task is not None:
-            self._log.warning(
-                "offset gone from the log", topic=tp.topic, partition=tp.partition, offset=offset
-            )
+            self._log.warning("offset gone from the log", topic=tp.topic, partition=tp.partition, offset=offset)
             seat.task.abandon()
             self._reopen(seat, BrokerError(f"offset {offset} of {tp.topic}[{tp.partition}] is gone"))
 
@@ -199,9 +197,7 @@ class Roster:
             seat.task.abandon()
             self._reopen(
                 seat,
-                BrokerError(
-                    f"{batch.topic}[{batch.partition}]: got offset {batch.start}, next is {reader.offset}"
-                ),
+                BrokerError(f"{batch.topic}[{batch.partition}]: got offset {batch.start}, next is {reader.offset}"),
             )
             return
         reader.offset = batch.next_offset
@@ -226,12 +222,7 @@ class Roster:
         silent_s = now - max(reader.last_s, reader.told_idle_s)
         timeout = self.idle_timeout_s(lane[0])
         if timeout is None:
-            if (
-                silent_s > HEALTHY_S
-                and not reader.told_silent
-                and task.pending_tuples
-                and lane in task.slowest
-            ):
+            if silent_s > HEALTHY_S and not reader.told_silent and task.pending_tuples and lane in task.slowest:
                 reader.told_silent = True
                 self._log.warning(
                     "a silent partition holds results back; declare idle_timeout for its stream to go on without it",

@@ -38,14 +38,10 @@ class KafkaClients:
     def __post_init__(self) -> None:
         self.servers()
         if self.protocol not in PROTOCOLS:
-            raise UsageError(
-                f"security protocol must be one of {', '.join(PROTOCOLS)}, got {self.protocol!r}"
-            )
+            raise UsageError(f"security protocol must be one of {', '.join(PROTOCOLS)}, got {self.protocol!r}")
         if self._sasl:
             if (self.mechanism or "PLAIN") not in MECHANISMS:
-                raise UsageError(
-                    f"SASL mechanism must be one of {', '.join(MECHANISMS)}, got {self.mechanism!r}"
-                )
+                raise UsageError(f"SASL mechanism must be one of {', '.join(MECHANISMS)}, got {self.mechanism!r}")
             if not self.username or self.password is None:
                 raise UsageError(f"security protocol {self.protocol} needs a SASL user name and password")
         if self._tls:

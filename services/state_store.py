@@ -14,6 +14,7 @@ When a write fails (disk full) the table is closed and stays as it was; the task
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import struct
@@ -100,13 +101,9 @@ class StateStore:
         try:
             found = json.loads(bytes(raw))
             if found["v"] != FORMAT:
-                raise StateError(
-                    f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}"
-                )
+                raise StateError(f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}")
             if found["streams"] != self._streams:
-                raise StateError(
-                    f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}"
-                )
+                raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
             points = {
                 (topic, int(number)): tuple(
                     StreamPoint(offset, max_ts, tuple(Floor(*floor) for floor in floors))
@@ -207,10 +204,11 @@ class StateStore:
         self._open()
 
     def close(self) -> None:
-        """Close the table. May be called twice."""
+        """Close the table. May be called twice; what a full disk refuses to flush is in no manifest."""
         table, self._table = self._table, None
         if table is not None:
-            table.close()
+            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
+                table.close()
 
 
 def held_rows(store: StateStore) -> Mapping[str, int]:

@@ -130,8 +130,7 @@ class Task:
                 partitions.setdefault(stream.name, []).append(partition)
         self._engine = Engine(spec.query, plan=spec.plan, partitions=partitions)
         self._lanes = {
-            key: InputLane(key, spec.streams[key[0]], start, recovery.floor)
-            for key, start in recovery.lanes.items()
+            key: InputLane(key, spec.streams[key[0]], start, recovery.floor) for key, start in recovery.lanes.items()
         }
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
@@ -141,9 +140,7 @@ class Task:
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
         self._renewed = float("-inf")
         self._last_statistics = 0.0
-        self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = queue.SimpleQueue()
         self._inbox_bytes = 0
         self._lock = threading.Lock()
         self._stop = False
@@ -432,9 +429,7 @@ class Task:
             return  # the disk must not be ahead of Kafka, and need not be written twice
         self._snapshot_epoch = self._epoch_number
         cut = self._engine.cut
-        points = {
-            key: lane.points(self._engine, [cut] * len(lane.streams)) for key, lane in self._lanes.items()
-        }
+        points = {key: lane.points(self._engine, [cut] * len(lane.streams)) for key, lane in self._lanes.items()}
         snapshot = Snapshot(self.spec.cluster, self.spec.fingerprint, self._epoch_number, cut, points)
         self._snapshots.write(snapshot, self._engine.checkpoint())
 

@@ -172,9 +172,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             records = unpack(part)
             fetched._update_position()
             end, seek = part.next_fetch_offset, self._seeks.get(tp, 0)
-            drained[tp] = [
-                RecordBatch(at.topic, at.partition, start, end, seek, records, rough_size(records))
-            ]
+            drained[tp] = [RecordBatch(at.topic, at.partition, start, end, seek, records, rough_size(records))]
         return drained
 
     def _look_at(self, tp: TP, fetched: Any) -> None:
@@ -222,9 +220,7 @@ class Consumer(driver.Consumer):
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def _getmany(
-        self, active_partitions: set[TP] | None, timeout: float
-    ) -> dict[TP, list[RecordBatch]]:
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, list[RecordBatch]]:
         wanted = self._flow.wanted(active_partitions or set())
         if not wanted:
             await self._flow.changed(POLL_SECONDS)
@@ -292,30 +288,19 @@ class Consumer(driver.Consumer):
         paused or unreachable.
         """
         consumer = self._thread._consumer
-        assignment = (
-            consumer
-            and consumer._subscription.subscription
-            and consumer._subscription.subscription.assignment
-        )
+        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment
         at = driver.ensure_aiokafka_TP(tp)
         if not assignment or at not in assignment.tps:
             return None
         state = assignment.state_value(at)
-        if (
-            state is None
-            or not state.has_valid_position
-            or state.highwater is None
-            or state.timestamp is None
-        ):
+        if state is None or not state.has_valid_position or state.highwater is None or state.timestamp is None:
             return None
         return int(state.timestamp) if state.position >= state.highwater else None
 
     def member_id(self) -> str:
         """This process's member id in the group; empty before it has joined."""
         consumer = self._thread._consumer
-        return (
-            "" if consumer is None or consumer._coordinator is None else str(consumer._coordinator.member_id)
-        )
+        return "" if consumer is None or consumer._coordinator is None else str(consumer._coordinator.member_id)
 
     async def rejoin(self) -> None:
         """Ask for a new assignment: after a task was fenced, the group says whose partitions they are."""

@@ -69,9 +69,7 @@ class Worker:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
         if query.sink is None:
-            raise UsageError(
-                "a worker needs to know where results go: begin the query with INSERT INTO 'topic'"
-            )
+            raise UsageError("a worker needs to know where results go: begin the query with INSERT INTO 'topic'")
         check_output_names(query)
         check_partition_by(query)
         for stream in query.streams():
@@ -124,9 +122,7 @@ class Worker:
             streams=streams_by_topic(self._query.streams()),
             fingerprint=fingerprint(self._query),
             cluster=self._admin.cluster_id(),
-            topics=self._admin.outputs(
-                self._query.name, self._query.sink, layout.tasks, settings.replication
-            ),
+            topics=self._admin.outputs(self._query.name, self._query.sink, layout.tasks, settings.replication),
             settings=settings,
         )
         app = self._app(scratch)
@@ -290,16 +286,10 @@ class Worker:
                 )
                 for note in recovery.notes:
                     log.warning(note)
-                log.info(
-                    "task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records
-                )
+                log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
                 metrics = self._metrics.of(str(number))
-                snapshots = SnapshotWriter(
-                    store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics
-                )
-                return Task(
-                    spec, number, recovery, sink, store, snapshots, log, metrics, give_up, changed, ended
-                )
+                snapshots = SnapshotWriter(store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics)
+                return Task(spec, number, recovery, sink, store, snapshots, log, metrics, give_up, changed, ended)
             except BaseException:
                 sink.close()
                 if store is not None:

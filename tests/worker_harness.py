@@ -39,9 +39,7 @@ FAR = 7_200_000
 """How far beyond the last row the closing tuples lie, in ms: more than any window and disorder of a test."""
 
 
-def wait_for(
-    condition: Callable[[], Any], what: Callable[[], str] | str, deadline_s: float = DEADLINE_S
-) -> Any:
+def wait_for(condition: Callable[[], Any], what: Callable[[], str] | str, deadline_s: float = DEADLINE_S) -> Any:
     """The first true value of `condition`; fails when there is none in time."""
     deadline = time.monotonic() + deadline_s
     while True:
@@ -49,9 +47,7 @@ def wait_for(
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"waited {deadline_s:g} s in vain: {what if isinstance(what, str) else what()}"
-            )
+            raise AssertionError(f"waited {deadline_s:g} s in vain: {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
 
 
@@ -66,9 +62,7 @@ class Case:
     rows: dict[str, list[list[Row]]] = field(default_factory=dict)
 
     @staticmethod
-    def make(
-        topics: Topics, folder: Path, text: str, *, partitions: int = 1, stem: str = "q", **settings: str
-    ) -> Case:
+    def make(topics: Topics, folder: Path, text: str, *, partitions: int = 1, stem: str = "q", **settings: str) -> Case:
         """Create topics for every `{name}` of `text` that a stream reads, and a sink name for `{sink}`."""
         names = {
             name: topics(f"{stem}-{name}", partitions, **settings)
@@ -109,9 +103,7 @@ class Feed:
 
     def __init__(self, case: Case, **conf: Any) -> None:
         self.case = case
-        self.producer = Producer(
-            {"bootstrap.servers": case.bootstrap, "linger.ms": 2, "log_level": 0, **conf}
-        )
+        self.producer = Producer({"bootstrap.servers": case.bootstrap, "linger.ms": 2, "log_level": 0, **conf})
 
     def send(self, stream: str, rows: Iterable[Row], partition: int = 0) -> None:
         """Append rows to one partition."""
@@ -140,12 +132,7 @@ class Feed:
     def finish(self, template: Mapping[str, Row]) -> None:
         """Close every partition: one row per stream from `template`, its time set far beyond all others."""
         last = max(
-            (
-                row[_time(self.case, stream)]
-                for stream, parts in self.case.rows.items()
-                for p in parts
-                for row in p
-            ),
+            (row[_time(self.case, stream)] for stream, parts in self.case.rows.items() for p in parts for row in p),
             default=0,
         )
         for ordinal, stream in enumerate(self.case.rows):
@@ -233,7 +220,13 @@ class WorkerProcess:
     """`weir worker` in a process of its own."""
 
     def __init__(
-        self, case: Case, state: Path | str, *options: str, log: Path, env: Mapping[str, str] | None = None
+        self,
+        case: Case,
+        state: Path | str,
+        *options: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.port = free_port()
         self.log = log
@@ -257,7 +250,11 @@ class WorkerProcess:
         ]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**os.environ, **(env or {})}, start_new_session=True
+                [*prefix, *command],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
             )
 
     def health(self) -> dict[str, Any]:
@@ -286,9 +283,7 @@ class WorkerProcess:
 
     def wait_running(self, tasks: Sequence[int] = (0,)) -> WorkerProcess:
         """Wait until it runs exactly the given tasks."""
-        wait_for(
-            lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}")
-        )
+        wait_for(lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}"))
         return self
 
     def _alive(self) -> bool:
@@ -360,6 +355,4 @@ def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
         )
     for partition in {record.partition for record in reader.records}:
         times = [orjson.loads(r.value or b"")["_ts"] for r in reader.records if r.partition == partition]
-        assert times == sorted(times), (
-            f"results of partition {partition} are not in the order of their timestamps"
-        )
+        assert times == sorted(times), f"results of partition {partition} are not in the order of their timestamps"

@@ -62,9 +62,7 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
         raise StateError(f"block at {place} has {len(raw)} bytes, at least {_HEAD.size} make a block")
     magic, version, checksum = _HEAD.unpack_from(raw)
     if magic != _MAGIC or version != _FORMAT:
-        raise StateError(
-            f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}"
-        )
+        raise StateError(f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}")
     payload = memoryview(raw)[_HEAD.size :]
     found = zlib.crc32(payload)
     if found != checksum:

@@ -41,9 +41,7 @@ TUNING = "Tuning"
 def worker(
     query: Annotated[
         Path,
-        typer.Argument(
-            envvar="WEIR_QUERY_FILE", metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO."
-        ),
+        typer.Argument(envvar="WEIR_QUERY_FILE", metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO."),
     ],
     bootstrap: Annotated[
         str,
@@ -99,9 +97,7 @@ def worker(
     ] = Guarantee.EXACTLY_ONCE,
     start: Annotated[
         Start,
-        typer.Option(
-            "--from", envvar="WEIR_FROM", help="Where to begin when the group has no committed offsets."
-        ),
+        typer.Option("--from", envvar="WEIR_FROM", help="Where to begin when the group has no committed offsets."),
     ] = Start.EARLIEST,
     plan: Annotated[
         str | None,
@@ -129,9 +125,7 @@ def worker(
     ] = "1s",
     snapshot: Annotated[
         str,
-        typer.Option(
-            envvar="WEIR_SNAPSHOT", metavar="DURATION", help="How often state is written to --state-dir."
-        ),
+        typer.Option(envvar="WEIR_SNAPSHOT", metavar="DURATION", help="How often state is written to --state-dir."),
     ] = "10s",
     idle_timeout: Annotated[
         str,
@@ -226,9 +220,7 @@ def worker(
     ] = None,
     sasl_username: Annotated[
         str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SASL_USERNAME", rich_help_panel=KAFKA, help="SASL user. Default: none."
-        ),
+        typer.Option(envvar="WEIR_KAFKA_SASL_USERNAME", rich_help_panel=KAFKA, help="SASL user. Default: none."),
     ] = None,
     sasl_password: Annotated[
         str | None,

@@ -158,9 +158,7 @@ def test_workers_share_partitions(topics: Topics, tmp_path: Path, workers: Worke
     send(feed, rng, 0, 200)
     first = workers.start(case, "--session-timeout", "6s").wait_running([0, 1, 2, 3])
     second = workers.start(case, "--session-timeout", "6s")
-    wait_for(
-        lambda: len(second.running_tasks()) == 2 and len(first.running_tasks()) == 2, second.said("half")
-    )
+    wait_for(lambda: len(second.running_tasks()) == 2 and len(first.running_tasks()) == 2, second.said("half"))
     assert first.running_tasks() | second.running_tasks() == {0, 1, 2, 3}
     send(feed, rng, 200, 200)
     assert first.stop() == 0
