@@ -5,6 +5,8 @@ they change nothing that anyone could see:
 
 - `pos + 8 <= end` as `<` in `string_words`: the last eight bytes are then mixed in as the tail.
 - `slot + n <= capacity` as `<` in `ring_read`: the second half is then empty.
+- `min(ring_ts[slot] + life, 2**62)` without the limit in `combine_pairs`: the probing tuple's expiry has it.
+- `strict=side == LEFT` as RIGHT in `BinaryJoin._find`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
 - a state's `_heads` of half the size after growth: longer chains, the same pairs.
@@ -102,7 +104,6 @@ MUTANTS: list[Mutant] = [
     *_of(
         "kernels/combine.py",
         ("out_expiry[j] = min(expiry[i], other)", "out_expiry[j] = other"),
-        ("min(ring_ts[slot] + life, 2**62)", "ring_ts[slot] + life"),
         ("(0, p) if probe_first else (q, 0)", "(0, p) if not probe_first else (q, 0)"),
         ("ts_a[i] <= ts_b[j]", "ts_a[i] < ts_b[j]"),
         ("rows[k, to] = rows_b[k, j]", "rows[k, to] = rows_b[0, j]"),
@@ -155,8 +156,8 @@ MUTANTS: list[Mutant] = [
         "join.py",
         ("for predicate in self.condition.residual:", "for predicate in self.condition.residual[1:]:"),
         ("if valid is not None and not valid.all():", "if False:"),
-        ("probe.hashes, tuples.ts, strict=side == LEFT", "probe.hashes, tuples.ts, strict=side == RIGHT"),
-        ("probe.terms, tuples.ts, strict=side == LEFT", "probe.terms, tuples.ts, strict=side != 5"),
+        ("probe.hashes, tuples.ts, strict=side == LEFT", "probe.hashes, tuples.ts, strict=True"),
+        ("probe.terms, tuples.ts, strict=side == LEFT", "probe.terms, tuples.ts, strict=False"),
         ("t.op if side == LEFT else MIRRORED[t.op]", "t.op"),
         ("valid &= column.valid", "valid |= column.valid"),
         ("result = result.take(alive)", "pass"),

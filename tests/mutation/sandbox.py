@@ -157,9 +157,7 @@ class Sandbox:
         seconds = time.monotonic() - began
         if done.returncode == 0:
             return Verdict(False, seconds, "")
-        failed = re.search(r"^(?:FAILED|ERROR) (?:tests/operators/)?(\S+)", done.stdout, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (?:tests/operators/)?(.+?)(?: - |$)", done.stdout, re.MULTILINE)
         if failed is None and done.returncode >= 0:
-            raise RuntimeError(
-                f"no test failed, but pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-            )
+            raise RuntimeError(f"no test failed, but pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return Verdict(True, seconds, failed[1] if failed else f"signal {-done.returncode}")

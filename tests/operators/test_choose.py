@@ -21,8 +21,7 @@ from operators.plan import Join, parse_plan, postorder
 from tests.operators.tiny import chain, numbers, query
 
 PAIRED = query(
-    "SELECT A.k FROM a A [RANGE 10000 ms], b B [RANGE 10000 ms], c C [RANGE 10000 ms] "
-    "WHERE A.k = B.k AND B.v = C.v"
+    "SELECT A.k FROM a A [RANGE 10000 ms], b B [RANGE 10000 ms], c C [RANGE 10000 ms] WHERE A.k = B.k AND B.v = C.v"
 )
 
 
@@ -147,9 +146,7 @@ def test_estimates() -> None:
 def test_declared_statistics() -> None:
     """`rate` and `distinct` of a declaration hold for every alias of the stream."""
     assert declared_statistics(PAIRED) == Statistics()
-    twice = query(
-        "SELECT A.k FROM a A [ROWS 1], a B [ROWS 1] WHERE A.k = B.k", options=", rate = 50, distinct = 'k:7'"
-    )
+    twice = query("SELECT A.k FROM a A [ROWS 1], a B [ROWS 1] WHERE A.k = B.k", options=", rate = 50, distinct = 'k:7'")
     known = declared_statistics(twice)
     assert known.rates == {"A": 50.0, "B": 50.0}
     assert known.distinct == {("A", "k"): 7.0, ("B", "k"): 7.0}

@@ -23,9 +23,7 @@ def feed(one: Query, count: int, *, keys: int, epochs: int = 20) -> tuple[Engine
     random = np.random.default_rng(7)
     engine = Engine(one)
     names = [stream.name for stream in one.streams()]
-    columns = {
-        name: {"k": random.integers(0, keys, count), "v": random.integers(0, keys, count)} for name in names
-    }
+    columns = {name: {"k": random.integers(0, keys, count), "v": random.integers(0, keys, count)} for name in names}
     for begin, stop in zip(
         range(0, count, count // epochs), range(count // epochs, count + 1, count // epochs), strict=True
     ):
@@ -99,9 +97,7 @@ def test_chains_of_joins_stay_linear() -> None:
         pair("ROWS 100|ROWS 100"),
         pair("ROWS 100|RANGE 100 ms"),
         query("SELECT A.v, B.v FROM a A [RANGE 100 ms], a B [ROWS 50] WHERE A.k = B.k"),
-        query(
-            "SELECT A.v FROM a A [ROWS 50], b B [RANGE 100 ms], c C [ROWS 9] WHERE A.k = B.k AND B.v = C.v"
-        ),
+        query("SELECT A.v FROM a A [ROWS 50], b B [RANGE 100 ms], c C [ROWS 9] WHERE A.k = B.k AND B.v = C.v"),
         query("SELECT A.v FROM a A [UNBOUNDED] WHERE A.k = 1"),
         query("SELECT A.v FROM a A [ROWS 1000000]"),
     ],

@@ -17,9 +17,7 @@ from tests.operators.tiny import chain, inputs, numbers, query, rows, run
 
 def pairs(got: list[dict[str, object]]) -> list[str]:
     """Results as `value,value@ts`."""
-    return [
-        ",".join(str(value) for name, value in row.items() if name != "_ts") + f"@{row['_ts']}" for row in got
-    ]
+    return [",".join(str(value) for name, value in row.items() if name != "_ts") + f"@{row['_ts']}" for row in got]
 
 
 # --- Windows -----------------------------------------------------------------------------------------
@@ -48,6 +46,14 @@ def test_intermediate_results_die_with_their_oldest_part() -> None:
     ranges = query("SELECT A.v, B.v, C.v FROM a A [RANGE 3 ms], b B [RANGE 9 ms], c C [RANGE 9 ms]")
     given = inputs(a="1 v=1", b="3 v=2", c="4 v=3 | 5 v=4")
     for plan in ("((A B) C)", "(A (B C))", "((A C) B)", "(C (B A))"):
+        assert pairs(run(ranges, given, plan=plan)[0]) == ["1,2,3@4"]
+
+
+def test_intermediate_results_die_with_their_newest_part() -> None:
+    """If its window is the shortest: (A B) lives to 4 through B, to the instant."""
+    ranges = query("SELECT A.v, B.v, C.v FROM a A [RANGE 99 ms], b B [RANGE 1 ms], c C [RANGE 99 ms]")
+    given = inputs(a="1 v=1", b="3 v=2", c="4 v=3 | 5 v=4")
+    for plan in ("((A B) C)", "((B A) C)", "(A (B C))", "(B (C A))"):
         assert pairs(run(ranges, given, plan=plan)[0]) == ["1,2,3@4"]
 
 
@@ -133,9 +139,7 @@ def test_strings_by_content() -> None:
 
 def test_composite_keys_keep_their_order() -> None:
     """(1, 2) is not (2, 1)."""
-    got, _ = run(
-        query(ON + "A.k = B.k AND A.v = B.v"), inputs(a="1 k=1 v=2 | 1 k=2 v=2", b="1 k=2 v=1 | 1 k=1 v=2")
-    )
+    got, _ = run(query(ON + "A.k = B.k AND A.v = B.v"), inputs(a="1 k=1 v=2 | 1 k=2 v=2", b="1 k=2 v=1 | 1 k=1 v=2"))
     assert pairs(got) == ["2,2@1"]
 
 
@@ -307,8 +311,7 @@ def test_a_long_epoch_is_sliced_where_any_stream_is_dense() -> None:
     """Regression: slices were cut by the largest stream alone. With A early and B, C late all of B and C was
     one slice: states held everything at once, and the nested loop walked it for every tuple."""
     three = query(
-        "SELECT A.v FROM a A [RANGE 20 ms], b B [RANGE 20 ms], c C [RANGE 20 ms] "
-        "WHERE A.k = B.k AND B.v < C.v"
+        "SELECT A.v FROM a A [RANGE 20 ms], b B [RANGE 20 ms], c C [RANGE 20 ms] WHERE A.k = B.k AND B.v < C.v"
     )
     n = 20_000
     random = np.random.default_rng(1)

@@ -48,9 +48,7 @@ def task(disorder_ms: int = 0, **partitions: int) -> Intake:
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_late_is_judged_by_what_came_before(
-    disorder_ms: int, arrivals: list[int], late: list[int], size: int
-) -> None:
+def test_late_is_judged_by_what_came_before(disorder_ms: int, arrivals: list[int], late: list[int], size: int) -> None:
     """ts < largest before it - disorder, however the arrivals are cut into pushes."""
     clock = PartitionClock(disorder_ms)
     got: list[int] = []

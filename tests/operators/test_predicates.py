@@ -134,8 +134,7 @@ def test_moved_forms_accept_whatever_the_original_accepts(op: str, shape: str, c
     assert condition.residual == (predicate,), "the original decides in the end"
     pairs = list(product(EDGES, EDGES))
     columns = {
-        alias: Column(Type.BIGINT, np.array([pair[i] for pair in pairs], np.int64))
-        for i, alias in enumerate("AB")
+        alias: Column(Type.BIGINT, np.array([pair[i] for pair in pairs], np.int64)) for i, alias in enumerate("AB")
     }
 
     def resolve(column: ColumnRef) -> Column:

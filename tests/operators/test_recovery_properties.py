@@ -71,9 +71,7 @@ def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int) 
             checkpoint = life.engine.checkpoint()
             cut = checkpoint.cut
             blocks = [
-                b
-                for b in (*blocks, *checkpoint.blocks)
-                if b.first_row + len(b.batch) > checkpoint.live_from[b.stream]
+                b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > checkpoint.live_from[b.stream]
             ]
             points = {key: life.engine.replay_point(*key, cut) for key in life.at}
     born = Life(case)

@@ -351,8 +351,7 @@ def test_probes_equal_a_list(kept_expiry: bool, life: int, steps: list, data: st
         )
         side.insert(some, words([key for _, key in items]), now=begin)
         model.entries += [
-            (t, key, 0, row + i, end)
-            for i, (t, (_, key), end) in enumerate(zip(ts, items, expiry, strict=True))
+            (t, key, 0, row + i, end) for i, (t, (_, key), end) in enumerate(zip(ts, items, expiry, strict=True))
         ]
         row += len(ts)
         for strict in (False, True):
@@ -417,9 +416,7 @@ def test_scans_equal_a_list(op: str, kind: str, strict: bool, room: int) -> None
     def codes(on: bool) -> I64:
         return np.array([OPS[op]] if on else [], np.int64)
 
-    terms = ProbeTerms(
-        codes(ints), probe[np.newaxis][: int(ints)], codes(floats), probe[np.newaxis][: int(floats)] / 2
-    )
+    terms = ProbeTerms(codes(ints), probe[np.newaxis][: int(ints)], codes(floats), probe[np.newaxis][: int(floats)] / 2)
     got, compared = scanned(side, terms, probe_ts, strict=strict, room=room)
     alive = [
         (i, e)
@@ -436,9 +433,7 @@ def test_scans_heed_kept_expiry() -> None:
     side = SideState(("A", "B"), 10, hashed=False)
     tuples = Tuples(("A", "B"), np.arange(6).reshape(2, 3), np.array([1, 2, 3]), np.array([11, 5, 9]))
     side.insert(tuples, None)
-    none = ProbeTerms(
-        np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0, np.int64), np.zeros((0, 3))
-    )
+    none = ProbeTerms(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0, np.int64), np.zeros((0, 3)))
     got, _ = scanned(side, none, [5, 6, 10], strict=False, room=2)
     assert got == [(0, 2), (0, 1), (0, 0), (1, 2), (1, 0), (2, 0)]
 

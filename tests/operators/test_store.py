@@ -33,9 +33,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batch(rows: list[Row], ts: list[int]) -> Batch:
-    columns = {
-        name: Column.from_values([row[i] for row in rows], type) for i, (name, type) in enumerate(FIELDS[:-1])
-    }
+    columns = {name: Column.from_values([row[i] for row in rows], type) for i, (name, type) in enumerate(FIELDS[:-1])}
     return Batch(np.array(ts, np.int64), columns)
 
 
@@ -213,6 +211,4 @@ def test_any_epochs_are_read_back(epochs: list[tuple[list[Row], int, int | None]
         if life is not None:
             of.purge(life, now + 1, None)
         got = read(of, of.lo, of.hi)
-        assert [(type(v), v) for row in got for v in row] == [
-            (type(v), v) for row in written[of.lo :] for v in row
-        ]
+        assert [(type(v), v) for row in got for v in row] == [(type(v), v) for row in written[of.lo :] for v in row]

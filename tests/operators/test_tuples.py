@@ -18,9 +18,7 @@ def pairs(*items: tuple[int, int, int]) -> Tuples:
 def listed(tuples: Tuples) -> list[tuple[int, ...]]:
     return [
         (*row, ts, expiry)
-        for *row, ts, expiry in zip(
-            *tuples.rows.tolist(), tuples.ts.tolist(), tuples.expiry.tolist(), strict=True
-        )
+        for *row, ts, expiry in zip(*tuples.rows.tolist(), tuples.ts.tolist(), tuples.expiry.tolist(), strict=True)
     ]
 
 

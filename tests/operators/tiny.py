@@ -33,8 +33,7 @@ _READ: dict[str, Any] = {
 def query(select: str, *, disorder_ms: int = 0, streams: str = "abcd", options: str = "") -> Query:
     """The query of a SELECT over the streams named by single letters; `ms` is short for MILLISECONDS."""
     declared = "".join(
-        f"CREATE STREAM {name} ({COLUMNS}) "
-        f"WITH (timestamp = 'ts', disorder = '{disorder_ms} MILLISECONDS'{options});\n"
+        f"CREATE STREAM {name} ({COLUMNS}) WITH (timestamp = 'ts', disorder = '{disorder_ms} MILLISECONDS'{options});\n"
         for name in streams
     )
     return parse_program(declared + select.replace(" ms]", " MILLISECONDS]")).queries[0]
