@@ -42,8 +42,7 @@ SEED: Final = 1
 
 _FIELDS: Final = "ts TIMESTAMP, k BIGINT, v BIGINT, d DOUBLE, s STRING, b BOOLEAN"
 _STREAMS: Final = "".join(
-    f"CREATE STREAM {name} ({_FIELDS}) "
-    f"WITH (topic = '{name}', timestamp = 'ts', disorder = '20 MILLISECONDS');\n"
+    f"CREATE STREAM {name} ({_FIELDS}) WITH (topic = '{name}', timestamp = 'ts', disorder = '20 MILLISECONDS');\n"
     for name in "ABC"
 )
 _ALL: Final = "SELECT * FROM A, B, C"
@@ -63,8 +62,7 @@ _QUERIES: Final = (
     f"{_ALL} WINDOW RANGE 5 MILLISECONDS WHERE A.d < B.d AND B.d >= C.d",
     f"{_ALL} WINDOW RANGE 5 MILLISECONDS WHERE A.d < B.d AND A.v > B.v AND B.s <> C.s",
     # Other windows, selections, one stream under two names.
-    "SELECT * FROM A [ROWS 9], B [RANGE 30 MILLISECONDS], C [UNBOUNDED] "
-    "WHERE A.k = B.k AND B.v = C.v AND C.k = 1",
+    "SELECT * FROM A [ROWS 9], B [RANGE 30 MILLISECONDS], C [UNBOUNDED] WHERE A.k = B.k AND B.v = C.v AND C.k = 1",
     "SELECT * FROM A [ROWS 3], B [ROWS 4], C [ROWS 5] WHERE A.v < B.v AND B.d < C.d",
     "SELECT X.s AS x, Y.s AS y, Z.v AS z FROM A X, A Y, B Z WINDOW RANGE 40 MILLISECONDS "
     "WHERE X.k = Y.k AND Y.s = Z.s AND X.v > 2 AND Y.s LIKE 't%'",
@@ -146,9 +144,7 @@ def _steps() -> Iterator[str]:
     rows = {stream.name: _rows(stream, seed) for seed, stream in enumerate(program.streams, SEED)}
     fresh = {stream.name: _through_codecs(stream, rows[stream.name]) for stream in program.streams}
     yield "snapshots"
-    borrowed = {
-        name: decode_block(encode_block(name, 0, batch), "warm-up").batch for name, batch in fresh.items()
-    }
+    borrowed = {name: decode_block(encode_block(name, 0, batch), "warm-up").batch for name, batch in fresh.items()}
     for number, text in enumerate(_QUERIES, 1):
         yield f"query {number} of {len(_QUERIES)}"
         program = parse_program(_STREAMS + text)

@@ -62,7 +62,5 @@ def run_command(arguments: Sequence[str], environment: Mapping[str, str] | None 
         out.seek(0)
         err.seek(0)
         if process.returncode != 0:
-            raise WeirError(
-                f"{' '.join(arguments)} ended with {process.returncode}:\n{err.read().decode().strip()}"
-            )
+            raise WeirError(f"{' '.join(arguments)} ended with {process.returncode}:\n{err.read().decode().strip()}")
         return Finished(out.read().decode(), seconds, usage.ru_utime + usage.ru_stime, peak)

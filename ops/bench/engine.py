@@ -190,9 +190,7 @@ def _memory(report: Report, settings: EngineSettings, progress: Progress) -> Non
         "bytes per live source tuple",
         [(p.peak_bytes - p.empty_bytes) / live for p in prints],
     )
-    report.add(
-        "the engine's own count", "bytes per live source tuple", [p.state_bytes / live for p in prints]
-    )
+    report.add("the engine's own count", "bytes per live source tuple", [p.state_bytes / live for p in prints])
     report.add(
         f"growth over {seconds / 60:g} minutes of event time",
         "% from the second to the last quarter",

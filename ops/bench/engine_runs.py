@@ -6,6 +6,7 @@ import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from operators.choose import sample_statistics
 from operators.engine import Engine
 from operators.statistics import EngineStatistics
 from ops.bench.measure import clocked, forget_peak, peak_bytes, resident_bytes
@@ -44,6 +45,12 @@ class Outcome:
         return self.tuples / self.seconds
 
 
+def _engine(workload: Workload, seed: int) -> Engine:
+    """An engine with the plan that `weir run` would choose: from a sample of the events."""
+    query = workload.query()
+    return Engine(query, statistics=sample_statistics(query, workload.second(0, seed)))
+
+
 def feed(engine: Engine, events: Mapping[str, Batch], start: int, stop: int, step: int) -> int:
     """Push rows start .. stop of every stream, `step` rows of each between two calls of advance; results."""
     results = 0
@@ -69,7 +76,7 @@ def run_engine(
     full = -(-workload.window_ms // 1000)
     if events is None:
         events = workload.seconds(0, full + seconds, seed)
-    engine = Engine(workload.query())
+    engine = _engine(workload, seed)
     step = max(1, workload.rate * epoch_ms // 1000)
     warm = full * workload.rate
     feed(engine, events, 0, warm, step)
@@ -82,9 +89,7 @@ def run_engine(
     everything = after.results + len(engine.advance())
     tuples = after.input_tuples - before.input_tuples
     made = after.intermediate_results - before.intermediate_results
-    return Outcome(
-        tuples, results, everything, tuples + made + results, clock[0].seconds, clock[0].cpu_seconds, after
-    )
+    return Outcome(tuples, results, everything, tuples + made + results, clock[0].seconds, clock[0].cpu_seconds, after)
 
 
 def run_naive(workload: Workload, seconds: int, seed: int) -> tuple[int, float]:
@@ -145,7 +150,7 @@ def run_for_memory(workload: Workload, seconds: int, seed: int) -> Footprint:
     gc.collect()
     forget_peak()
     empty = resident_bytes()
-    engine = Engine(workload.query())
+    engine = _engine(workload, seed)
     full = -(-workload.window_ms // 1000)
     samples = []
     for number in range(full + seconds):
@@ -154,6 +159,4 @@ def run_for_memory(workload: Workload, seconds: int, seed: int) -> Footprint:
         engine.advance()
         if number >= full:
             samples.append(resident_bytes())
-    return Footprint(
-        empty, tuple(samples), peak_bytes(), engine.statistics().state_bytes, workload.live_tuples
-    )
+    return Footprint(empty, tuple(samples), peak_bytes(), engine.statistics().state_bytes, workload.live_tuples)

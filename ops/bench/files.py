@@ -43,7 +43,7 @@ class FilesSettings:
 
     Attributes:
         runs: repetitions of every figure.
-        seconds: event time of the three-way files; slow programs read a fifth, the clique has a third.
+        seconds: event time of the three-way files; slow programs read a fifth, the clique three fifths.
         quick: leave out the cold start.
         share: as in `EngineSettings`.
     """
@@ -116,9 +116,7 @@ def run_weir(files: Files, environment: Mapping[str, str] | None = None) -> Ran:
     stats = files.folder / "stats.json"
     sources = [f"--source={stream}={path}" for stream, path in files.paths.items()]
     out = files.folder / "weir.jsonl"
-    done = run_command(
-        [*WEIR, "run", str(files.query), *sources, f"--out={out}", f"--stats={stats}"], environment
-    )
+    done = run_command([*WEIR, "run", str(files.query), *sources, f"--out={out}", f"--stats={stats}"], environment)
     return Ran(done, json.loads(stats.read_bytes()))
 
 
@@ -127,9 +125,7 @@ def run_naive(files: Files) -> tuple[int, float]:
     sources = [f"{stream}={path}" for stream, path in files.paths.items()]
     out = files.folder / "naive.jsonl"
     window = str(files.workload.window_ms)
-    done = run_command(
-        [sys.executable, "-m", "ops.bench.naive", "--window", window, "--out", str(out), *sources]
-    )
+    done = run_command([sys.executable, "-m", "ops.bench.naive", "--window", window, "--out", str(out), *sources])
     found = json.loads(done.output)
     return found["results"], found["seconds"]
 
@@ -166,18 +162,16 @@ def bench_files(settings: FilesSettings, progress: Progress) -> Report:
         _three_way(report, settings, progress, large, lesser)
         _others(report, settings, progress, lesser)
         shape = clique().scaled(settings.share)
-        seconds = max(11, settings.seconds // 3)
+        seconds = max(11, settings.seconds * 3 // 5)
         progress.say("writing files")
         wide = write_files(shape, base / "clique", seconds, settings.seed)
-        brief = write_files(shape, base / "brief", max(11, seconds // 3), settings.seed)
+        brief = write_files(shape, base / "brief", max(11, seconds // 6), settings.seed)
         _clique(report, settings, progress, wide, brief)
         _start(report, settings, progress, Files(join.scaled(0.01), base / "tiny", 11))
     return report
 
 
-def _three_way(
-    report: Report, settings: FilesSettings, progress: Progress, files: Files, small: Files
-) -> None:
+def _three_way(report: Report, settings: FilesSettings, progress: Progress, files: Files, small: Files) -> None:
     """Weir and the ceilings in turns, so that what else the machine does meets all of them."""
     rates: dict[str, list[float]] = {name: [] for name in (*DECODERS, *SLOW_DECODERS)}
     ran: list[Ran] = []
@@ -245,9 +239,7 @@ def _others(report: Report, settings: FilesSettings, progress: Progress, files: 
     _duckdb(report, settings, progress, files, ours, "DuckDB in batch")
 
 
-def _duckdb(
-    report: Report, settings: FilesSettings, progress: Progress, files: Files, ours: int, name: str
-) -> None:
+def _duckdb(report: Report, settings: FilesSettings, progress: Progress, files: Files, ours: int, name: str) -> None:
     if duckdb_version() is None:
         report.skipped.append(f"{name} (not installed: pip install 'weir-streams[bench]')")
         return

@@ -115,9 +115,7 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
         _broker(settings, Path(name) / "broker", progress) as (bootstrap, pid, about),
     ):
         report.settings = {**report.settings, "broker": about}
-        bench = _Bench(
-            report, settings, progress, bootstrap, pid, Path(name), f"weir-bench-{os.urandom(3).hex()}"
-        )
+        bench = _Bench(report, settings, progress, bootstrap, pid, Path(name), f"weir-bench-{os.urandom(3).hex()}")
         _throughput(bench)
         _latency(bench)
         if tells_memory():
@@ -128,9 +126,7 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
 
 
 @contextmanager
-def _broker(
-    settings: KafkaSettings, folder: Path, progress: Progress
-) -> Iterator[tuple[str, int | None, str]]:
+def _broker(settings: KafkaSettings, folder: Path, progress: Progress) -> Iterator[tuple[str, int | None, str]]:
     """Where the broker is, its process if it is ours, and what to say of it."""
     if settings.bootstrap is not None:
         yield settings.bootstrap, None, f"given, at {settings.bootstrap}"
@@ -206,9 +202,7 @@ def _expected(workload: Workload, settings: KafkaSettings) -> int:
     return results
 
 
-def _drain(
-    bench: _Bench, workload: Workload, topics: Mapping[str, str], sink: str
-) -> tuple[float, float, float]:
+def _drain(bench: _Bench, workload: Workload, topics: Mapping[str, str], sink: str) -> tuple[float, float, float]:
     """Let a fresh worker read everything; events per second, per second of its processor, the broker's cores.
 
     The clock runs from when the window has filled until the last results are committed.
@@ -247,9 +241,7 @@ def _naive(bench: _Bench, workload: Workload, topics: Mapping[str, str]) -> None
 class _Feed:
     """The paced producer in a process of its own."""
 
-    def __init__(
-        self, bench: _Bench, topics: Mapping[str, str], rate: int, seconds: float, values: int
-    ) -> None:
+    def __init__(self, bench: _Bench, topics: Mapping[str, str], rate: int, seconds: float, values: int) -> None:
         command = [sys.executable, "-m", "ops.bench.feed", "--bootstrap", bench.bootstrap]
         command += ["--rate", str(rate), "--seconds", str(seconds), "--values", str(values)]
         command += ["--seed", str(bench.settings.seed)]
@@ -387,9 +379,7 @@ def _memory(bench: _Bench) -> None:
     )
 
 
-def _watch(
-    bench: _Bench, worker: WorkerProcess, feed: _Feed, skip: float, seconds: float
-) -> tuple[list[int], float]:
+def _watch(bench: _Bench, worker: WorkerProcess, feed: _Feed, skip: float, seconds: float) -> tuple[list[int], float]:
     """Resident bytes, sampled evenly once `skip` seconds have passed; and the worker's share of a core."""
     samples: list[int] = []
     began = time.monotonic()

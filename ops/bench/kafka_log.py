@@ -34,9 +34,7 @@ def make_topics(bootstrap: str, names: Sequence[str]) -> None:
     until = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < until:
         known = admin.list_topics(timeout=10).topics
-        if all(
-            name in known and all(p.leader >= 0 for p in known[name].partitions.values()) for name in names
-        ):
+        if all(name in known and all(p.leader >= 0 for p in known[name].partitions.values()) for name in names):
             return
         time.sleep(0.05)
     raise BrokerError(f"topics {', '.join(names)} have no leader after {DEADLINE_SECONDS:g} s")
@@ -46,9 +44,7 @@ def fill(
     bootstrap: str, workload: Workload, topics: Mapping[str, str], seconds: int, seed: int, progress: Progress
 ) -> None:
     """Write the events of `seconds` of event time, streams in step."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "log_level": 0}
-    )
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "log_level": 0})
     for number in range(seconds):
         progress.say(f"filling topics: second {number + 1} of {seconds}")
         for stream, batch in workload.second(number, seed).items():

@@ -37,16 +37,12 @@ class NaiveJoin:
         self._steps = {stream: self._order(streams, stream) for stream in streams}
         self._own = {
             stream: [
-                (itemgetter(*columns), index)
-                for (name, columns), index in self._indexes.items()
-                if name == stream
+                (itemgetter(*columns), index) for (name, columns), index in self._indexes.items() if name == stream
             ]
             for stream in streams
         }
 
-    def _order(
-        self, streams: Mapping[str, Sequence[str]], first: str
-    ) -> list[tuple[list[tuple[int, str]], Index]]:
+    def _order(self, streams: Mapping[str, Sequence[str]], first: str) -> list[tuple[list[tuple[int, str]], Index]]:
         """Where a new event of `first` looks for partners: of each next stream, the columns that make its key
         (as position among the bound events, column) and its index."""
         bound = [first]
@@ -88,14 +84,10 @@ class NaiveJoin:
                 found = [(*part, other) for part in found for other in index.get(part[i][c], ())]
             elif len(origins) == 2:
                 (i, c), (j, d) = origins
-                found = [
-                    (*part, other) for part in found for other in index.get((part[i][c], part[j][d]), ())
-                ]
+                found = [(*part, other) for part in found for other in index.get((part[i][c], part[j][d]), ())]
             else:
                 found = [
-                    (*part, other)
-                    for part in found
-                    for other in index.get(tuple([part[i][c] for i, c in origins]), ())
+                    (*part, other) for part in found for other in index.get(tuple([part[i][c] for i, c in origins]), ())
                 ]
             if not found:
                 return found

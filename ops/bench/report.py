@@ -118,9 +118,7 @@ class Report:
             if row.limit is not None:
                 asked = f"{'>=' if row.limit.at_least else '<='} {number(row.limit.value)}"
             mark = {None: "", True: "[green]met[/green]", False: "[red]MISSED[/red]"}[row.met]
-            table.add_row(
-                row.name, asked, number(s.median), number(s.low), number(s.high), row.unit, mark, row.note
-            )
+            table.add_row(row.name, asked, number(s.median), number(s.low), number(s.high), row.unit, mark, row.note)
         console.print(table)
         for reason in self.skipped:
             console.print(f"not measured: {reason}", highlight=False)
@@ -158,8 +156,7 @@ def machine() -> dict[str, str]:
     return {
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {platform.system()}",
-        "load before": f"{load:.1f}"
-        + (" (something else runs: read the figures with care)" if load > 0.7 else ""),
+        "load before": f"{load:.1f}" + (" (something else runs: read the figures with care)" if load > 0.7 else ""),
         "python": platform.python_version(),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": _commit(),

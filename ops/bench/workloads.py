@@ -68,9 +68,7 @@ class Workload:
         """
         lines = []
         for stream in self.streams:
-            fields = ", ".join(
-                f"{name} {'TIMESTAMP' if name == 'ts' else 'BIGINT'}" for name in self.columns(stream)
-            )
+            fields = ", ".join(f"{name} {'TIMESTAMP' if name == 'ts' else 'BIGINT'}" for name in self.columns(stream))
             topic = (topics or {}).get(stream, stream)
             lines.append(f"CREATE STREAM {stream} ({fields}) WITH (topic = '{topic}', timestamp = 'ts');")
         if sink is not None:

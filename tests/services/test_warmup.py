@@ -45,9 +45,7 @@ def test_every_kernel_is_found(ready: dict[str, list[str]]) -> None:
 
 
 def test_a_second_warm_up_compiles_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "warmup"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "services.cli", "warmup"], capture_output=True, text=True, check=True)
     assert ": 0 versions compiled" in done.stdout
     assert "cache: " in done.stdout
 
