@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.errors import QueryError, UsageError
-from schemas.query import Column, Compare, Query
+from schemas.query import Column, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def lay_out(query: Query, partitions: Mapping[str, int]) -> Layout:
     """The tasks of `query` over topics with the given partition counts.
 
     Raises:
-        QueryError: PARTITION BY names columns that the predicates do not equate.
+        QueryError: see `check_partition_by`.
         UsageError: PARTITION BY over topics of different partition counts.
     """
     check_partition_by(query)
@@ -64,61 +64,29 @@ def lay_out(query: Query, partitions: Mapping[str, int]) -> Layout:
 
 
 def check_partition_by(query: Query) -> None:
-    """Refuse a PARTITION BY that would separate tuples which belong to one result.
+    """Refuse a PARTITION BY that cannot be how records were partitioned.
+
+    That it names a column of every source, all equated by the predicates, the parser has seen to.
 
     Raises:
-        QueryError: a source is not named, a stream is named with two columns, or two columns are not equated.
+        QueryError: a topic is named with two columns, or columns have different types.
     """
     if not query.partition_by:
         return
     named = {column.alias: column for column in query.partition_by}
-    missing = [source.alias for source in query.sources if source.alias not in named]
-    if missing:
-        raise _error(query, f"PARTITION BY names no column of {', '.join(missing)}: one per source is needed")
-    by_stream: dict[str, Column] = {}
+    by_topic: dict[str, Column] = {}
     for source in query.sources:
         column = named[source.alias]
-        first = by_stream.setdefault(source.stream.topic, column)
+        first = by_topic.setdefault(source.stream.topic, column)
         if first.name != column.name:
             raise _error(
                 query,
                 f"PARTITION BY names {first.alias}.{first.name} and {column.alias}.{column.name}, but both come from "
                 f"topic {source.stream.topic!r}, whose records have one key",
             )
-    classes = _equated(query)
-    columns = [named[source.alias] for source in query.sources]
-    for column in columns[1:]:
-        if classes.get(column, column) != classes.get(columns[0], columns[0]):
-            raise _error(
-                query,
-                f"PARTITION BY {columns[0].alias}.{columns[0].name}, {column.alias}.{column.name} needs the two to be "
-                f"equal in every result; add {columns[0].alias}.{columns[0].name} = {column.alias}.{column.name} to "
-                "WHERE, or drop PARTITION BY",
-            )
-    kinds = {column.type for column in columns}
-    if len(kinds) > 1:
-        shown = ", ".join(f"{c.alias}.{c.name} {c.type}" for c in columns)
+    if len({column.type for column in query.partition_by}) > 1:
+        shown = ", ".join(f"{c.alias}.{c.name} {c.type}" for c in query.partition_by)
         raise _error(query, f"PARTITION BY columns must have one type, since keys are compared as bytes: {shown}")
-
-
-def _equated(query: Query) -> dict[Column, Column]:
-    """Each column that equality predicates mention, with the representative of its class."""
-    parent: dict[Column, Column] = {}
-
-    def root(column: Column) -> Column:
-        while parent.setdefault(column, column) != column:
-            column = parent[column]
-        return column
-
-    for predicate in query.predicates:
-        if (
-            isinstance(predicate, Compare)
-            and predicate.op == "="
-            and isinstance(predicate.left, Column)
-            and isinstance(predicate.right, Column)
-        ):
-            parent[root(predicate.left)] = root(predicate.right)
-    return {column: root(column) for column in list(parent)}
 
 
 def _error(query: Query, message: str) -> QueryError:
