@@ -72,7 +72,7 @@ def bench_engine(settings: EngineSettings, progress: Progress) -> Report:
 def _throughput(report: Report, settings: EngineSettings, progress: Progress) -> None:
     workload = three_way().scaled(settings.share)
     run_engine(workload, 1, settings.seed)  # loads or compiles the kernels
-    events = workload.seconds(0, workload.window_ms // 1000 + settings.seconds, settings.seed)
+    events = workload.seconds(0, workload.fill_seconds + settings.seconds, settings.seed)
     for epoch_ms in (1000, 100, 10):
         outcomes = repeat(
             settings.runs,
@@ -139,7 +139,7 @@ def _windows(report: Report, settings: EngineSettings, progress: Progress) -> No
 def _per_tuple(settings: EngineSettings, progress: Progress, times: int, scaled: bool) -> list[Outcome]:
     workload = three_way(times, scale_values=scaled).scaled(settings.share)
     seconds = max(2, settings.seconds // max(2, times))
-    events = workload.seconds(0, workload.window_ms // 1000 + seconds, settings.seed)
+    events = workload.seconds(0, workload.fill_seconds + seconds, settings.seed)
     return repeat(
         settings.runs,
         f"{times}x window",
@@ -151,7 +151,7 @@ def _per_tuple(settings: EngineSettings, progress: Progress, times: int, scaled:
 def _clique(report: Report, settings: EngineSettings, progress: Progress) -> None:
     workload = clique().scaled(settings.share)
     seconds = max(2, settings.seconds // 4)
-    events = workload.seconds(0, workload.window_ms // 1000 + seconds, settings.seed)
+    events = workload.seconds(0, workload.fill_seconds + seconds, settings.seed)
     outcomes = repeat(
         settings.runs,
         "clique",

@@ -68,12 +68,12 @@ def run_engine(
     epoch_ms: int = 1000,
     events: Mapping[str, Batch] | None = None,
 ) -> Outcome:
-    """Fill the window, then process `seconds` of event time under the clock.
+    """Fill the window twice over, then process `seconds` of event time under the clock.
 
     Args:
         events: window and seconds, when they have been made already.
     """
-    full = -(-workload.window_ms // 1000)
+    full = workload.fill_seconds
     if events is None:
         events = workload.seconds(0, full + seconds, seed)
     engine = _engine(workload, seed)
@@ -151,7 +151,7 @@ def run_for_memory(workload: Workload, seconds: int, seed: int) -> Footprint:
     forget_peak()
     empty = resident_bytes()
     engine = _engine(workload, seed)
-    full = -(-workload.window_ms // 1000)
+    full = workload.fill_seconds
     samples = []
     for number in range(full + seconds):
         for stream, batch in workload.second(number, seed).items():

@@ -55,6 +55,11 @@ class Workload:
         """Source tuples inside the window."""
         return self.events_per_second * self.window_ms // 1000
 
+    @property
+    def fill_seconds(self) -> int:
+        """Event time until the state is as it will be from then on: the window is full, memory has been used once."""
+        return 2 * -(-self.window_ms // 1000)
+
     def columns(self, stream: str) -> tuple[str, ...]:
         """All columns of a stream."""
         return ("id", "ts", *self.streams[stream])
