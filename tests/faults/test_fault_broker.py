@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from services.broker_settings import SaslUser
 from tests.broker_fixture import RestartableBroker
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import no_traceback, problems, said_once
+from tests.faults.trial import no_traceback
 from tests.faults.workload import workload
 
 pytestmark = pytest.mark.kafka
@@ -28,12 +26,8 @@ def test_broker_restarted_in_mid_run(
     """The worker waits, says so, and goes on when the broker is back, in the same process."""
     trial = make_trial(workload(fault_seed, 700, 2), restartable_broker.topics)
     worker = trial.start()
-    trial.wait_taken(200, worker) if False else None
     trial.wait(lambda: trial.taken() >= 200, "some records are taken", worker, flow=0.4)
     end(restartable_broker)
-    print(worker.text())
     restartable_broker.start()
     trial.finish(worker)
-    print(worker.text())
     no_traceback(worker)
-    assert 0
