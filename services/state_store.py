@@ -37,6 +37,10 @@ _KEY = struct.Struct(">cHQI")
 _MANIFEST = b"m"
 
 
+class DamagedTableError(StateError):
+    """RocksDB finds the table's files damaged: only emptying it helps."""
+
+
 class StateStore:
     """The table of one task. Owned by one thread at a time.
 
@@ -49,6 +53,7 @@ class StateStore:
         """Open the table.
 
         Raises:
+            DamagedTableError: its files are damaged.
             StateError: the folder cannot be used.
         """
         self.path = path
@@ -71,18 +76,24 @@ class StateStore:
             for _, ordinal, first, rows in self._keys():
                 self._held.setdefault(ordinal, []).append((first, rows))
         except Exception as error:  # rocksdict raises bare Exception
-            self._table = None
-            raise StateError(f"state table {self.path} cannot be opened: {error}") from None
+            self.close()
+            kind = DamagedTableError if str(error).startswith("Corruption") else StateError
+            raise kind(f"state table {self.path} cannot be opened: {error}") from None
 
-    def _keys(self) -> Iterator[tuple[bytes, int, int, int]]:
-        table = self._open_table()
-        it = table.iter()
-        it.seek(b"b")
-        while it.valid() and it.key()[:1] == b"b":
-            key = bytes(it.key())
-            _, ordinal, first, rows = _KEY.unpack(key)
-            yield key, ordinal, first, rows
-            it.next()
+    def _keys(self) -> list[tuple[bytes, int, int, int]]:
+        found = []
+        it = self._open_table().iter()
+        try:
+            it.seek(b"b")
+            while it.valid() and it.key()[:1] == b"b":
+                key = bytes(it.key())
+                _, ordinal, first, rows = _KEY.unpack(key)
+                found.append((key, ordinal, first, rows))
+                it.next()
+            it.status()  # raises where damage, not the end, has stopped the iterator
+        finally:
+            del it  # or a traceback would keep it, and it the table's lock
+        return found
 
     def _open_table(self) -> Rdict:
         if self._table is None:
@@ -95,7 +106,10 @@ class StateStore:
         Raises:
             StateError: it is damaged or of another format.
         """
-        raw = self._open_table().get(_MANIFEST)
+        try:
+            raw = self._open_table().get(_MANIFEST)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StateError(f"manifest in {self.path} cannot be read: {error}") from None
         if raw is None:
             return None
         try:
@@ -104,6 +118,8 @@ class StateStore:
                 raise StateError(f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}")
             if found["streams"] != self._streams:
                 raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
+            if found["blocks"] != (there := _summary(self._held)):
+                raise StateError(f"snapshot in {self.path} has blocks {there}, its manifest says {found['blocks']}")
             points = {
                 (topic, int(number)): tuple(
                     StreamPoint(offset, max_ts, tuple(Floor(*floor) for floor in floors))
@@ -122,10 +138,18 @@ class StateStore:
             StateError: a block is damaged.
         """
         table = self._open_table()
-        for key, ordinal, first, rows in list(self._keys()):
+        try:
+            keys = self._keys()
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StateError(f"blocks in {self.path} cannot be read: {error}") from None
+        for key, ordinal, first, rows in keys:
             name = self._streams[ordinal] if ordinal < len(self._streams) else f"#{ordinal}"
             place = f"{self.path}, stream {name}, row {first}"
-            block = decode_block(bytes(table[key]), place)
+            try:
+                raw = bytes(table[key])
+            except Exception as error:  # rocksdict raises bare Exception
+                raise StateError(f"block at {place} cannot be read: {error}") from None
+            block = decode_block(raw, place)
             if (block.stream, block.first_row, len(block.batch)) != (name, first, rows):
                 raise StateError(f"block at {place} is of stream {block.stream}, row {block.first_row}")
             yield Block(block.stream, block.first_row, block.batch)
@@ -161,7 +185,7 @@ class StateStore:
                     batch.delete(_KEY.pack(b"b", ordinal, first, rows))
         for ordinal, entry in new:
             kept[ordinal].append(entry)
-        batch.put(_MANIFEST, self._manifest(snapshot))
+        batch.put(_MANIFEST, self._manifest(snapshot, kept))
         try:
             table.write(batch)
             # Without a flush RocksDB would notice a full disk only when the log is already behind.
@@ -172,7 +196,7 @@ class StateStore:
         self._held = kept
         return size
 
-    def _manifest(self, snapshot: Snapshot) -> bytes:
+    def _manifest(self, snapshot: Snapshot, kept: Mapping[int, list[tuple[int, int]]]) -> bytes:
         points = [
             [
                 topic,
@@ -190,6 +214,7 @@ class StateStore:
                 "epoch": snapshot.epoch,
                 "cut": snapshot.cut,
                 "points": points,
+                "blocks": _summary(kept),
             }
         ).encode()
 
@@ -209,6 +234,14 @@ class StateStore:
         if table is not None:
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
                 table.close()
+
+
+def _summary(held: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
+    """Per stream the first row, the number of blocks and of rows: what a manifest says of its blocks."""
+    return [
+        [min((first for first, _ in blocks), default=0), len(blocks), sum(rows for _, rows in blocks)]
+        for _, blocks in sorted(held.items())
+    ]
 
 
 def held_rows(store: StateStore) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ committed through Faust, and its own exactly-once mode and tables stay off.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 import tempfile
@@ -37,7 +38,7 @@ from services.roster import Roster, task_log
 from services.settings import Guarantee, Start, WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_dir import StateDir
-from services.state_store import StateStore
+from services.state_store import DamagedTableError, StateStore
 from services.task import Outcome, Task, TaskSpec, streams_by_topic
 from services.topics import Lane, TopicAdmin
 from services.transport import Consumer, Transport
@@ -251,8 +252,15 @@ class Worker:
         if self._state is None:
             return None
         names = [stream.name for stream in self._query.streams()]
+        path = self._state.table(self._settings.group, number)
         try:
-            return StateStore(self._state.table(self._settings.group, number), names)
+            try:
+                return StateStore(path, names)
+            except DamagedTableError as error:
+                self._metrics.of(str(number)).snapshot_failures.inc()
+                self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
+                shutil.rmtree(path, ignore_errors=True)
+                return StateStore(path, names)
         except StateError as error:
             self._metrics.of(str(number)).snapshot_failures.inc()
             self._log.error("no snapshots: going on without a disk", task=number, reason=str(error))
