@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,20 @@ from tests.worker_harness import WorkerProcess
 
 pytestmark = pytest.mark.kafka
 
-Moment = Callable[[Trial, WorkerProcess, random.Random], Callable[[], bool]]
+Reached = Callable[[], bool]
+Moment = Callable[[Trial, WorkerProcess, random.Random], AbstractContextManager[Reached]]
 """Prepares a condition; when it holds the worker is killed."""
 
 
-def some_time_after_start(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def some_time_after_start(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """Anywhere from the import of modules to the first epochs."""
     at = time.monotonic() + rng.uniform(0.2, 6.0)
-    return lambda: time.monotonic() >= at
+    yield lambda: time.monotonic() >= at
 
 
-def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """Anywhere in the flow of epochs."""
     pause, since = rng.uniform(0.0, 1.0), [0.0]
 
@@ -36,35 +40,40 @@ def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Ran
             since[0] = time.monotonic()
         return since[0] > 0 and time.monotonic() - since[0] >= pause
 
-    return reached
+    yield reached
 
 
-def while_recovering(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def while_recovering(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """Between taking the task over and being up to date."""
     line = rng.choice(["worker starting", "task opening", "task running"])
-    return lambda: line in worker.text()
+    yield lambda: line in worker.text()
 
 
-def within_a_transaction(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def within_a_transaction(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """Results of an epoch are in the log, its commit is not: the instant that exactly once is about."""
     topic = rng.choice([trial.sink, f"{trial.sink}.late", f"{trial.sink}.dead"])
-    return lambda: trial.open_records(topic) > 0
+    with trial.watch(topic) as appeared:
+        yield lambda: appeared(0.05)
 
 
-def after_some_commits(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def after_some_commits(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """When a random number of records has been committed."""
     least = trial.taken() + rng.randrange(1, 200)
-    return lambda: trial.taken() >= least
+    yield lambda: trial.taken() >= least
 
 
-def while_writing_a_snapshot(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Callable[[], bool]:
+@contextmanager
+def while_writing_a_snapshot(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
     """As soon as the state folder's tables change."""
 
     def tables() -> set[Path]:
-        return {path for path in trial.folder.glob("state/**/*.sst")}
+        return set(trial.folder.glob("state/**/*.sst"))
 
     before = tables()
-    return lambda: bool(tables() - before)
+    yield lambda: bool(tables() - before)
 
 
 MOMENTS: tuple[Moment, ...] = (
@@ -81,20 +90,21 @@ MOMENTS: tuple[Moment, ...] = (
 def kill_again_and_again(trial: Trial, kills: int, rng: random.Random) -> set[str]:
     """Records flow while workers are killed one after the other; the ways they recovered."""
     sources: set[str] = set()
+    moments = [moment for _ in range(kills) for moment in rng.sample(MOMENTS, len(MOMENTS))]
     for life in range(kills):
         share = (life + 1) / (kills + 1)
         worker = trial.start("--snapshot", "200ms", "--epoch", "20ms")
-        moment = rng.choice(MOMENTS)
+        moment = moments[life]
         print(f"life {life}: {moment.__name__}, {trial.sent} records sent, {trial.taken()} committed")
-        reached = moment(trial, worker, rng)
         every = round(share * len(trial.workload.records))
-        trial.wait(
-            lambda reached=reached, every=every: reached() or (trial.sent >= every and trial.caught_up()),
-            moment.__name__,
-            worker,
-            flow=share,
-        )
-        worker.kill()
+        with moment(trial, worker, rng) as reached:
+
+            def over(reached: Reached = reached, every: int = every) -> bool:
+                return reached() or (trial.sent >= every and trial.caught_up())
+
+            trial.wait(over, moment.__name__, worker, flow=share)
+            worker.kill()
+        print(f"  killed with {trial.open_records()} records in an open transaction")
         no_traceback(worker)
         sources |= {source for source in ("fresh", "snapshot", "window") if f"source={source}" in worker.text()}
     return sources

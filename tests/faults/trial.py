@@ -10,20 +10,29 @@ completion is read off the committed offsets, a missing result is a difference a
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.broker_fixture import Topics
-from tests.faults.workload import QUERY, Place, Record, Workload, canonical, reason_fits
+from tests.faults.workload import QUERY, Place, Record, Row, Workload, canonical, reason_fits
 from tests.worker_harness import Case, WorkerProcess, Workers, wait_for
 from tests.worker_harness import Record as Found
 
@@ -61,11 +70,10 @@ class Trial:
         )
         self._admin = AdminClient(self._client)
         self._offsets = Consumer({**self._client, "group.id": self.group, "enable.auto.commit": False})
+        self._known: dict[str, list[int]] = {}
         self._topics = {stream.name: stream.topic for stream in self.case.query.streams()}
         self._streams = {topic: name for name, topic in self._topics.items()}
-        self._lanes = [
-            TopicPartition(topic, p) for topic in self._streams for p in range(workload.partitions)
-        ]
+        self._lanes = [TopicPartition(topic, p) for topic in self._streams for p in range(workload.partitions)]
 
     @property
     def sink(self) -> str:
@@ -85,15 +93,12 @@ class Trial:
 
     def send(self, until: float | int = 1.0) -> None:
         """Produce the records up to a share (float) or number (int) of the workload, and wait until written."""
-        records = self.workload.records
-        stop = until if isinstance(until, int) else round(until * len(records))
-        self.produce(records[self.sent : stop])
+        stop = until if isinstance(until, int) else self._count(until)
+        self.produce(self.workload.records[self.sent : stop])
         self.sent = max(self.sent, stop)
 
-    @property
-    def all_sent(self) -> bool:
-        """True when the workload has been produced."""
-        return self.sent >= len(self.workload.records)
+    def _count(self, share: float) -> int:
+        return round(share * len(self.workload.records))
 
     def produce(self, records: Iterable[Record]) -> None:
         """Produce records and wait until they are in the log."""
@@ -105,6 +110,20 @@ class Trial:
                 except BufferError:
                     self._producer.poll(0.05)
         wait_for(lambda: self._producer.flush(1) == 0, "the test's records are written", DEADLINE_S)
+
+    def produce_at(self, stream: str, value: bytes, timestamp: int) -> None:
+        """Produce one record with a Kafka timestamp of its own."""
+        self._producer.produce(self.topic(stream), value, partition=0, timestamp=timestamp)
+        wait_for(lambda: self._producer.flush(1) == 0, "the test's record is written", DEADLINE_S)
+
+    def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
+        """Make a topic that the worker or the trial would not make, or not so."""
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self._admin.delete_topics([name])[name].result(30)
+        wait_for(lambda: name not in self._admin.list_topics(timeout=10).topics, f"{name} is gone", DEADLINE_S)
 
     # --- Workers ------------------------------------------------------------------------------------
 
@@ -145,7 +164,7 @@ class Trial:
         Args:
             flow: send records meanwhile, a few at a time, up to this share of the workload.
         """
-        stop = round(flow * len(self.workload.records))
+        stop = self._count(flow)
 
         def look() -> Any:
             if self.sent < stop:
@@ -159,6 +178,11 @@ class Trial:
         """Wait until all that was sent is committed."""
         self.wait(self.caught_up, "everything sent is committed", worker)
 
+    def flow_to(self, share: float, worker: WorkerProcess) -> None:
+        """Send records a few at a time up to a share of the workload, and wait until all is committed."""
+        self.wait(lambda: self.sent >= self._count(share), "records are sent", worker, flow=share)
+        self.wait_caught_up(worker)
+
     def wait_taken(self, records: int, worker: WorkerProcess) -> None:
         """Wait until so many records are committed."""
         self.wait(lambda: self.taken() >= records, f"{records} records are committed", worker)
@@ -169,21 +193,53 @@ class Trial:
         Args:
             flow: how much of the workload may be sent to bring that about.
         """
-        stop = round(flow * len(self.workload.records))
+        stop = self._count(flow)
 
-        def caught() -> bool:
-            if self.caught_up():
+        with self.watch(self.sink) as appeared:
+
+            def caught() -> bool:
                 assert self.sent < stop, worker.said("no transaction was seen open")
                 self.send(min(self.sent + 3 * FLOW_RECORDS, stop))
-            if self.open_records() == 0:
+                while not self.caught_up():
+                    if appeared(0.2):
+                        worker.signal(signal.SIGSTOP)
+                        if self.open_records() > 0:
+                            return True
+                        worker.signal(signal.SIGCONT)
+                    assert worker.process.poll() is None, worker.said("worker ended")
                 return False
-            worker.signal(signal.SIGSTOP)
-            if self.open_records() > 0:
-                return True
-            worker.signal(signal.SIGCONT)
-            return False
 
-        self.wait(caught, "a transaction is open", worker)
+            self.wait(caught, "a transaction is open", worker)
+
+    @contextlib.contextmanager
+    def watch(self, topic: str) -> Iterator[Callable[[float], bool]]:
+        """Tells within a millisecond or two that records, committed or not, have come to an output topic.
+
+        Yields:
+            a function that waits up to some seconds for a record that came since it was last called.
+        """
+        wait_for(lambda: self._partitions(topic), f"{topic} is there", DEADLINE_S)
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": "weir-test-watch",
+                "enable.auto.commit": False,
+                "isolation.level": "read_uncommitted",
+                "fetch.wait.max.ms": 5000,
+            }
+        )
+        consumer.assign([TopicPartition(topic, p, OFFSET_END) for p in self._partitions(topic)])
+
+        def appeared(seconds: float) -> bool:
+            found = consumer.poll(seconds) is not None
+            while found and consumer.poll(0) is not None:
+                pass
+            return found
+
+        try:
+            yield appeared
+        finally:
+            consumer.close()
 
     # --- Judgement ----------------------------------------------------------------------------------
 
@@ -197,20 +253,23 @@ class Trial:
 
     def check(self, at_least_once: bool = False) -> None:
         """Compare all three output topics with the expectation."""
-        expected = self.workload.expected
         outputs = {name: self.read(topic) for name, topic in self._outputs().items()}
-        found = canonical([orjson.loads(record.value) for record in outputs["sink"]])
-        missing, extra = expected.results - found, found - expected.results
-        if at_least_once:
-            extra = Counter({result: n for result, n in extra.items() if result not in expected.results})
-        assert not missing, f"{missing.total()} results missing, such as {list(missing)[:3]}"
-        assert not extra, f"{extra.total()} results too many, such as {list(extra)[:3]}"
+        self.check_results([orjson.loads(record.value or b"") for record in outputs["sink"]], at_least_once)
         self._check_letters(outputs["late"], "late", at_least_once)
         self._check_letters(outputs["dead"], "dead", at_least_once)
         if not at_least_once:
             self._check_order(outputs["sink"])
             for topic in self._outputs().values():
                 assert self.open_records(topic) == 0, f"a transaction is left open in {topic}"
+
+    def check_results(self, results: list[Row], at_least_once: bool = False) -> None:
+        """Compare results with the expectation, as multisets."""
+        expected, found = self.workload.expected.results, canonical(results)
+        missing, extra = expected - found, found - expected
+        if at_least_once:
+            extra = Counter({result: n for result, n in extra.items() if result not in expected})
+        assert not missing, f"{missing.total()} results missing, such as {_few(missing)}"
+        assert not extra, f"{extra.total()} results too many, such as {_few(extra)}"
 
     def _outputs(self) -> dict[str, str]:
         return {"sink": self.sink, "late": f"{self.sink}.late", "dead": f"{self.sink}.dead"}
@@ -249,18 +308,31 @@ class Trial:
     def open_records(self, topic: str | None = None) -> int:
         """How far read_committed lags behind the log of an output topic: > 0 within a transaction."""
         topic = topic or self.sink
-        try:
-            partitions = [TopicPartition(topic, p) for p in self._admin.list_topics(topic, 5).topics[topic].partitions]
-            ends = _ends(self._admin, partitions, IsolationLevel.READ_UNCOMMITTED)
-            stable = _ends(self._admin, partitions, IsolationLevel.READ_COMMITTED)
-        except KafkaException:
-            return 0
+        partitions = [TopicPartition(topic, p) for p in self._partitions(topic)]
+        stable = _ends(self._admin, partitions, IsolationLevel.READ_COMMITTED)
+        ends = _ends(self._admin, partitions, IsolationLevel.READ_UNCOMMITTED)
         return sum(ends[lane] - stable[lane] for lane in ends if lane in stable)
+
+    def _partitions(self, topic: str) -> list[int]:
+        """The partitions of an output topic, asked once it is there."""
+        if topic not in self._known:
+            try:
+                described = self._admin.list_topics(topic, 5).topics[topic]
+            except KafkaException:
+                return []
+            if described.error is not None:
+                return []
+            self._known[topic] = list(described.partitions)
+        return self._known[topic]
 
     def close(self) -> None:
         """Kill workers that are left."""
         self.workers.end()
         self._offsets.close()
+
+
+def _few(results: Counter[str]) -> list[str]:
+    return [result[:500] for result in list(results)[:3]]
 
 
 def read_topic(client: dict[str, Any], topic: str, isolation: str = "read_committed") -> list[Found]:
@@ -288,9 +360,7 @@ def read_topic(client: dict[str, Any], topic: str, isolation: str = "read_commit
                 error = message.error()
                 if error is None:
                     headers = {name: value.decode() for name, value in message.headers() or []}
-                    found.append(
-                        Found(message.value(), message.key(), headers, message.partition(), message.offset())
-                    )
+                    found.append(Found(message.value(), message.key(), headers, message.partition(), message.offset()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_.discard(message.partition())
                 else:
@@ -301,9 +371,13 @@ def read_topic(client: dict[str, Any], topic: str, isolation: str = "read_commit
 
 
 def _ends(
-    admin: AdminClient, lanes: list[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    admin: AdminClient,
+    lanes: list[TopicPartition],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[tuple[str, int], int]:
     """Log ends; empty while Kafka does not answer."""
+    if not lanes:
+        return {}
     asked = {TopicPartition(tp.topic, tp.partition): OffsetSpec.latest() for tp in lanes}
     try:
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=5)

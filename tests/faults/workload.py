@@ -14,7 +14,6 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +78,14 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "time null": (_with(at=None), "^timestamp field 'at' is missing or null"),
     "time negative": (_with(at=-1), "^timestamp field 'at' is -1, accepted are 0 <= ms"),
     "time least": (_with(at=-(2**63)), "^timestamp field 'at' is -9223372036854775808, accepted"),
-    "time in year 9999": (_with(at="9999-12-31T23:59:59Z"), "^timestamp field 'at' is 253402300799000, accept"),
-    "time in nanoseconds": (_with(at=BASE * 1_000_000), "^timestamp field 'at' is 1700000000000000000, accept"),
+    "time in year 9999": (
+        _with(at="9999-12-31T23:59:59Z"),
+        "^timestamp field 'at' is 253402300799000, accept",
+    ),
+    "time in nanoseconds": (
+        _with(at=BASE * 1_000_000),
+        "^timestamp field 'at' is 1700000000000000000, accept",
+    ),
     "time beyond int64": (_with(at=2**63), f"^field 'at' is {2**63}, TIMESTAMP accepts"),
     "time NaN": (b'{"n": 1, "k": 1, "at": NaN}', "^not JSON: "),
     "time infinite": (b'{"n": 1, "k": 1, "at": 1e999}', "^not JSON: |^field 'at' is inf"),
@@ -201,7 +206,11 @@ def _row(rng: random.Random, stream: str, n: int, keys: int, dirty: bool) -> Row
     behind = rng.choice([0, 0, 0, 1, STEP_MS, 5 * STEP_MS, DISORDER_MS - STEP_MS])
     if dirty and rng.random() < 0.03:
         behind = DISORDER_MS + rng.randrange(3 * DISORDER_MS)
-    row: Row = {"n": n, "k": None if rng.random() < 0.05 else rng.randrange(keys), "at": BASE + n * STEP_MS - behind}
+    row: Row = {
+        "n": n,
+        "k": None if rng.random() < 0.05 else rng.randrange(keys),
+        "at": BASE + n * STEP_MS - behind,
+    }
     match stream:
         case "a":
             row |= {"s": rng.choice(["u", "v", "wö\n", None]), "x": rng.choice([None, 0.5, 2, 1e300, 7.25])}
@@ -232,10 +241,3 @@ def closing(partitions: int, at: int) -> list[Record]:
 def reason_fits(kind_pattern: str, reason: str) -> bool:
     """Whether a dead letter's reason says what is wrong."""
     return re.search(kind_pattern, reason) is not None
-
-
-def pieces(records: list[Record], count: int) -> Iterator[list[Record]]:
-    """The records in `count` consecutive pieces."""
-    bounds = [round(i * len(records) / count) for i in range(count + 1)]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
-        yield records[begin:end]

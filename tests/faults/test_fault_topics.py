@@ -1,0 +1,134 @@
+"""Topics and queries that are not as they should be: empty, missing, made anew, with unknown columns."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import MakeTrial
+from tests.faults.trial import no_traceback, problems, said_once
+from tests.faults.workload import PARTITIONED, QUERY, Workload, workload
+
+pytestmark = pytest.mark.kafka
+
+
+def run_worker(query: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a worker that is expected to end by itself."""
+    command = [sys.executable, "-m", "services.cli", "worker", str(query), "--state-dir", "none", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_empty_topics(make_trial: MakeTrial) -> None:
+    """No record anywhere: the worker is healthy, produces nothing, and stops cleanly."""
+    trial = make_trial(Workload([], 3))
+    worker = trial.start().wait_running()
+    assert worker.health()["status"] == "ok"
+    assert worker.stop() == 0
+    trial.check()
+    assert problems(worker) == []
+
+
+def test_one_empty_topic_holds_results_back(make_trial: MakeTrial, fault_seed: int) -> None:
+    """While one input has shown nothing its event time is unknown: everything waits, also over a kill -9 with the
+    disk gone, and comes out exactly when it begins."""
+    whole = workload(fault_seed, 300, 2)
+    late_starter = [record for record in whole.records if record.stream == "c"]
+    others = [record for record in whole.records if record.stream != "c"]
+    trial = make_trial(Workload([*others, *late_starter], 2))
+    trial.send(len(others))
+    first = trial.start("--session-timeout", "6s")
+    trial.wait_caught_up(first)
+    assert trial.read(trial.sink) == []
+    first.kill()
+    second = trial.start("--session-timeout", "6s", state=trial.folder / "empty").wait_running()
+    trial.wait(lambda: second.metric("pending_tuples") > 0, "tuples wait for the empty topic", second)
+    trial.finish(second)
+    no_traceback(second)
+
+
+def test_missing_topics_are_named(make_trial: MakeTrial) -> None:
+    """--no-wait: exit code 1 and one line that names what is missing, and only that."""
+    trial = make_trial(Workload([], 1))
+    query = trial.folder / "missing.sql"
+    text = trial.case.path.read_text()
+    query.write_text(text.replace(trial.topic("b"), "no-such-b").replace(trial.topic("c"), "no-such-c"))
+    done = run_worker(query, "--bootstrap", trial.bootstrap, "--no-wait")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.strip() == "weir: missing input topics: no-such-b, no-such-c"
+
+
+def test_missing_topic_is_waited_for(make_trial: MakeTrial, fault_seed: int) -> None:
+    """By default the worker waits, says once for what, stops when told to, and goes on when the topic comes."""
+    trial = make_trial(workload(fault_seed, 300, 1))
+    trial.delete_topic(trial.topic("b"))
+    worker = trial.start()
+    trial.wait(lambda: "missing input topic" in worker.text(), "the worker says what is missing", worker)
+    assert worker.stop() in (0, -15)
+    no_traceback(worker)
+    worker = trial.start()
+    trial.wait(lambda: "missing input topic" in worker.text(), "the worker says what is missing", worker)
+    trial.make_topic(trial.topic("b"))
+    trial.finish(worker)
+    said_once(worker, f"warning .*missing input topic: {trial.topic('b')}; waiting")
+    no_traceback(worker)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (("A.x > B.y", "A.x > B.yy"), r"yy.*\bline \d+, column \d+\b"),
+        (("FROM a A", "FROM aa A"), r"aa.*\bline \d+, column \d+\b"),
+        (("B.y AS y", "B.q AS y"), r"B\.q|'q'.*\bline \d+, column \d+\b"),
+        (("A.k = B.k", "A.k = B.s"), r"\bline \d+, column \d+\b"),
+        (("INSERT INTO '", "INSERT IN '"), r"\bline \d+, column \d+\b"),
+    ],
+    ids=["column", "stream", "output", "types", "syntax"],
+)
+def test_wrong_query_ends_before_it_starts(tmp_path: Path, broken: tuple[str, str], says: str) -> None:
+    """Exit code 2 without a broker in sight; the message points at the place with a caret."""
+    text = QUERY.format(a="a", b="b", c="c", sink="out")
+    assert broken[0] in text
+    query = tmp_path / "wrong.sql"
+    query.write_text(text.replace(*broken))
+    done = run_worker(query, "--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 2, done.stderr
+    assert re.search(says, done.stderr.splitlines()[0]), done.stderr
+    assert re.fullmatch(r" *\^+", done.stderr.rstrip().splitlines()[-1]), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_partition_counts_that_differ(make_trial: MakeTrial) -> None:
+    """PARTITION BY over topics of 2 and 3 partitions would lose results: exit code 2, with the counts."""
+    trial = make_trial(Workload([], 2), text=PARTITIONED)
+    trial.delete_topic(trial.topic("b"))
+    trial.make_topic(trial.topic("b"), partitions=3)
+    done = run_worker(trial.case.path, "--bootstrap", trial.bootstrap)
+    assert done.returncode == 2, done.stderr
+    assert f"'{trial.topic('a')}' has 2" in done.stderr
+    assert f"'{trial.topic('b')}' has 3" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_input_topic_made_anew_is_refused(make_trial: MakeTrial, fault_seed: int) -> None:
+    """Committed offsets beyond the log's end: going on would skip or repeat input, so one line and exit code 1."""
+    trial = make_trial(workload(fault_seed, 300, 1))
+    trial.send(0.5)
+    worker = trial.start()
+    trial.wait_caught_up(worker)
+    assert worker.stop() == 0
+    before = trial.read(trial.sink)
+    trial.delete_topic(trial.topic("a"))
+    trial.make_topic(trial.topic("a"))
+    worker = trial.start()
+    trial.wait(lambda: worker.process.poll() is not None, "the worker refuses")
+    assert worker.process.returncode == 1
+    said_once(
+        worker,
+        r"^weir: (committed offset \d+ of .* lies beyond the end of the log, 0|no committed offset for ).*--group",
+    )
+    no_traceback(worker)
+    assert trial.read(trial.sink) == before
