@@ -6,6 +6,8 @@ they change nothing that anyone could see:
 - `pos + 8 <= end` as `<` in `string_words`: the last eight bytes are then mixed in as the tail.
 - `slot + n <= capacity` as `<` in `ring_read`: the second half is then empty.
 - `min(ring_ts[slot] + life, 2**62)` without the limit in `combine_pairs`: the probing tuple's expiry has it.
+- `side="left"` as right in `Engine._slices`: a slice ends after a timestamp instead of before it, in all streams.
+- no `if cut <= self.cut` in `Engine.advance`: nothing waits below the cut, so an empty epoch is processed.
 - `strict=side == LEFT` as RIGHT in `BinaryJoin._find`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
@@ -205,7 +207,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "engine.py",
-        ('np.searchsorted(batch.ts, at, side="left")', 'np.searchsorted(batch.ts, at, side="right")'),
+        ("begin[name] = stop", "pass"),
         ("if shared or not restored:", "if not restored:"),
         ("first = max(self._exported[name], store.lo)", "first = store.lo"),
         ("found = found.take(order_ties(found.ts, found.rows))", "pass"),
@@ -214,7 +216,7 @@ MUTANTS: list[Mutant] = [
         ("if block.first_row != expected:", "if block.first_row > expected:"),
         ("self._place += len(ts)", "pass"),
         ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
-        ("if cut <= self.cut:", "if cut < 0:"),
+        ("if cut <= self.cut:", "if cut <= self.cut + 1:"),
     ),
     *_of(
         "tree.py",

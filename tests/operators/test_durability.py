@@ -14,6 +14,7 @@ from tests.operators.tiny import numbers, query, rows
 
 PAIR = query("SELECT A.v, B.v FROM a A [RANGE 100 ms], b B [RANGE 100 ms] WHERE A.k = B.k")
 BY_ROWS = query("SELECT A.v, B.v FROM a A [ROWS 2], b B [RANGE 100 ms] WHERE A.k = B.k AND A.v > 0")
+OWN = query("SELECT A.v, B.v FROM a A [RANGE 100 ms], a B [RANGE 100 ms] WHERE A.k = B.k AND A.v > 1 AND B.v < 3")
 
 
 def push(engine: Engine, stream: str, text: str) -> None:
@@ -135,6 +136,20 @@ def test_restoring_in_pieces_and_interleaved() -> None:
     push(born, "b", "99")
     assert to_rows(born.advance()) == [{"A.v": 5, "B.v": 10, "_ts": 31}]
     assert sizes(born.checkpoint().blocks) == [("a", 1_002, 1)]
+
+
+def test_selections_are_asked_again_where_a_store_is_shared() -> None:
+    """The store of a stream under two aliases holds what either selects; each still sees its own only."""
+    engine = Engine(OWN)
+    push(engine, "a", "1 k=1 v=1 | 2 k=1 v=2 | 3 k=1 v=3 | 10")
+    engine.advance(5)
+    born = Engine(OWN)
+    born.restore(5, engine.checkpoint().blocks)
+    assert born.statistics().state_tuples == engine.statistics().state_tuples == 4
+    for each in (engine, born):
+        each.set_clock("a", 0, 5)
+        push(each, "a", "6 k=1 v=2 | 20")
+    assert to_rows(born.advance(10)) == to_rows(engine.advance(10))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from operators import state
 from operators.engine import Engine
 from operators.plan import Join, Leaf, Plan, left_deep
 from operators.watermark import END
@@ -305,6 +306,19 @@ def test_intermediate_results_are_counted_below_the_top() -> None:
 
 
 # --- Slices ------------------------------------------------------------------------------------------
+
+
+def test_room_is_made_for_the_whole_slice_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full state of (A B) is rid of the dead as of the slice's beginning: C at 3 still meets what dies at 4,
+    though (A B) results of 6 enter before C looks."""
+    monkeypatch.setattr(state, "FIRST_CAPACITY", 2)
+    three = query("SELECT A.v, B.v, C.v FROM a A [RANGE 3 ms], b B [RANGE 3 ms], c C [RANGE 3 ms]")
+    engine = Engine(three, plan=Join(Join(Leaf("A"), Leaf("B")), Leaf("C")))
+    given = ("1 v=1 | 6 v=2", "1 v=1 | 1 v=2 | 6 v=3", "3 v=9 | 6 v=8")
+    for stream, text in zip(three.streams(), given, strict=True):
+        engine.push(stream.name, 0, to_batch(stream, rows(text)))
+    assert pairs(to_rows(engine.advance(2))) == []
+    assert pairs(to_rows(engine.advance(END))) == ["1,1,9@3", "1,2,9@3", "2,3,9@6", "2,3,8@6"]
 
 
 def test_a_long_epoch_is_sliced_where_any_stream_is_dense() -> None:

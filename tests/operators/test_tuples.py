@@ -49,6 +49,8 @@ def test_reorder_moves_rows() -> None:
     some = pairs((1, 7, 3), (2, 8, 4))
     assert some.reorder(("A", "B")) is some
     assert listed(some.reorder(("B", "A"))) == [(7, 1, 3, 13), (8, 2, 4, 14)]
+    three = Tuples(("A", "B", "C"), np.array([[1], [2], [3]]), some.ts[:1], some.expiry[:1])
+    assert listed(three.reorder(("C", "A", "B"))) == [(3, 1, 2, 3, 13)]
 
 
 def test_merge_keeps_ts_order_and_the_first_runs_ties_first() -> None:
