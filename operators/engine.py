@@ -29,6 +29,9 @@ from schemas.query import Query
 SLICE_TUPLES = 32_768
 """Tuples processed together: enough to amortise a call, few enough to stay in the cache."""
 
+SLICE_MADE_TUPLES = 262_144
+"""Intermediate results that a slice makes at most, if it makes as many per tuple as there were so far."""
+
 SLICE_LEAST_TUPLES = 1_024
 """Slices are made no smaller than this to fit a short window."""
 
@@ -162,6 +165,8 @@ class Engine:
             return
         span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
         pieces = -(-total // SLICE_TUPLES)
+        made = self._tree.intermediate_results() / max(self._input_tuples, 1)
+        pieces = max(pieces, int(total * made / SLICE_MADE_TUPLES))
         windows = span // max(self._shortest, 1)
         if self._sources.rows_windows:
             windows = max(windows, total // min(self._sources.rows_windows.values()))
