@@ -11,11 +11,12 @@ import time
 import numpy as np
 import pytest
 
+from operators import state, store
 from operators.engine import Engine
 from operators.statistics import EngineStatistics
 from operators.store import SourceStore
 from schemas.query import Query
-from tests.operators.tiny import chain, numbers, query
+from tests.operators.tiny import chain, inputs, numbers, query, run
 
 
 def feed(one: Query, count: int, *, keys: int, epochs: int = 20) -> tuple[EngineStatistics, Engine]:
@@ -117,6 +118,34 @@ def test_memory_is_bounded_over_a_long_stream(one: Query) -> None:
     assert all(n <= 1_000 for n in held.values()), held
 
 
+@pytest.mark.parametrize("windows", ["RANGE 10 ms|RANGE 30 ms|RANGE 5 ms", "ROWS 5|RANGE 20 ms|ROWS 3"])
+@pytest.mark.parametrize("capacity", [2, 1024])
+def test_nothing_alive_is_purged(windows: str, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred windows long, states and stores tiny or roomy: the oracle's results to the last."""
+    monkeypatch.setattr(state, "FIRST_CAPACITY", capacity)
+    monkeypatch.setattr(store, "FIRST_CAPACITY", capacity)
+    a, b, c = windows.split("|")
+    three = query(f"SELECT A.v, B.v, C.v FROM a A [{a}], b B [{b}], c C [{c}] WHERE A.k = B.k AND B.v <= C.v")
+    random = np.random.default_rng(2)
+    given = inputs(
+        **{
+            name: " | ".join(
+                f"{t} k={k} v={v}"
+                for t, k, v in zip(
+                    np.sort(random.integers(0, 1_000, 450)),
+                    random.integers(0, 4, 450),
+                    random.integers(0, 9, 450),
+                    strict=True,
+                )
+            )
+            for name in "abc"
+        }
+    )
+    got, engine = run(three, given, push=7, epoch_ms=13)
+    assert len(got) > 1_000
+    assert engine.statistics().peak_state_tuples < 700
+
+
 def test_unbounded_windows_keep_all() -> None:
     """Nothing live is lost: state is the input."""
     statistics, engine = feed(pair("UNBOUNDED|UNBOUNDED"), 5_000, keys=5_000)
@@ -126,12 +155,12 @@ def test_unbounded_windows_keep_all() -> None:
 
 def test_a_purged_store_reuses_its_room() -> None:
     """A million rows through a window of a thousand."""
-    store = SourceStore([])
+    of = SourceStore([])
     for begin in range(0, 1_000_000, 500):
-        store.append(numbers(np.arange(begin, begin + 500)))
-        store.purge(1_000, begin + 500, None)
-    assert store.capacity <= 4_096
-    assert store.hi - store.lo <= 2_000
+        of.append(numbers(np.arange(begin, begin + 500)))
+        of.purge(1_000, begin + 500, None)
+    assert of.capacity <= 4_096
+    assert of.hi - of.lo <= 2_000
 
 
 @pytest.mark.slow
