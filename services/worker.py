@@ -46,7 +46,6 @@ from services.topics import Lane, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
 
-
 LOST_S = 2.0
 """How long there is no connection to Kafka before the log says so."""
 
