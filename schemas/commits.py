@@ -18,8 +18,8 @@ from schemas.errors import StateError
 
 COMMIT_VERSION = 1
 MAX_COMMIT_BYTES = 4000
-MAX_FLOORS = 64
-"""Idle floors that one message carries at most; see `Floor`."""
+MAX_FLOOR_BYTES = 3200
+"""What the floors of one message may take, so that with everything else it fits; see `Floor`."""
 
 UNSEEN = -(2**62)
 """The clock of a partition that has shown no tuple (the engine's `NEVER`); written as null."""
@@ -78,14 +78,7 @@ class Commit:
         Raises:
             StateError: it would be longer than MAX_COMMIT_BYTES.
         """
-        points = [
-            [
-                p.offset,
-                None if p.max_ts == UNSEEN else p.max_ts,
-                [n for f in p.floors for n in (f.offset, f.cut)],
-            ]
-            for p in self.points
-        ]
+        points = [[p.offset, None if p.max_ts == UNSEEN else p.max_ts, _deltas(p.floors)] for p in self.points]
         text = json.dumps(
             {
                 "v": COMMIT_VERSION,
@@ -135,15 +128,38 @@ def decode_commit(text: str | None, place: str) -> Commit:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None
 
 
+def _deltas(floors: Iterable[Floor]) -> list[int]:
+    """offset, cut, then how far each further floor lies beyond the one before: short numbers."""
+    flat: list[int] = []
+    offset = cut = 0
+    for floor in floors:
+        flat += (floor.offset - offset, floor.cut - cut)
+        offset, cut = floor.offset, floor.cut
+    return flat
+
+
 def _point(offset: int, max_ts: int | None, flat: list[int]) -> StreamPoint:
-    floors = tuple(Floor(int(o), int(c)) for o, c in zip(flat[::2], flat[1::2], strict=True))
-    return StreamPoint(int(offset), UNSEEN if max_ts is None else int(max_ts), floors)
+    floors: list[Floor] = []
+    last = Floor(0, 0)
+    for step, rise in zip(flat[::2], flat[1::2], strict=True):
+        last = Floor(last.offset + int(step), last.cut + int(rise))
+        floors.append(last)
+    return StreamPoint(int(offset), UNSEEN if max_ts is None else int(max_ts), tuple(floors))
+
+
+def floor_bytes(floors: Iterable[Floor]) -> int:
+    """What floors take in a message."""
+    return len(",".join(map(str, _deltas(floors))))
 
 
 def needed_floors(floors: Iterable[Floor], offset: int, horizon_ms: int) -> tuple[Floor, ...]:
-    """The floors that a replay from `offset` needs, when tuples below `horizon_ms` are needed by no window.
+    """The floors that a replay from `offset` needs.
 
     A later floor is never lower, so of those at or before `offset` only the last matters.
+
+    Args:
+        horizon_ms: tuples below it match nothing any more, had they been taken or not. 0 where that cannot be
+            said: with ROWS windows a tuple that was refused, but taken by a replay, would still be alive.
     """
     kept: list[Floor] = []
     for floor in floors:

@@ -15,9 +15,9 @@ from operators.engine import Engine
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Batch, Mask
-from schemas.commits import MAX_FLOORS, UNSEEN, Commit, Floor, StreamPoint, needed_floors
+from schemas.commits import MAX_FLOOR_BYTES, UNSEEN, Commit, Floor, StreamPoint, floor_bytes, needed_floors
 from schemas.errors import InvariantError, UsageError
-from schemas.query import Stream
+from schemas.query import Query, Stream
 from services.delivery import Letters
 from services.records import RecordBatch
 from services.recovery import LaneStart
@@ -35,9 +35,9 @@ class InputLane:
         idle: it was silent and does not hold the watermark back.
     """
 
-    def __init__(self, key: LaneKey, streams: Sequence[Stream], start: LaneStart, floor: int) -> None:
+    def __init__(self, key: LaneKey, query: Query, start: LaneStart, floor: int) -> None:
         self.key = key
-        self.streams = tuple(streams)
+        self.streams = tuple(stream for stream in query.streams() if stream.topic == key[0])
         self.position = start.offset
         self.live = start.live
         self.held: deque[RecordBatch] = deque()
@@ -45,7 +45,10 @@ class InputLane:
         self._floor = floor
         self._start = start
         self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
-        self._decoders = [decoder_of(stream) for stream in streams]
+        self._decoders = [decoder_of(stream) for stream in self.streams]
+        self._ranged = [
+            all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
+        ]
 
     @property
     def replaying(self) -> bool:
@@ -55,7 +58,7 @@ class InputLane:
     @property
     def may_idle(self) -> bool:
         """False while the commit message could not bear the consequences of another idle period."""
-        return sum(len(floors) for floors in self._floors) < MAX_FLOORS
+        return sum(map(floor_bytes, self._floors)) < MAX_FLOOR_BYTES
 
     def restore_clocks(self, engine: Engine) -> None:
         """Set the engine's clocks to where reading begins."""
@@ -153,7 +156,7 @@ class InputLane:
             # Before the first push the engine knows no offset.
             from_start = horizon < self._floor or point.offset <= start.offset
             offset, max_ts = (start.offset, start.max_ts) if from_start else (point.offset, point.max_ts)
-            floors = needed_floors(self._floors[ordinal], offset, horizon)
+            floors = needed_floors(self._floors[ordinal], offset, horizon if self._ranged[ordinal] else 0)
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
 

@@ -35,7 +35,7 @@ from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
 from services.topics import Lane, OutputTopics
 
-INBOX_BYTES = 32 << 20
+INBOX_BYTES = 8 << 20
 """Raw input that waits for the task's thread; beyond it the task's partitions are not read."""
 
 LETTER_BYTES = 16 << 20
@@ -129,9 +129,7 @@ class Task:
             for stream in spec.streams[topic]:
                 partitions.setdefault(stream.name, []).append(partition)
         self._engine = Engine(spec.query, plan=spec.plan, partitions=partitions)
-        self._lanes = {
-            key: InputLane(key, spec.streams[key[0]], start, recovery.floor) for key, start in recovery.lanes.items()
-        }
+        self._lanes = {key: InputLane(key, spec.query, start, recovery.floor) for key, start in recovery.lanes.items()}
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
         self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
