@@ -4,7 +4,8 @@
     log.warning("snapshot discarded", task=3, reason="damaged block")
 
 Weir's own events carry fields; lines of the libraries below (Faust, aiokafka, librdkafka) come in the same
-form from WARNING up. Nothing here ever sees a client configuration, so no secret can be printed.
+form from WARNING up, each kind at most once a minute: aiokafka writes some fifteen a second while a broker
+is away. Nothing here ever sees a client configuration, so no secret can be printed.
 """
 
 from __future__ import annotations
@@ -59,6 +60,29 @@ def get_log(name: str, **bound: Any) -> Log:
     return Log(name, **bound)
 
 
+REPEAT_S = 60.0
+
+
+class Sparingly(logging.Filter):
+    """Lets each kind of line of a library (logger and message before its arguments) through once in REPEAT_S."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """True for all of Weir's own lines."""
+        if record.name.startswith("weir"):
+            return True
+        kind = (record.name, str(record.msg))
+        if record.created - self._last.get(kind, -REPEAT_S) < REPEAT_S:
+            return False
+        if len(self._last) > 1000:
+            self._last.clear()
+        self._last[kind] = record.created
+        return True
+
+
 class LineFormatter(logging.Formatter):
     """One line per record. Fields that are floats are shortened; line breaks are escaped."""
 
@@ -99,6 +123,8 @@ def set_up_logs(form: str = "text", level: str = "info") -> None:
     """Send all logging of the process to standard error in the given form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form == "json"))
+    if level != "debug":
+        handler.addFilter(Sparingly())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -158,6 +158,9 @@ class TopicAdmin:
         """
         wanted = list(lanes)
         ends: list[dict[Lane, int]] = []
+        # Refreshes what librdkafka believes of leaders: after a broker's restart it would ask with the old leader
+        # epoch again and again, and be refused.
+        self._listed()
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
             asked = {TopicPartition(topic, number): spec for topic, number in wanted}
             try:

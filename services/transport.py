@@ -297,6 +297,11 @@ class Consumer(driver.Consumer):
             return None
         return int(state.timestamp) if state.position >= state.highwater else None
 
+    def connected(self) -> bool:
+        """False while there is a consumer without a connection to any broker."""
+        consumer = self._thread._consumer
+        return consumer is None or any(c.connected() for c in list(consumer._client._conns.values()))
+
     def member_id(self) -> str:
         """This process's member id in the group; empty before it has joined."""
         consumer = self._thread._consumer
