@@ -249,6 +249,12 @@ class Engine:
 
     # --- Durability ---------------------------------------------------------------------------------
 
+    @property
+    def unsaved_tuples(self) -> int:
+        """Source tuples stored since the last checkpoint that are still needed."""
+        stores = self._sources.stores
+        return sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
+
     def checkpoint(self) -> Checkpoint:
         """Source tuples stored since the last checkpoint. Cost: proportional to those."""
         blocks: list[Block] = []

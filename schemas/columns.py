@@ -72,13 +72,19 @@ class Column:
         valid = None if self.valid is None else self.valid[index]
         if self.offsets is None:
             return Column(self.type, self.values[index], valid)
-        return Column.from_arrow(self.to_arrow().take(pa.array(index)), self.type)
+        return Column.from_arrow(self.to_arrow().take(Column(Type.BIGINT, index).to_arrow()), self.type)
 
     def to_arrow(self) -> pa.Array:
         """The same values as an Arrow array; no copy of numbers and string bytes."""
         if self.offsets is None:
-            nulls = None if self.valid is None else ~self.valid
-            return pa.array(self.values, type=ARROW_TYPES[self.type], mask=nulls)
+            # Not pa.array: with pandas installed it imports pandas (0.35 s) to look at its argument.
+            values = self.values
+            if self.type is Type.BOOLEAN:
+                data = pa.py_buffer(np.packbits(values.astype(np.bool_), bitorder="little"))
+            else:
+                data = pa.py_buffer(np.ascontiguousarray(values))
+            known = None if self.valid is None else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+            return pa.Array.from_buffers(ARROW_TYPES[self.type], len(values), [known, data])
         buffers = [None, pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(self.values)]
         if self.valid is not None:
             buffers[0] = pa.py_buffer(np.packbits(self.valid, bitorder="little"))

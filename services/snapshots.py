@@ -47,17 +47,24 @@ class SnapshotWriter:
         idle = self._running is None or self._running.done()
         return self._store is not None and not self.failed and idle
 
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Begin to write blocks ahead of the snapshot that will hold them, so that it need not write all at once."""
+        self._running = self._executor.submit(self._write, None, checkpoint)
+
     def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
         """Begin to write; both must be of the last committed epoch."""
         self._due = time.monotonic() + self._every_s
         self._running = self._executor.submit(self._write, snapshot, checkpoint)
 
-    def _write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
+    def _write(self, snapshot: Snapshot | None, checkpoint: Checkpoint) -> None:
         store = self._store
         if store is None:
             return
         try:
             began = time.monotonic()
+            if snapshot is None:
+                store.add(checkpoint.blocks)
+                return
             size = store.write(snapshot, checkpoint)
         except StateError as error:
             self.failed = True

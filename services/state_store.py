@@ -4,10 +4,11 @@ Faust tables were considered and left: they demand a changelog topic per table a
 to it, while here the source topics are the changelog (design 3.3); a snapshot is a few large blocks and must
 replace its manifest in the same atomic write.
 
-Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. A
-write batch holds new blocks, deletions of blocks that no window needs, and the manifest that makes both true,
-so after a crash the table is the old snapshot or the new one. It is written after the Kafka commit it belongs
-to, never before: the disk is at or behind the committed cut.
+Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block.
+Blocks are added as tuples come, in small pieces; they count for nothing until a manifest says so. One write
+batch holds the last blocks, deletions of blocks that no window needs, and the manifest that makes both true,
+so after a crash the table is the old snapshot or the new one, and blocks beyond it are dropped. The manifest
+is written after the Kafka commit it belongs to, never before: the disk is at or behind the committed cut.
 
 When a write fails (disk full) the table is closed and stays as it was; the task goes on without it.
 """
@@ -66,7 +67,9 @@ class StateStore:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        options.set_write_buffer_size(16 << 20)
+        # Little memory, and as few merges as with few large files: the table is read only when a task starts.
+        options.set_write_buffer_size(1 << 20)
+        options.set_level_zero_file_num_compaction_trigger(16)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(1 << 20)
         try:
@@ -111,6 +114,7 @@ class StateStore:
         except Exception as error:  # rocksdict raises bare Exception
             raise StateError(f"manifest in {self.path} cannot be read: {error}") from None
         if raw is None:
+            self._forget_beyond([])
             return None
         try:
             found = json.loads(bytes(raw))
@@ -118,6 +122,7 @@ class StateStore:
                 raise StateError(f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}")
             if found["streams"] != self._streams:
                 raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
+            self._forget_beyond(found["blocks"])
             if found["blocks"] != (there := _summary(self._held)):
                 raise StateError(f"snapshot in {self.path} has blocks {there}, its manifest says {found['blocks']}")
             points = {
@@ -130,6 +135,21 @@ class StateStore:
             return Snapshot(found["cluster"], found["query"], found["epoch"], found["cut"], points)
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"snapshot in {self.path} has a damaged manifest: {error}") from None
+
+    def _forget_beyond(self, summary: Sequence[Sequence[int]]) -> None:
+        """Delete blocks that were added after the manifest which `summary` is of."""
+        ends = dict(enumerate(first + rows for first, _, rows in summary))
+        batch = WriteBatch(raw_mode=True)
+        kept = {
+            ordinal: [(first, rows) for first, rows in held if first < ends.get(ordinal, 0)]
+            for ordinal, held in self._held.items()
+        }
+        for ordinal, held in self._held.items():
+            for first, rows in held:
+                if first >= ends.get(ordinal, 0):
+                    batch.delete(_KEY.pack(b"b", ordinal, first, rows))
+        self._write(batch)
+        self._held = kept
 
     def blocks(self) -> Iterator[Block]:
         """All blocks, per stream in row order.
@@ -154,8 +174,31 @@ class StateStore:
                 raise StateError(f"block at {place} is of stream {block.stream}, row {block.first_row}")
             yield Block(block.stream, block.first_row, block.batch)
 
+    def add(self, blocks: Sequence[Block]) -> int:
+        """Add blocks that the next `write` will make part of its snapshot.
+
+        Returns:
+            their bytes.
+
+        Raises:
+            StateError: they could not be written; the table is closed and keeps its last snapshot.
+        """
+        size = 0
+        for block in blocks:
+            ordinal = self._streams.index(block.stream)
+            for begin in range(0, len(block.batch), BLOCK_TUPLES):
+                part = block.batch.slice(begin, min(begin + BLOCK_TUPLES, len(block.batch)))
+                first = block.first_row + begin
+                raw = encode_block(block.stream, first, part)
+                batch = WriteBatch(raw_mode=True)
+                batch.put(_KEY.pack(b"b", ordinal, first, len(part)), raw)
+                self._write(batch)
+                self._held[ordinal].append((first, len(part)))
+                size += len(raw)
+        return size
+
     def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> int:
-        """Add a checkpoint and make `snapshot` the manifest, atomically.
+        """Add a checkpoint's blocks and make `snapshot` the manifest of all that were added.
 
         Returns:
             bytes of the new blocks.
@@ -163,19 +206,8 @@ class StateStore:
         Raises:
             StateError: it could not be written; the table is closed and keeps its former snapshot.
         """
-        table = self._open_table()
+        size = self.add(checkpoint.blocks)
         batch = WriteBatch(raw_mode=True)
-        size = 0
-        new: list[tuple[int, tuple[int, int]]] = []
-        for block in checkpoint.blocks:
-            ordinal = self._streams.index(block.stream)
-            for begin in range(0, len(block.batch), BLOCK_TUPLES):
-                part = block.batch.slice(begin, min(begin + BLOCK_TUPLES, len(block.batch)))
-                first = block.first_row + begin
-                raw = encode_block(block.stream, first, part)
-                batch.put(_KEY.pack(b"b", ordinal, first, len(part)), raw)
-                new.append((ordinal, (first, len(part))))
-                size += len(raw)
         kept: dict[int, list[tuple[int, int]]] = {}
         for ordinal, held in self._held.items():
             live = checkpoint.live_from.get(self._streams[ordinal], 0)
@@ -183,18 +215,21 @@ class StateStore:
             for first, rows in held:
                 if first + rows <= live:
                     batch.delete(_KEY.pack(b"b", ordinal, first, rows))
-        for ordinal, entry in new:
-            kept[ordinal].append(entry)
         batch.put(_MANIFEST, self._manifest(snapshot, kept))
+        self._write(batch, flush=True)
+        self._held = kept
+        return size
+
+    def _write(self, batch: WriteBatch, *, flush: bool = False) -> None:
+        table = self._open_table()
         try:
             table.write(batch)
-            # Without a flush RocksDB would notice a full disk only when the log is already behind.
-            table.flush()
+            if flush:
+                # Without a flush RocksDB would notice a full disk only when the log is already behind.
+                table.flush()
         except Exception as error:  # rocksdict raises bare Exception
             self.close()
             raise StateError(f"snapshot cannot be written to {self.path}: {error}") from None
-        self._held = kept
-        return size
 
     def _manifest(self, snapshot: Snapshot, kept: Mapping[int, list[tuple[int, int]]]) -> bytes:
         points = [

@@ -379,6 +379,8 @@ class Task:
             self._report()
         if self._snapshots.due or (final and self._snapshots.ready):
             self._snapshot()
+        elif self._engine.unsaved_tuples >= AHEAD_TUPLES and self._snapshots.ready:
+            self._snapshots.add(self._engine.checkpoint())
 
     def _moved(self) -> bool:
         return self._engine.cut != self._committed_cut or any(
@@ -449,6 +451,9 @@ class _Damaged(Exception):
 
 
 RESULT_CHUNK = 100_000
+
+AHEAD_TUPLES = 20_000
+"""Source tuples that go to disk ahead of the next snapshot: what is copied for it at once stays small."""
 
 
 def _encoded(results: Batch | None) -> Iterator[Encoded]:

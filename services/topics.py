@@ -45,8 +45,20 @@ class TopicAdmin:
     """Asks and tells the cluster about topics. Blocking; for start-up and recovery."""
 
     def __init__(self, clients: KafkaClients) -> None:
-        self._admin = AdminClient(clients.librdkafka(log_level=0))
+        self._admin = AdminClient(clients.librdkafka(log_level=0, error_cb=self._note))
+        self._trouble = ""
         self._log = get_log("topics")
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error.str().partition(" (after ")[0]
+
+    def _why(self, error: KafkaException) -> str:
+        """What librdkafka's error events say of a failed call, such as a refused password; the call itself
+        knows only that there was no connection."""
+        self._admin.poll(0)
+        trouble, self._trouble = self._trouble, ""
+        return trouble or str(error.args[0].str())
 
     def cluster_id(self) -> str:
         """The cluster's id.
@@ -57,7 +69,7 @@ class TopicAdmin:
         try:
             return str(self._admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
         except KafkaException as error:
-            raise BrokerError(f"no answer from Kafka: {error.args[0].str()}") from None
+            raise BrokerError(f"no answer from Kafka: {self._why(error)}") from None
 
     def inputs(
         self, topics: Iterable[str], wait: bool, stopped: Callable[[float], bool] = lambda _: False
@@ -88,7 +100,7 @@ class TopicAdmin:
         try:
             known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
-            return {}, f"no answer from Kafka: {error.args[0].str()}"
+            return {}, f"no answer from Kafka: {self._why(error)}"
         found = {n: len(known[n].partitions) for n in names if n in known and known[n].partitions}
         missing = [n for n in names if n not in found]
         if missing:
@@ -135,7 +147,7 @@ class TopicAdmin:
         try:
             topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
-            raise BrokerError(f"no answer from Kafka: {error.args[0].str()}") from None
+            raise BrokerError(f"no answer from Kafka: {self._why(error)}") from None
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def _limits(self, names: Iterable[str]) -> dict[str, int]:

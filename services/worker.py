@@ -8,7 +8,6 @@ committed through Faust, and its own exactly-once mode and tables stay off.
 from __future__ import annotations
 
 import asyncio
-import gc
 import shutil
 import signal
 import sys
@@ -27,6 +26,7 @@ from operators.plan import parse_plan
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
+from services import memory
 from services.assignor import TaskAssignor
 from services.fingerprint import fingerprint
 from services.lane import decoder_of
@@ -59,17 +59,6 @@ class WeirApp(faust.App):  # type: ignore[misc]
         """Deliver open epochs, then let Faust stop its consumer."""
         await self.roster.close()
         await super().on_stop()
-
-
-def calm_collector() -> None:
-    """Leave what lives as long as the process out of garbage collection, and collect less often.
-
-    Fetched records are many small objects without cycles: with Python's defaults the collector took 45% of
-    a worker's processor time looking at them.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 class Worker:
@@ -116,7 +105,7 @@ class Worker:
         layout = lay_out(self._query, counts)
         if self._settings.state_dir is not None:
             self._state = StateDir(self._settings.state_dir)
-        calm_collector()
+        memory.prepare()
         try:
             with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
                 asyncio.run(self._main(layout, Path(scratch)))

@@ -38,7 +38,7 @@ class StoredBlock:
 def encode_block(stream: str, first_row: int, batch: Batch) -> bytes:
     """The bytes of a block. Cost: one pass; Arrow releases the GIL while it compresses."""
     names = list(batch.columns)
-    arrays = [pa.array(batch.ts, type=pa.int64()), *(batch.columns[name].to_arrow() for name in names)]
+    arrays = [Column(Type.BIGINT, batch.ts).to_arrow(), *(batch.columns[name].to_arrow() for name in names)]
     meta = {"stream": stream, "row": str(first_row), "types": ",".join(batch.columns[n].type for n in names)}
     fields = [
         pa.field(_TS, pa.int64()),

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from schemas.columns import I64, Batch, Column
 from schemas.errors import UsageError
-from schemas.query import Query
+from schemas.query import Query, Type
 
 TIMESTAMP_KEY: Final = "_ts"
 PHASE_KEY: Final = "_phase"
@@ -62,7 +62,7 @@ def _encode(columns: Mapping[str, Column], ts: I64 | None, phase: str | None) ->
     arrays = [column.to_arrow() for column in columns.values()]
     names = list(columns)
     if ts is not None:
-        arrays.append(pa.array(ts))
+        arrays.append(Column(Type.BIGINT, ts).to_arrow())
         names.append(TIMESTAMP_KEY)
     if phase is not None:
         arrays.append(pa.array([phase] * len(arrays[0]), pa.large_string()))

@@ -383,6 +383,9 @@ def _ends(
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=5)
         return {(tp.topic, tp.partition): int(answer.result().offset) for tp, answer in answers.items()}
     except KafkaException:
+        with contextlib.suppress(KafkaException):
+            # Else librdkafka asks with the leader epoch of before a broker's restart, and is refused for ever.
+            admin.list_topics(timeout=5)
         return {}
 
 

@@ -66,6 +66,33 @@ def test_checkpoints_add_up_and_expired_blocks_go(tmp_path: Path) -> None:
     assert found.cut == 40
 
 
+def test_blocks_ahead_of_a_manifest_count_only_with_it(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "t", ["a", "b"])
+    store.write(snapshot(10), Checkpoint(10, (Block("a", 0, batch(0, 5)),), {"a": 0, "b": 0}))
+    store.add((Block("a", 5, batch(5, 5)), Block("b", 0, batch(0, 2))))
+    store.write(snapshot(20, 2), Checkpoint(20, (Block("a", 10, batch(10, 1)),), {"a": 0, "b": 0}))
+    store.add((Block("a", 11, batch(11, 5)), Block("b", 2, batch(2, 2))))
+    store.close()
+    again = StateStore(tmp_path / "t", ["a", "b"])
+    assert again.snapshot() == snapshot(20, 2)
+    assert rows(again) == {"a": list(range(11)), "b": [0, 1]}
+    again.add((Block("a", 11, batch(11, 3)),))
+    again.write(snapshot(30, 3), Checkpoint(30, (), {"a": 8, "b": 2}))
+    again.close()
+    last = StateStore(tmp_path / "t", ["a", "b"])
+    assert last.snapshot() == snapshot(30, 3)
+    assert rows(last) == {"a": [5, 6, 7, 8, 9, 10, 11, 12, 13]}
+
+
+def test_blocks_without_any_manifest_are_dropped(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "t", ["a"])
+    store.add((Block("a", 0, batch(0, 5)),))
+    store.close()
+    again = StateStore(tmp_path / "t", ["a"])
+    assert again.snapshot() is None
+    assert rows(again) == {}
+
+
 def test_large_blocks_are_cut(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "t", ["a"])
     store.write(snapshot(10), Checkpoint(10, (Block("a", 7, batch(7, 2 * BLOCK_TUPLES + 1)),), {"a": 7}))

@@ -1,0 +1,44 @@
+"""How a worker's process keeps its memory small and its collector quiet; called once, before threads start."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+LARGE_BYTES = 1 << 18
+"""Arrays from this size on go back to the system when they are freed. glibc otherwise raises the limit with
+every large array it frees, up to 32 MiB, and keeps the holes that growing states leave."""
+
+ARENAS = 2
+
+
+def prepare() -> None:
+    """Set up malloc and the garbage collector.
+
+    Measured at 300,000 live source tuples: 118 bytes of resident memory per tuple, 137 without.
+    """
+    _frugal_malloc()
+    _calm_collector()
+
+
+def _frugal_malloc() -> None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not glibc
+    mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt(_M_ARENA_MAX, ARENAS)
+
+
+def _calm_collector() -> None:
+    """Leave what lives as long as the process out of garbage collection, and collect less often.
+
+    Fetched records are many small objects without cycles: with Python's defaults the collector took 45% of
+    a worker's processor time looking at them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
