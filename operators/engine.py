@@ -13,13 +13,14 @@ import numpy as np
 
 from operators.choose import Statistics, choose_plan
 from operators.evaluate import Resolve, evaluate, holds
+from operators.executor import Executor
+from operators.executors import EXECUTORS
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
 from operators.plan import Plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
-from operators.statistics import EngineStatistics, OperatorStatistics
-from operators.tree import XJoinTree
+from operators.statistics import EngineStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError
@@ -68,6 +69,7 @@ class Engine:
     Args:
         plan: the join tree; chosen from `statistics` when None.
         partitions: partition numbers per stream name; one partition 0 each when None.
+        executor: one of `EXECUTORS`.
     """
 
     def __init__(
@@ -77,13 +79,15 @@ class Engine:
         plan: Plan | None = None,
         statistics: Statistics | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
+        executor: str = "xjoin",
     ) -> None:
         self.query = query
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
         self._sources = Sources(query)
-        self._tree = XJoinTree(self._sources, self.plan)
+        self.executor = executor
+        self._executor: Executor = EXECUTORS[executor](self._sources, self.plan, statistics)
         self._aliases = tuple(source.alias for source in query.sources)
         self._selections = {alias: selections(query, alias) for alias in self._aliases}
         self._aliases_of = {
@@ -165,7 +169,7 @@ class Engine:
             return
         span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
         pieces = -(-total // SLICE_TUPLES)
-        made = self._tree.intermediate_results() / max(self._input_tuples, 1)
+        made = self._executor.intermediate_results() / max(self._input_tuples, 1)
         pieces = max(pieces, int(total * made / SLICE_MADE_TUPLES))
         windows = span // max(self._shortest, 1)
         if self._sources.rows_windows:
@@ -192,11 +196,11 @@ class Engine:
         for name, batch in batches.items():
             epoch |= self._enter(name, batch, places.get(name), restored=restored)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
-        found = self._tree.process(epoch, now)
-        self._peak_tuples = max(self._peak_tuples, self._tree.state_tuples())
+        found = self._executor.process(epoch, now)
+        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
         out = self._output(found)
-        self._peak_bytes = max(self._peak_bytes, self._tree.size_bytes() + self._sources.size_bytes())
-        self._tree.purge(cut)
+        self._peak_bytes = max(self._peak_bytes, self._executor.size_bytes() + self._sources.size_bytes())
+        self._executor.purge(cut)
         self._sources.purge(cut)
         return out
 
@@ -317,33 +321,19 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Counters and sizes as of now."""
-        operators = tuple(
-            OperatorStatistics(
-                name=str(node),
-                kind="hash" if join.condition.keys else "nested-loop",
-                input_tuples=join.counters.input_tuples,
-                comparisons=join.counters.comparisons,
-                candidates=join.counters.candidates,
-                results=join.counters.results,
-                state_tuples=(len(join.states[0]), len(join.states[1])),
-                state_bytes=(join.states[0].size_bytes(), join.states[1].size_bytes()),
-                complete=(join.states[0].complete, join.states[1].complete),
-            )
-            for node, join in self._tree.joins
-        )
-        size = self._tree.size_bytes() + self._sources.size_bytes()
+        size = self._executor.size_bytes() + self._sources.size_bytes()
         return EngineStatistics(
             input_tuples=self._input_tuples,
             results=self._results,
             late=self._intake.late_tuples,
-            comparisons=self._tree.comparisons(),
-            intermediate_results=self._tree.intermediate_results(),
-            state_tuples=self._tree.state_tuples(),
+            comparisons=self._executor.comparisons(),
+            intermediate_results=self._executor.intermediate_results(),
+            state_tuples=self._executor.state_tuples(),
             state_bytes=size,
             peak_state_tuples=self._peak_tuples,
             peak_state_bytes=max(self._peak_bytes, size),
             pending_tuples=self.pending_tuples,
-            operators=operators,
+            operators=self._executor.operators(),
         )
 
 

@@ -61,6 +61,8 @@ class SideState:
         aliases: the aliases its tuples cover, in the order of their rows.
         life: no tuple lives longer than this after its ts: the least RANGE of the aliases, or FOREVER.
         complete: False while a migration still owes it tuples (JISC 4).
+        older: tuples of before a migration that were computed after it, in any order; probed too.
+        older_until: no tuple of `older` can be met from this ts on.
         lo, hi: entries lo <= e < hi are held.
         theta: (t, capacity) int64 and float64 values of nested-loop terms per entry (`operators.scan`).
     """
@@ -79,6 +81,8 @@ class SideState:
         self.aliases = aliases
         self.life = life
         self.complete = True
+        self.older: SideState | None = None
+        self.older_until = FOREVER
         self.hashed = hashed
         self.lo = 0
         self.hi = 0
@@ -95,7 +99,7 @@ class SideState:
         self._heads: I32 = np.zeros(capacity if hashed else 0, np.int32)
 
     def __len__(self) -> int:
-        return self.hi - self.lo
+        return self.hi - self.lo + (0 if self.older is None else len(self.older))
 
     def insert(
         self,
@@ -171,13 +175,19 @@ class SideState:
         return np.take(self.rows, slots, axis=1), expiry
 
     def tuples(self) -> Tuples:
-        """A copy of all entries held, dead ones not yet purged included."""
+        """A copy of all entries held, ascending by ts, dead ones not yet purged included."""
         entries = np.arange(self.lo, self.hi, dtype=np.int64)
         rows, expiry = self.gather(entries)
-        return Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
+        own = Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
+        if self.older is None:
+            return own
+        older = self.older.tuples()
+        return Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
 
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
+        if self.older is not None and cut >= self.older_until:
+            self.older = None
         if cut == END:
             self.lo = self.hi
         elif self.life < FOREVER:
@@ -191,7 +201,7 @@ class SideState:
             self._dead_rows[alias] = first_row
 
     def keep(self, mask: Mask) -> None:
-        """Compact to the entries where (len(self),) `mask` is True. Entry numbers change."""
+        """Compact to the entries lo .. hi where (hi - lo,) `mask` is True. Entry numbers change."""
         self._compact(mask)
 
     def _make_room(self, n: int, now: int) -> None:
@@ -201,7 +211,7 @@ class SideState:
                 alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
             if not alive.all():
                 self._compact(alive)
-        need = len(self) + n
+        need = self.hi - self.lo + n
         if not self._exact_expiry:
             need = int(need / COMPACT_BELOW)
         if need > self.capacity:
@@ -213,7 +223,7 @@ class SideState:
         return [ring for ring in rings if len(ring)]
 
     def _compact(self, alive: Mask) -> None:
-        """Move the entries where (len(self),) `alive` is True together, in place, and index them anew."""
+        """Move the entries where (hi - lo,) `alive` is True together, in place, and index them anew."""
         for ring in self._rings():
             compact_ring(ring, self.lo, alive)
         self.hi = self.lo + int(np.count_nonzero(alive))
@@ -251,4 +261,5 @@ class SideState:
     def size_bytes(self) -> int:
         """Bytes of the arrays held, unused capacity included."""
         arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads)
-        return sum(a.nbytes for a in arrays) + self.int_terms.nbytes + self.float_terms.nbytes
+        own = sum(a.nbytes for a in arrays) + self.int_terms.nbytes + self.float_terms.nbytes
+        return own + (0 if self.older is None else self.older.size_bytes())

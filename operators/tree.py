@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from operators.executor import operator_statistics
 from operators.join import BinaryJoin
 from operators.plan import Join, Leaf, Plan, postorder
-from operators.predicates import join_condition
 from operators.sources import Sources
+from operators.statistics import OperatorStatistics
 from operators.tuples import Tuples
 
 
@@ -24,9 +25,7 @@ class XJoinTree:
         self.joins: list[tuple[Join, BinaryJoin]] = []
         for node in postorder(plan):
             if isinstance(node, Join):
-                left, right = node.left.aliases, node.right.aliases
-                condition = join_condition(sources.query.predicates, left, right)
-                self.joins.append((node, BinaryJoin(sources, left, right, condition)))
+                self.joins.append((node, BinaryJoin(sources, node.left.aliases, node.right.aliases)))
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one epoch.
@@ -56,6 +55,15 @@ class XJoinTree:
         """Drop what no tuple with ts >= cut can meet, in every state."""
         for _, join in self.joins:
             join.purge(cut)
+
+    def operators(self) -> tuple[OperatorStatistics, ...]:
+        """Counters and sizes per join, children before parents."""
+        return tuple(
+            operator_statistics(
+                str(node), bool(join.match.condition.keys), join.counters, (join.states[0], join.states[1])
+            )
+            for node, join in self.joins
+        )
 
     def comparisons(self) -> int:
         """Predicate evaluations so far."""

@@ -22,8 +22,9 @@ from typing import Final
 
 import orjson
 
-from operators.choose import Statistics, sample_statistics
+from operators.choose import choose_plan, sample_statistics
 from operators.engine import Engine
+from operators.executors import cheapest_executor
 from operators.plan import Plan
 from operators.watermark import END
 from schemas.query import Query
@@ -67,6 +68,7 @@ class Run:
         epoch_ms: int,
         least_tuples: int = COALESCED_TUPLES,
         plan: Plan | None = None,
+        executor: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Args:
@@ -84,6 +86,7 @@ class Run:
         self._epoch_ms = epoch_ms
         self._least_tuples = least_tuples
         self._plan = plan
+        self._executor = executor
         self._progress = progress
         self._positions = dict.fromkeys(sources, 0)
         self._latest = 0
@@ -111,7 +114,7 @@ class Run:
 
     def _feed(self, readers: dict[str, SourceReader], writer: ResultWriter) -> Engine:
         blocks = {name: reader.next() for name, reader in readers.items()}
-        self.engine = engine = Engine(self.query, plan=self._plan, statistics=self._sampled(blocks))
+        self.engine = engine = self._engine(blocks)
         open_ = list(readers)
         for name, block in blocks.items():
             self._take(engine, open_, name, block)
@@ -125,11 +128,13 @@ class Run:
         self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())
         return engine
 
-    def _sampled(self, blocks: dict[str, SourceBlock | None]) -> Statistics | None:
-        if self._plan is not None:
-            return None
+    def _engine(self, blocks: dict[str, SourceBlock | None]) -> Engine:
+        """What was not asked for is chosen from the first blocks; a plan that was given is run as the tree it is."""
         samples = {name: block.decoded.batch for name, block in blocks.items() if block is not None}
-        return sample_statistics(self.query, samples)
+        statistics = sample_statistics(self.query, samples)
+        plan = self._plan or choose_plan(self.query, statistics)
+        executor = self._executor or ("xjoin" if self._plan else cheapest_executor(self.query, plan, statistics))
+        return Engine(self.query, plan=plan, executor=executor, statistics=statistics)
 
     def _boundary(self, ts: int) -> int:
         """The start of the epoch that holds `ts`."""

@@ -45,7 +45,7 @@ class RunStatistics:
         self._input_tuples = engine.input_tuples
 
 
-def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan) -> bytes:
+def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan, executor: str) -> bytes:
     """The statistics file: one JSON object, keys as in the design, section 4."""
     document: dict[str, Any] = {
         "input_tuples": engine.input_tuples,
@@ -59,6 +59,7 @@ def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan) -> byte
         "peak_state_bytes": engine.peak_state_bytes,
         "seconds": round(run.seconds, 6),
         "plan": str(plan),
+        "executor": executor,
         "operators": [
             {
                 "name": operator.name,

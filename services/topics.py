@@ -54,11 +54,10 @@ class TopicAdmin:
             self._trouble = error.str().partition(" (after ")[0]
 
     def _why(self, error: KafkaException) -> str:
-        """What librdkafka's error events say of a failed call, such as a refused password; the call itself
-        knows only that there was no connection."""
+        """What librdkafka's last error event says of a failed call, such as a refused password; the call itself
+        knows only that there was no connection, and not every call has an event of its own."""
         self._admin.poll(0)
-        trouble, self._trouble = self._trouble, ""
-        return trouble or str(error.args[0].str())
+        return self._trouble or str(error.args[0].str())
 
     def cluster_id(self) -> str:
         """The cluster's id.

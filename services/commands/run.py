@@ -123,8 +123,15 @@ def run(
         ),
     ] = None,
     executor: Annotated[
-        Executor, typer.Option(envvar="WEIR_EXECUTOR", help="Executor; this version has xjoin.")
-    ] = Executor.XJOIN,
+        Executor | None,
+        typer.Option(
+            envvar="WEIR_EXECUTOR",
+            help=(
+                "How the plan is executed; this version has xjoin (a tree of binary joins that keeps intermediate "
+                "results) and mjoin (none are kept). Default: xjoin for a given plan, else the cheaper one."
+            ),
+        ),
+    ] = None,
     migrate: Annotated[
         list[str] | None,
         typer.Option(
@@ -170,7 +177,7 @@ def run(
     """
     _refuse_later_options(
         {
-            f"--executor {executor}": executor is not Executor.XJOIN,
+            f"--executor {executor}": executor not in {None, Executor.XJOIN, Executor.MJOIN},
             "--migrate": bool(migrate),
             "--jit on": jit is Switch.ON,
             "--memory": memory is not None,
@@ -200,12 +207,12 @@ def run(
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
     with _progress(files) as progress:
-        job = Run(bound, files, outputs, epoch_ms=epoch_ms, plan=tree, progress=progress)
+        job = Run(bound, files, outputs, epoch_ms=epoch_ms, plan=tree, executor=executor, progress=progress)
         try:
             engine = job.run()
             counters = engine.statistics()
             if "--stats" in sinks:
-                sinks["--stats"].write(stats_json(job.statistics, counters, engine.plan))
+                sinks["--stats"].write(stats_json(job.statistics, counters, engine.plan, engine.executor))
             for sink in sinks.values():
                 sink.close()
         except KeyboardInterrupt:

@@ -8,7 +8,7 @@ they change nothing that anyone could see:
 - `min(ring_ts[slot] + life, 2**62)` without the limit in `combine_pairs`: the probing tuple's expiry has it.
 - `side="left"` as right in `Engine._slices`: a slice ends after a timestamp instead of before it, in all streams.
 - no `if cut <= self.cut` in `Engine.advance`: nothing waits below the cut, so an empty epoch is processed.
-- `strict=side == LEFT` as RIGHT in `BinaryJoin._find`: of two equal ts the other finds the one.
+- `strict=side == LEFT` as RIGHT in `BinaryJoin.process`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
 - a state's `_heads` of half the size after growth: longer chains, the same pairs.
@@ -155,14 +155,22 @@ MUTANTS: list[Mutant] = [
         ("for s in self.query.sources) > 1", "for s in self.query.sources) > 2"),
     ),
     *_of(
-        "join.py",
+        "match.py",
         ("for predicate in self.condition.residual:", "for predicate in self.condition.residual[1:]:"),
         ("if valid is not None and not valid.all():", "if False:"),
-        ("probe.hashes, tuples.ts, strict=side == LEFT", "probe.hashes, tuples.ts, strict=True"),
-        ("probe.terms, tuples.ts, strict=side == LEFT", "probe.terms, tuples.ts, strict=False"),
+        ("probe.hashes, tuples.ts, strict=strict", "probe.hashes, tuples.ts, strict=True"),
+        ("probe.terms, tuples.ts, strict=strict", "probe.terms, tuples.ts, strict=False"),
         ("t.op if side == LEFT else MIRRORED[t.op]", "t.op"),
         ("valid &= column.valid", "valid |= column.valid"),
         ("result = result.take(alive)", "pass"),
+    ),
+    *_of("join.py", ("strict=side == LEFT", "strict=False")),
+    *_of(
+        "mjoin.py",
+        ("strict=place[alias] > place[source]", "strict=True"),
+        ("strict=place[alias] > place[source]", "strict=False"),
+        ("match.prepare(RIGHT, new), now)", "match.prepare(RIGHT, new.take(new.ts > now)), now)"),
+        ("match.signature(RIGHT), (match", "((alias,), (), (), ()), (match"),
     ),
     *_of(
         "intake.py",

@@ -29,6 +29,8 @@ FIRST = {
     "operators/store.py": ["test_store.py"],
     "operators/sources.py": ["test_engine.py", "test_durability.py"],
     "operators/join.py": ["test_engine.py"],
+    "operators/match.py": ["test_engine.py"],
+    "operators/mjoin.py": ["test_engine_properties.py"],
     "operators/intake.py": ["test_intake.py"],
     "operators/watermark.py": ["test_intake.py"],
     "operators/predicates.py": ["test_predicates.py"],

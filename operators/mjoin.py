@@ -1,0 +1,142 @@
+"""The M-Join executor (Viglas 2003; HybMig 2.3): no intermediate state, a probe order per source.
+
+Every source has one state per key under which it is probed. A new tuple is entered into its source's
+states, then goes through the others' in its source's probe order, as a chain of half joins; what comes out
+at the end is a result. A result is found by the one of its components that is latest in the total order, so
+exactly once.
+
+It costs no memory beyond the source tuples and makes again for every tuple what a tree would have kept:
+ahead of a tree where most intermediate results never meet a partner, behind where they meet many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from operators.choose import CostModel, Statistics, declared_statistics
+from operators.executor import operator_statistics
+from operators.join import purge_state
+from operators.match import LEFT, RIGHT, Match, Prepared, Signature
+from operators.plan import Plan
+from operators.sources import Sources
+from operators.state import SideState
+from operators.statistics import OperatorStatistics
+from operators.tuples import Tuples
+from schemas.query import Query
+
+
+def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None) -> dict[str, tuple[str, ...]]:
+    """For each source the order in which its tuples visit the others.
+
+    The source that leaves the fewest candidates comes next (Viglas 2003); ties go by the plan's leaf order.
+    """
+    model = CostModel(query, statistics or declared_statistics(query))
+    orders: dict[str, tuple[str, ...]] = {}
+    for source in plan.aliases:
+        covered = [source]
+        rest = [alias for alias in plan.aliases if alias != source]
+        while rest:
+            done = frozenset(covered)
+
+            def candidates(alias: str, done: frozenset[str] = done) -> tuple[bool, float]:
+                other = frozenset({alias})
+                found = model.leaf(alias).alive * model.selectivity(done, other)
+                return not model.connected(done, other), found
+
+            following = min(rest, key=candidates)
+            covered.append(following)
+            rest.remove(following)
+        orders[source] = tuple(covered[1:])
+    return orders
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One half join: tuples over `match.sides[LEFT]` probe the state of the one alias on the right."""
+
+    match: Match
+    state: SideState
+    strict: bool
+
+
+class MJoin:
+    """Executes a query without intermediate states.
+
+    Attributes:
+        orders: the probe order of each source.
+    """
+
+    def __init__(self, sources: Sources, plan: Plan, statistics: Statistics | None = None) -> None:
+        self.sources = sources
+        self.plan = plan
+        self.orders = probe_orders(sources.query, plan, statistics)
+        self._states: dict[Signature, tuple[Match, SideState]] = {}
+        place = {alias: n for n, alias in enumerate(plan.aliases)}
+        self._steps: dict[str, list[_Step]] = {}
+        for source, order in self.orders.items():
+            covered: tuple[str, ...] = (source,)
+            steps = self._steps[source] = []
+            for alias in order:
+                match = Match(sources, covered, (alias,))
+                _, state = self._states.setdefault(
+                    match.signature(RIGHT), (match, match.new_state(RIGHT))
+                )
+                steps.append(_Step(match, state, strict=place[alias] > place[source]))
+                covered = match.aliases
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice; see `Executor.process`."""
+        for match, state in self._states.values():
+            new = epoch.get(state.aliases[0])
+            if new is not None and len(new):
+                match.enter(state, match.prepare(RIGHT, new), now)
+        out = Tuples.empty(self.plan.aliases)
+        for source, tuples in epoch.items():
+            for step in self._steps[source]:
+                if len(tuples) == 0:
+                    break
+                probing: Prepared = step.match.prepare(LEFT, tuples)
+                step.match.counters.input_tuples += len(probing)
+                tuples = step.match.find(LEFT, probing, step.state, strict=step.strict)
+            if len(tuples):
+                out = Tuples.merge(out, tuples.reorder(self.plan.aliases))
+        return out
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet."""
+        for _, state in self._states.values():
+            purge_state(self.sources, state, cut)
+
+    def operators(self) -> tuple[OperatorStatistics, ...]:
+        """One per step of each source's probe order; states that steps share are shown with each."""
+        return tuple(
+            operator_statistics(
+                f"{' '.join(step.match.sides[LEFT])} -> {step.state.aliases[0]}",
+                bool(step.match.condition.keys),
+                step.match.counters,
+                (_NOTHING, step.state),
+            )
+            for steps in self._steps.values()
+            for step in steps
+        )
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        return sum(step.match.counters.comparisons for steps in self._steps.values() for step in steps)
+
+    def intermediate_results(self) -> int:
+        """What all steps but each source's last have found so far."""
+        return sum(step.match.counters.results for steps in self._steps.values() for step in steps[:-1])
+
+    def state_tuples(self) -> int:
+        """Tuples in all states."""
+        return sum(len(state) for _, state in self._states.values())
+
+    def size_bytes(self) -> int:
+        """Bytes of all states."""
+        return sum(state.size_bytes() for _, state in self._states.values())
+
+
+_NOTHING = SideState((), 0, hashed=False)
+"""The side of a half join that keeps nothing."""
