@@ -1,9 +1,10 @@
-"""How a worker's process keeps its memory small and its collector quiet; called once, before threads start."""
+"""How a worker's process keeps its memory small and its collector quiet; called before threads start."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -15,8 +16,16 @@ every large array it frees, up to 32 MiB, and keeps the holes that growing state
 ARENAS = 2
 
 
+def choose_arrow_pool() -> None:
+    """Let Arrow use malloc. To be called before pyarrow is imported, which is when Arrow chooses.
+
+    Its own pool keeps what one snapshot needed until the next one: 20 bytes per live source tuple, measured as below.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
+
 def prepare() -> None:
-    """Set up malloc and the garbage collector.
+    """Set up malloc and the garbage collector. To be called when all modules are loaded.
 
     Measured at 300,000 live source tuples: 118 bytes of resident memory per tuple, 137 without.
     """

@@ -10,6 +10,7 @@ import typer
 
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
+from services import memory
 from services.logs import set_up_logs
 from services.query_files import read_query
 from services.security import KafkaClients
@@ -320,6 +321,7 @@ def worker(
     set_up_logs(log_format, log_level)
 
     # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
+    memory.choose_arrow_pool()
     from services.worker import Worker
 
     Worker(bound, settings, accept_loss).run()

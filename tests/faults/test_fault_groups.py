@@ -41,7 +41,8 @@ def test_partitions_move_between_workers(make_trial: MakeTrial, fault_seed: int)
 
 def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: int) -> None:
     """SIGSTOP within a transaction, beyond the session timeout: the heir goes on from the last commit, and the
-    woken worker's half epoch never shows. It says why it dropped its task and does not take it back."""
+    woken worker's half epoch never shows. It says why it dropped its task, unless the group tells it first that
+    the task is another's."""
     trial = make_trial(workload(fault_seed, 700, 2))
     zombie = trial.start(*SHORT, state=trial.folder / "zombie").wait_running()
     trial.pause_within_transaction(zombie, flow=0.7)
@@ -50,9 +51,15 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
     trial.send(0.8)
     trial.wait_caught_up(heir)
     zombie.signal(signal.SIGCONT)
-    trial.wait(lambda: "task dropped" in zombie.text(), "the zombie is fenced", zombie, flow=0.9)
+    trial.wait(
+        lambda: "task dropped" in zombie.text() or "re-joining group" in zombie.text(),
+        "the zombie learns what it missed",
+        zombie,
+        flow=0.9,
+    )
     trial.finish(heir, zombie)
-    said_once(zombie, "warning weir.roster: task dropped: another worker has taken it over")
+    if "task dropped" in zombie.text():
+        said_once(zombie, "warning weir.roster: task dropped: another worker has taken it over")
     assert "task dropped" not in heir.text(), heir.said("the zombie fenced the heir")
     no_traceback(zombie)
 
