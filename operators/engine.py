@@ -17,13 +17,15 @@ from operators.executor import Executor
 from operators.executors import EXECUTORS
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
+from operators.migration.schedule import MigrationRecord, Schedule
+from operators.migration.strategies import check_strategy
 from operators.plan import Plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
 from operators.statistics import EngineStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Column, Mask
-from schemas.errors import InvariantError, StateError
+from schemas.errors import InvariantError, StateError, UsageError
 from schemas.query import Column as ColumnRef
 from schemas.query import Query
 
@@ -88,6 +90,7 @@ class Engine:
         self._sources = Sources(query)
         self.executor = executor
         self._executor: Executor = EXECUTORS[executor](self._sources, self.plan, statistics)
+        self._schedule = Schedule(lambda plan: EXECUTORS[executor](self._sources, plan, statistics))
         self._aliases = tuple(source.alias for source in query.sources)
         self._selections = {alias: selections(query, alias) for alias in self._aliases}
         self._aliases_of = {
@@ -120,6 +123,25 @@ class Engine:
         self._input_tuples += len(batch)
         return late
 
+    def migrate(self, plan: Plan, strategy: str, cut: int) -> None:
+        """Change to another plan at an event time: what has ts < cut goes through the old plan.
+
+        Results stay what they are, in the same order. May be called again before an earlier migration has
+        finished, or begun.
+
+        Raises:
+            UsageError: there is no such strategy, it cannot do this, or `cut` has passed.
+        """
+        check_strategy(strategy, self.executor, self.query)
+        if cut < self.cut:
+            raise UsageError(f"cannot change plans at {cut}: everything before {self.cut} has been processed")
+        self._schedule.add(MigrationRecord(cut, plan, strategy))
+
+    @property
+    def migrations(self) -> tuple[MigrationRecord, ...]:
+        """All migrations that were asked for, in the order of their cuts."""
+        return tuple(self._schedule.records)
+
     def close(self, stream: str, partition: int) -> None:
         """The partition has ended."""
         self._intake.close(stream, partition)
@@ -149,8 +171,14 @@ class Engine:
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
             return self._output(Tuples.empty(self._aliases))
-        batches = self._intake.take(cut)
-        results = [self._process(part, at, restored=False) for part, at in self._slices(batches, cut)]
+        results: list[Batch] = []
+        begin = self.cut
+        for end in (*self._schedule.cuts(begin, cut), cut):
+            batches = self._intake.take(end)
+            for part, at in self._slices(batches, end):
+                results.append(self._process(part, at, restored=False))
+                self._executor = self._schedule.step(self._executor, at)
+        self.plan = self._executor.plan
         for stream in self._aliases_of:
             self._intake.forget(stream, self.horizon(stream))
         out = Batch.concat(results) if results else self._output(Tuples.empty(self._aliases))

@@ -43,6 +43,10 @@ class BinaryJoin:
         prepared = [match.prepare(LEFT, left), match.prepare(RIGHT, right)]
         for side in (LEFT, RIGHT):
             match.enter(self.states[side], prepared[side], now)
+        for side in (LEFT, RIGHT):
+            owed = self.states[1 - side].owed
+            if owed is not None and len(prepared[side]):
+                owed.demand(prepared[side].hashes, now)
         found = [
             match.find(side, prepared[side], self.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)
         ]

@@ -10,7 +10,7 @@ O(1) per tuple.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +54,22 @@ class ProbeTerms:
     floats: npt.NDArray[np.float64]
 
 
+class Completion(Protocol):
+    """What makes an incomplete state complete where it is looked into (JISC 4)."""
+
+    def demand(self, hashes: U64 | None, now: int) -> None:
+        """See to it that the state holds every tuple that one with these key hashes can meet at or after `now`;
+        None for any tuple."""
+        ...
+
+
 class SideState:
     """Tuples of one join input.
 
     Attributes:
         aliases: the aliases its tuples cover, in the order of their rows.
         life: no tuple lives longer than this after its ts: the least RANGE of the aliases, or FOREVER.
-        complete: False while a migration still owes it tuples (JISC 4).
+        owed: what a migration still has to compute of it (JISC 4); None when the state is complete.
         older: tuples of before a migration that were computed after it, in any order; probed too.
         older_until: no tuple of `older` can be met from this ts on.
         lo, hi: entries lo <= e < hi are held.
@@ -80,7 +89,7 @@ class SideState:
         """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry need not be kept."""
         self.aliases = aliases
         self.life = life
-        self.complete = True
+        self.owed: Completion | None = None
         self.older: SideState | None = None
         self.older_until = FOREVER
         self.hashed = hashed
@@ -97,6 +106,11 @@ class SideState:
         self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, capacity), np.float64)
         self._dist: I32 = np.zeros(capacity if hashed else 0, np.int32)
         self._heads: I32 = np.zeros(capacity if hashed else 0, np.int32)
+
+    @property
+    def complete(self) -> bool:
+        """True when it holds all that it should (JISC, definition 1)."""
+        return self.owed is None
 
     def __len__(self) -> int:
         return self.hi - self.lo + (0 if self.older is None else len(self.older))
@@ -186,8 +200,9 @@ class SideState:
 
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
-        if self.older is not None and cut >= self.older_until:
-            self.older = None
+        if cut >= self.older_until:
+            self.older = self.owed = None
+            self.older_until = FOREVER
         if cut == END:
             self.lo = self.hi
         elif self.life < FOREVER:

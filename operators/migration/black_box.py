@@ -1,0 +1,141 @@
+"""GMS, GPT and GHM (HybMig 4): plans as black boxes that only take tuples in and give results out.
+
+They need nothing of a plan but to run it, so they migrate any executor to any other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from operators.evaluate import holds
+from operators.executor import Executor
+from operators.migration.migration import Migration
+from operators.predicates import selections
+from operators.sources import Sources
+from operators.tuples import Tuples
+
+PIECE_TUPLES = 16_384
+"""Old tuples fed to a new plan at a time."""
+
+
+class GeneralizedMovingState(Migration):
+    """GMS: stop, run the old tuples through the new plan and drop what comes out, go on with the new plan."""
+
+    def __init__(self, old: Executor, new: Executor, cut: int) -> None:
+        super().__init__(old, new, cut)
+        before = new.comparisons()
+        for piece, now in history(self.sources, cut):
+            new.process(piece, now)
+        self.counters.comparisons = new.comparisons() - before
+
+
+class GeneralizedParallelTrack(Migration):
+    """GPT: the old plan answers, the new one runs into a null sink until it has seen a whole window."""
+
+    def __init__(self, old: Executor, new: Executor, cut: int) -> None:
+        super().__init__(old, new, cut)
+        self._over = False
+
+    @property
+    def finished(self) -> bool:
+        """True when no old tuple can be met any more."""
+        return self._over
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice through both; the old plan's results."""
+        self.current.process(epoch, now)
+        return self.old.process(epoch, now)
+
+    def purge(self, cut: int) -> None:
+        """Purge both plans."""
+        self.old.purge(cut)
+        self.current.purge(cut)
+        self._note_extra()
+        self._over = self.expired(cut)
+
+    def _note_extra(self) -> None:
+        self.counters.extra_tuples = self.current.state_tuples()
+        self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
+
+    def executors(self) -> tuple[Executor, ...]:
+        """Both plans."""
+        return (self.old, self.current)
+
+
+class GeneralizedHybrid(GeneralizedParallelTrack):
+    """GHM: as GPT, but the new plan is fed from queues that begin with the old tuples, in the background: it
+    catches up after less than a window when there is capacity to spare.
+
+    Args:
+        share: tuples taken from the queue per new tuple that arrives; more than one, or it never ends.
+    """
+
+    def __init__(self, old: Executor, new: Executor, cut: int, *, share: float = 4.0) -> None:
+        Migration.__init__(self, old, new, cut)
+        self._share = share
+        self._queue: deque[tuple[Mapping[str, Tuples], int]] = deque(history(self.sources, cut))
+        self._credit = 0.0
+        self._over = not self._queue
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """The old plan first; then as much of the queue as there is credit for."""
+        found = self.old.process(epoch, now)
+        if epoch:
+            self._queue.append((epoch, now))
+        self._credit += self._share * sum(len(tuples) for tuples in epoch.values())
+        while self._queue and self._credit > 0:
+            piece, at = self._queue.popleft()
+            self.current.process({alias: self._stored(tuples) for alias, tuples in piece.items()}, at)
+            self._credit -= sum(len(tuples) for tuples in piece.values())
+        return found
+
+    def _stored(self, tuples: Tuples) -> Tuples:
+        """Without those that have left their windows, and their store, while they waited."""
+        kept = tuples.rows[0] >= self.sources.store(tuples.aliases[0]).lo
+        return tuples if kept.all() else tuples.take(kept)
+
+    def purge(self, cut: int) -> None:
+        """Purge the old plan, and the new one as far as it has come."""
+        self.old.purge(cut)
+        if self._queue:
+            self.current.purge(self._queue[0][1])
+        else:
+            self.current.purge(cut)
+        self._note_extra()
+        self._over = not self._queue
+
+
+def history(sources: Sources, cut: int) -> Iterator[tuple[dict[str, Tuples], int]]:
+    """The source tuples that one at or after `cut` can meet, in pieces of event time, with each piece's beginning.
+
+    HybMig asks the system to keep a copy of the sources' tuples; the stores are that copy.
+    """
+    whole = {source.alias: _alive(sources, source.alias, cut) for source in sources.query.sources}
+    stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
+    bounds = [*dict.fromkeys(stamps[PIECE_TUPLES::PIECE_TUPLES].tolist()), None]
+    begin = dict.fromkeys(whole, 0)
+    for bound in bounds:
+        piece: dict[str, Tuples] = {}
+        for alias, tuples in whole.items():
+            stop = len(tuples) if bound is None else int(np.searchsorted(tuples.ts, bound))
+            if stop > begin[alias]:
+                piece[alias] = tuples.take(np.arange(begin[alias], stop))
+                begin[alias] = stop
+        if piece:
+            yield piece, min(int(tuples.ts[0]) for tuples in piece.values())
+
+
+def _alive(sources: Sources, alias: str, cut: int) -> Tuples:
+    store = sources.store(alias)
+    rows = np.arange(store.lo, store.hi, dtype=np.int64)
+    if alias in sources.rows_windows:
+        rows = rows[rows >= sources.first_live_row(alias)]
+    if sources.shared(alias):
+        for predicate in selections(sources.query, alias):
+            rows = rows[holds(predicate, sources.resolver((alias,), rows[np.newaxis]), len(rows))]
+    ts = store.gather("_ts", rows).values.astype(np.int64, copy=False)
+    tuples = Tuples((alias,), np.ascontiguousarray(rows[np.newaxis]), ts, sources.expiry(alias, rows, ts))
+    return tuples.take(tuples.expiry >= cut)

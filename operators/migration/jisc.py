@@ -1,0 +1,318 @@
+"""Just-in-time state completion (JISC): no halt, one plan, missing states are completed where they are probed.
+
+A state of the new plan that the old plan has, complete, is moved; any other is incomplete (definition 1, and
+4.5 for overlapping transitions). When tuples are about to probe an incomplete state, the entries under their
+join keys are computed first, each key once (definition 2: a key that was attempted is not fresh any more), by
+climbing from the highest complete state below (procedures 2 and 3). That holds for left-deep and bushy trees
+alike, and for any join columns: a state's keys are looked up in whichever of its inputs has the columns.
+
+Where the paper counts down distinct values to detect completion (4.3), so does this; besides, a state is
+complete when all old tuples have left their windows. Clearing windows through incomplete states (4.2) needs
+nothing here: every tuple carries its own expiry, and a dead one is never met.
+
+Where a state's key has columns of both its inputs, or there is no key (theta joins), nothing smaller than the
+whole state can be looked up, and its first probe completes all of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from operators.executor import Executor
+from operators.join import BinaryJoin
+from operators.kernels.hashing import U64
+from operators.keys import key_hashes
+from operators.match import LEFT, RIGHT, Match
+from operators.migration.migration import Migration, states_by_aliases
+from operators.migration.moving_state import alive, moved
+from operators.plan import Join, Plan
+from operators.predicates import Operand
+from operators.state import SideState
+from operators.tree import XJoinTree
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Mask
+from schemas.errors import InvariantError
+from schemas.query import aliases_of
+
+Operands = tuple[Operand, ...]
+
+
+class Jisc(Migration):
+    """Lazy migration; may begin while another one is still completing."""
+
+    def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
+        new = XJoinTree(old.sources, plan)
+        super().__init__(old, new, cut)
+        self._indexes: dict[tuple[frozenset[str], Operands, int], Index] = {}
+        held = states_by_aliases(old)
+        self._joins = {frozenset(join.aliases): join for _, join in new.joins}
+        self._place: dict[frozenset[str], tuple[BinaryJoin, int]] = {}
+        self.completions: list[Completer] = []
+        for node, join in new.joins:
+            for side, child in enumerate((node.left, node.right)):
+                aliases = frozenset(child.aliases)
+                self._place[aliases] = join, side
+                former = held.get(aliases)
+                if former is None and not isinstance(child, Join):
+                    continue  # a query of one source has no states to move
+                if former is not None and former[2].complete:
+                    join.states[side] = moved(former, join.match, side, cut)
+                    continue
+                assert isinstance(child, Join)
+                self.completions.append(self._incomplete(join, side, child, former))
+
+    def _incomplete(
+        self, join: BinaryJoin, side: int, child: Join, former: tuple[Match, int, SideState] | None
+    ) -> Completer:
+        """An empty state, or what an earlier transition has of it (4.5)."""
+        before, done = self.cut, np.zeros(0, np.uint64)
+        if former is not None:
+            match, former_side, state = former
+            owed = state.owed
+            if not isinstance(owed, Completer):
+                raise InvariantError(f"the state of {child} is incomplete and nothing completes it")
+            before = owed.before
+            if match.signature(former_side) == join.match.signature(side):
+                join.states[side] = state
+                done = owed.attempted()
+            else:
+                # Keys that were attempted say nothing about keys of other columns: begin again.
+                state.older = None
+                join.states[side] = moved(former, join.match, side, self.cut)
+        return Completer(self, child, join, side, before, done)
+
+    @property
+    def finished(self) -> bool:
+        """True when every state is complete."""
+        return all(completer.over for completer in self.completions)
+
+    # --- Looking things up in the new plan's states ---------------------------------------------------
+
+    def place(self, node: Plan) -> tuple[BinaryJoin, int]:
+        """The join that a sub-plan is an input of, and on which side."""
+        return self._place[frozenset(node.aliases)]
+
+    def join_of(self, node: Join) -> BinaryJoin:
+        """The join that makes a sub-plan's tuples."""
+        return self._joins[frozenset(node.aliases)]
+
+    def everything(self, node: Plan, before: int, now: int) -> Tuples:
+        """A sub-plan's tuples with ts < before that one at or after `now` can meet, ascending by ts."""
+        join, side = self.place(node)
+        state = join.states[side]
+        if state.owed is not None:
+            state.owed.demand(None, now)
+        tuples = alive(state, now)
+        return tuples.take(tuples.ts < before)
+
+    def lookup(self, node: Plan, operands: Operands, hashes: U64, before: int, now: int) -> Tuples:
+        """Those of `everything` whose `operands` hash to one of `hashes`, which are sorted; in any order."""
+        join, side = self.place(node)
+        state = join.states[side]
+        owed = state.owed
+        if not isinstance(owed, Completer):
+            return self.index(node, operands, before, now).take(hashes)
+        if owed.operands == operands:
+            owed.demand(hashes, now)
+            tuples = alive(state, now)
+            tuples = tuples.take(tuples.ts < before)
+            return tuples.take(member(self.hashes(tuples, operands), hashes))
+        late = alive(state, now)
+        late = late.take((late.ts >= owed.before) & (late.ts < before))
+        late = late.take(member(self.hashes(late, operands), hashes))
+        assert isinstance(node, Join)
+        return Tuples.concat([self.derive(node, operands, hashes, owed.before, now), late], node.aliases)
+
+    def derive(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Tuples:
+        """The same, computed from the sub-plan's inputs; all components have ts < before."""
+        below = input_of(node, operands)
+        join = self.join_of(node)
+        if below is None:
+            tuples = self.joined(join, self.everything(node.left, before, now), node.right, LEFT, before, now)
+            return tuples.take(member(self.hashes(tuples, operands), hashes))
+        side = LEFT if below is node.left else RIGHT
+        tuples = self.lookup(below, operands, hashes, before, now)
+        return self.joined(join, tuples, node.right if side == LEFT else node.left, side, before, now)
+
+    def joined(self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int) -> Tuples:
+        """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them."""
+        match = join.match
+        state = join.states[1 - side]
+        start = match.counters.comparisons
+        probing = match.prepare(side, at(tuples.reorder(match.sides[side]), now))
+        if state.owed is not None and len(probing):
+            state.owed.demand(probing.hashes, now)
+        results = match.counters.results
+        found = match.find(side, probing, state, strict=False)
+        match.counters.results = results  # they count where they are kept
+        self.counters.comparisons += match.counters.comparisons - start
+        match.counters.comparisons = start
+        found = self.stamped(found)
+        return found.take(found.ts < before)
+
+    def stamped(self, tuples: Tuples) -> Tuples:
+        """With the ts that their components say."""
+        ts = np.full(len(tuples), -1, np.int64)
+        for k, alias in enumerate(tuples.aliases):
+            ts = np.maximum(ts, self.sources.store(alias).gather("_ts", tuples.rows[k]).values)
+        return Tuples(tuples.aliases, tuples.rows, ts, tuples.expiry)
+
+    def hashes(self, tuples: Tuples, operands: Operands) -> U64:
+        """(n,) hashes of some columns; tuples of states have no nulls in columns that any join reads."""
+        resolve = self.sources.resolver(tuples.aliases, tuples.rows)
+        return key_hashes([operand.values(resolve, len(tuples)) for operand in operands])[0]
+
+    def index(self, node: Plan, operands: Operands, before: int, now: int) -> Index:
+        """A complete state's old tuples by key; made once per state and key."""
+        join, side = self.place(node)
+        state = join.states[side]
+        key = (frozenset(node.aliases), operands, before)
+        found = self._indexes.get(key)
+        if found is None:
+            tuples = alive(state, now)
+            tuples = tuples.take(tuples.ts < before)
+            found = self._indexes[key] = Index(tuples, self.hashes(tuples, operands))
+        return found
+
+    def keys(self, node: Join, operands: Operands, before: int, now: int) -> U64 | None:
+        """The distinct key hashes that an incomplete sub-plan's old tuples can have (4.3); None if unknown."""
+        below = input_of(node, operands)
+        if below is None:
+            return None
+        join, side = self.place(below)
+        if not isinstance(join.states[side].owed, Completer):
+            return self.index(below, operands, before, now).keys
+        assert isinstance(below, Join)
+        deeper = self.keys(below, operands, before, now)
+        if deeper is None:
+            return None
+        present = self.hashes(alive(join.states[side], now), operands)
+        return np.union1d(deeper, present)
+
+
+class Completer:
+    """Completes one state on demand.
+
+    Attributes:
+        before: the tuples that may be missing have only components with smaller ts.
+        operands: what the state's key is made of; empty where it has none.
+    """
+
+    def __init__(self, jisc: Jisc, node: Join, join: BinaryJoin, side: int, before: int, done: U64) -> None:
+        self._jisc = jisc
+        self._node = node
+        self._match = join.match
+        self._side = side
+        self._state = state = join.states[side]
+        self.before = before
+        self.operands: Operands = tuple(term.operand(side) for term in join.match.condition.keys)
+        self._inherited = done
+        self._keys: U64 | None = None
+        self._done: Mask = np.zeros(0, np.bool_)
+        self._ready = False
+        state.owed = self
+        if state.life < FOREVER:
+            state.older_until = before + state.life
+
+    @property
+    def over(self) -> bool:
+        """True when the state is complete."""
+        return self._state.owed is not self
+
+    def attempted(self) -> U64:
+        """The keys that have been completed."""
+        if not self._ready or self._keys is None:
+            return self._inherited
+        return self._keys[self._done]
+
+    def demand(self, hashes: U64 | None, now: int) -> None:
+        """Complete what tuples with these key hashes would look for."""
+        if not self._ready:
+            self._begin(now)
+        if hashes is None or self._keys is None:
+            self._complete_all(now)
+            return
+        at_ = np.searchsorted(self._keys, hashes)
+        known = at_ < len(self._keys)
+        known[known] = self._keys[at_[known]] == hashes[known]
+        wanted = at_[known]
+        fresh = np.unique(wanted[~self._done[wanted]])
+        if len(fresh) == 0:
+            return
+        self._done[fresh] = True
+        self._jisc.counters.completed_keys += len(fresh)
+        jisc = self._jisc
+        self._keep(jisc.derive(self._node, self.operands, self._keys[fresh], self.before, now), now)
+        if self._done.all():
+            self._state.owed = None
+
+    def _begin(self, now: int) -> None:
+        """Count the distinct keys (4.3), and remember which an earlier transition has completed."""
+        self._ready = True
+        if self.operands:
+            self._keys = self._jisc.keys(self._node, self.operands, self.before, now)
+        if self._keys is not None:
+            self._done = np.isin(self._keys, self._inherited)
+
+    def _complete_all(self, now: int) -> None:
+        """Compute the whole state; what was completed before is computed again."""
+        jisc, node = self._jisc, self._node
+        self._state.older = None
+        left = jisc.everything(node.left, self.before, now)
+        self._keep(jisc.joined(jisc.join_of(node), left, node.right, LEFT, self.before, now), now)
+        self._state.owed = None
+
+    def _keep(self, tuples: Tuples, now: int) -> None:
+        state, match = self._state, self._match
+        if state.older is None:
+            state.older = match.new_state(self._side, sorted_by_ts=False)
+        new = match.prepare(self._side, tuples.reorder(match.sides[self._side]))
+        match.enter(state.older, new, now)
+        counters = self._jisc.counters
+        counters.extra_tuples += len(new)
+
+
+class Index:
+    """Tuples by key hash."""
+
+    def __init__(self, tuples: Tuples, hashes: U64) -> None:
+        order = np.argsort(hashes, kind="stable")
+        self._tuples = tuples
+        self._order = order
+        self._hashes = hashes[order]
+        self.keys: U64 = np.unique(hashes)
+
+    def take(self, wanted: U64) -> Tuples:
+        """The tuples of some keys, ascending by ts; `wanted` has no doubles."""
+        begin = np.searchsorted(self._hashes, wanted, side="left")
+        stop = np.searchsorted(self._hashes, wanted, side="right")
+        counts = stop - begin
+        total = int(counts.sum())
+        if total == 0:
+            return self._tuples.take(np.zeros(0, np.int64))
+        first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        places: I64 = self._order[first + np.arange(total)]
+        return self._tuples.take(np.sort(places))
+
+
+def input_of(node: Join, operands: Operands) -> Plan | None:
+    """The input of a join that has all the columns of `operands`; None when neither has."""
+    for child in (node.left, node.right):
+        if all(aliases_of(operand.expr) <= frozenset(child.aliases) for operand in operands):
+            return child
+    return None
+
+
+def member(hashes: U64, wanted: U64) -> Mask:
+    """(n,) True where a hash is one of `wanted`, which are sorted."""
+    if len(wanted) == 0:
+        return np.zeros(len(hashes), np.bool_)
+    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    return np.asarray(wanted[places] == hashes)
+
+
+def at(tuples: Tuples, now: int) -> Tuples:
+    """As if they had come at `now`: all that lives then is an earlier partner."""
+    return Tuples(tuples.aliases, tuples.rows, np.full(len(tuples), now, np.int64), tuples.expiry)
+
+

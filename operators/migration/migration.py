@@ -1,0 +1,124 @@
+"""What every migration strategy is: an executor that begins as the old plan's and ends as the new one's.
+
+A migration has a cut T. Tuples with ts < T are old: all of them have gone through the old plan when it starts
+(JISC 4.1, buffer clearing). From then on the engine runs the migration instead of the old executor, until
+`finished` says that the new plan can go on alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.executor import Executor
+from operators.match import RIGHT, Match
+from operators.plan import Plan
+from operators.sources import Sources
+from operators.state import SideState
+from operators.statistics import OperatorStatistics
+from operators.tree import XJoinTree
+from operators.tuples import Tuples
+from schemas.columns import Mask
+from schemas.errors import UsageError
+
+
+@dataclass(slots=True)
+class MigrationCounters:
+    """What a migration has cost so far, beside the work that the new plan would have done anyway.
+
+    Attributes:
+        comparisons: predicate evaluations for states that the new plan lacked, and checks of the strategy's own.
+        extra_tuples, peak_extra_tuples: tuples in states beyond those of the new plan alone.
+        completed_keys: join keys whose entries were completed on demand (JISC 4.3).
+    """
+
+    comparisons: int = 0
+    extra_tuples: int = 0
+    peak_extra_tuples: int = 0
+    completed_keys: int = 0
+
+
+class Migration:
+    """Base of the strategies; itself an `Executor`.
+
+    Attributes:
+        plan: the new plan.
+        cut: T.
+        current: what the new plan's results will come from when the migration has finished.
+    """
+
+    def __init__(self, old: Executor, new: Executor, cut: int) -> None:
+        self.sources: Sources = old.sources
+        self.plan: Plan = new.plan
+        self.cut = cut
+        self.old = old
+        self.current: Executor = new
+        self.counters = MigrationCounters()
+        self.first_new_row = {alias: self.sources.store(alias).hi for alias in self.plan.aliases}
+
+    @property
+    def finished(self) -> bool:
+        """True when `current` can go on alone."""
+        return True
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice; see `Executor.process`."""
+        return self.current.process(epoch, now)
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet."""
+        self.current.purge(cut)
+
+    def executors(self) -> tuple[Executor, ...]:
+        """All that keep states at the moment."""
+        return (self.current,)
+
+    def operators(self) -> tuple[OperatorStatistics, ...]:
+        """Counters and sizes per operator of all plans that run."""
+        return tuple(operator for executor in self.executors() for operator in executor.operators())
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        return self.counters.comparisons + sum(executor.comparisons() for executor in self.executors())
+
+    def intermediate_results(self) -> int:
+        """Intermediate results so far."""
+        return sum(executor.intermediate_results() for executor in self.executors())
+
+    def state_tuples(self) -> int:
+        """Tuples in all states."""
+        return sum(executor.state_tuples() for executor in self.executors())
+
+    def size_bytes(self) -> int:
+        """Bytes of all states."""
+        return sum(executor.size_bytes() for executor in self.executors())
+
+    def expired(self, cut: int) -> bool:
+        """True when no old tuple can meet one at or after `cut`."""
+        sources = self.sources
+        return all(
+            sources.first_live_row(alias) >= self.first_new_row[alias]
+            if alias in sources.rows_windows
+            else cut >= self.cut + sources.life[alias]
+            for alias in self.plan.aliases
+        )
+
+    def all_new(self, tuples: Tuples) -> Mask:
+        """(n,) True where every component arrived after the cut. Row ids are the lineage."""
+        good = np.ones(len(tuples), np.bool_)
+        for k, alias in enumerate(tuples.aliases):
+            good &= tuples.rows[k] >= self.first_new_row[alias]
+        return good
+
+
+def states_by_aliases(executor: Executor) -> dict[frozenset[str], tuple[Match, int, SideState]]:
+    """The states of a tree by what they cover, each with its match and side."""
+    if not isinstance(executor, XJoinTree):
+        raise UsageError(f"this strategy moves the states of X-Join trees, not of {type(executor).__name__}")
+    return {
+        frozenset(join.match.sides[side]): (join.match, side, join.states[side])
+        for _, join in executor.joins
+        for side in (0, RIGHT)
+    }

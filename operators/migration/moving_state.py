@@ -1,0 +1,73 @@
+"""Moving State (HybMig 2.2; Zhu 2004): stop, compute every state that the new plan lacks, go on.
+
+State matching and moving: a state of the old plan over the same aliases is taken over, re-keyed when the new
+plan joins it by other columns. State recomputation: the others are joined bottom up from what is there.
+"""
+
+from __future__ import annotations
+
+from operators.executor import Executor
+from operators.join import BinaryJoin
+from operators.match import Match
+from operators.migration.migration import Migration, states_by_aliases
+from operators.plan import Join, Plan
+from operators.state import SideState
+from operators.tree import XJoinTree
+from operators.tuples import Tuples
+
+
+class MovingState(Migration):
+    """Finished as soon as it has begun; what it costs is paid at the cut."""
+
+    def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
+        new = XJoinTree(old.sources, plan)
+        super().__init__(old, new, cut)
+        self._held = states_by_aliases(old)
+        self._made: dict[frozenset[str], Tuples] = {}
+        for node, join in new.joins:
+            for side, child in enumerate((node.left, node.right)):
+                join.states[side] = self._state(join.match, side, child)
+
+    def _state(self, match: Match, side: int, child: Plan) -> SideState:
+        """The state of a join's input: moved if the old plan has it, else computed."""
+        held = self._held.get(frozenset(child.aliases))
+        if held is not None:
+            return moved(held, match, side, self.cut)
+        return filled(match, side, self._alive(child), self.cut)
+
+    def _alive(self, node: Plan) -> Tuples:
+        """The old tuples of a sub-plan that a tuple at or after the cut can meet."""
+        key = frozenset(node.aliases)
+        if key in self._made:
+            return self._made[key]
+        held = self._held.get(key)
+        if held is not None or not isinstance(node, Join):
+            tuples = Tuples.empty(node.aliases) if held is None else alive(held[2], self.cut).reorder(node.aliases)
+        else:
+            join = BinaryJoin(self.sources, node.left.aliases, node.right.aliases)
+            tuples = join.process(self._alive(node.left), self._alive(node.right), 0)
+            self.counters.comparisons += join.counters.comparisons
+            tuples = tuples.take(tuples.expiry >= self.cut)
+        self._made[key] = tuples
+        return tuples
+
+
+def alive(state: SideState, cut: int) -> Tuples:
+    """The state's tuples that one at or after the cut can meet."""
+    tuples = state.tuples()
+    return tuples.take(tuples.expiry >= cut)
+
+
+def moved(held: tuple[Match, int, SideState], match: Match, side: int, cut: int) -> SideState:
+    """A state of the old plan for a match of the new one: itself where both read the same of its tuples."""
+    former, former_side, state = held
+    if former.signature(former_side) == match.signature(side):
+        return state
+    return filled(match, side, alive(state, cut).reorder(match.sides[side]), cut)
+
+
+def filled(match: Match, side: int, tuples: Tuples, cut: int) -> SideState:
+    """A new state holding `tuples`, which ascend by ts."""
+    state = match.new_state(side)
+    match.enter(state, match.prepare(side, tuples), cut)
+    return state

@@ -1,0 +1,122 @@
+"""Every strategy against runs without one and against the oracle: random queries, plans, cuts and overlaps."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.engine import Engine
+from operators.migration.strategies import STRATEGIES
+from operators.plan import Plan
+from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
+from tests import oracle
+from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
+from tests.feeding import canonical, feed, partitions_of
+from tests.operators.profiles import PROPERTY
+from tests.operators.test_engine_properties import cramped, run
+
+Changes = list[tuple[int, Plan, str]]
+
+
+def migrated(case: Case, changes: Changes) -> list[dict[str, object]]:
+    """The results of a case whose plan is changed."""
+    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    for cut, to, strategy in changes:
+        task.migrate(to, strategy, cut)
+    return feed(task, case.rows, case.push_sizes, case.epoch_ms)
+
+
+def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
+    """Plan changes at timestamps of the case, and around them."""
+    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
+    endless = any(source.window.kind == "UNBOUNDED" for source in case.query.sources)
+    usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
+    if not usable:
+        return st.just([])
+    aliases = tuple(source.alias for source in case.query.sources)
+    cut = st.builds(lambda ts, by: max(0, ts + by), st.sampled_from(times), st.integers(-1, 1))
+    return st.lists(st.tuples(cut, plan(aliases), st.sampled_from(usable)), min_size=1, max_size=most)
+
+
+@PROPERTY
+@given(cases(most_aliases=5), st.sampled_from(sorted(STRATEGIES)), st.booleans(), st.data())
+def test_one_migration_changes_nothing(case: Case, strategy: str, tiny: bool, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(case, [strategy], 1))
+    with cramped() if tiny else nullcontext():
+        got = migrated(case, changes)
+    assert got == run(case)
+    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+
+
+@PROPERTY
+@given(cases(most_aliases=5), st.data())
+def test_overlapping_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(case, sorted(STRATEGIES), 4))
+    assert migrated(case, changes) == run(case)
+
+
+STREAMS = tuple(Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts") for a in ALIASES)
+
+
+@st.composite
+def dense_cases(draw: st.DrawFn) -> Case:
+    """Many results across every cut: few key values, long windows, joins by one shared key, by a chain of keys, by
+    keys over several streams at once, and by inequalities."""
+    aliases = ALIASES[: draw(st.integers(3, 5))]
+    kinds = [Window("RANGE", 25), Window("RANGE", 25), Window("RANGE", 45), Window("ROWS", 9), Window("UNBOUNDED")]
+    sources = tuple(Source(a, s, draw(st.sampled_from(kinds))) for a, s in zip(aliases, STREAMS, strict=False))
+    shape = draw(st.sampled_from(["shared", "chain", "clique", "theta"]))
+    predicates: list[Expr] = []
+    for i, right in enumerate(aliases[1:], 1):
+        match shape:
+            case "shared":
+                predicates.append(Compare("=", column(aliases[0], "k"), column(right, "k")))
+            case "chain":
+                predicates.append(Compare("=", column(aliases[i - 1], "v"), column(right, "k")))
+            case "clique":
+                names = ["k", "v"]
+                predicates += [
+                    Compare("=", column(left, names[j % 2]), column(right, names[i % 2]))
+                    for j, left in enumerate(aliases[:i])
+                    if j >= i - 2
+                ]
+            case _:
+                op = "<=" if i % 2 else "="
+                predicates.append(Compare(op, column(aliases[i - 1], "v"), column(right, "k")))
+    outputs = tuple(Output(f"{a}.n", column(a, "v")) for a in aliases) + tuple(
+        Output(f"{a}.ts", column(a, "ts")) for a in aliases
+    )
+    rng = Random(draw(st.integers(0, 10**6)))
+    most = {"shared": 3, "chain": 3, "clique": 2, "theta": 6}[shape]
+    rows: dict[str, list[list[dict[str, Any]]]] = {}
+    for source in sources:
+        times = sorted(rng.randrange(60) for _ in range(16 if len(aliases) < 5 else 11))
+        rows[source.stream.name] = [
+            [
+                {"ts": ts, "k": rng.randrange(most), "v": rng.randrange(most), "d": 0.0, "s": "", "b": None}
+                for ts in times
+            ]
+        ]
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    query = Query("q", None, sources, tuple(predicates), outputs)
+    return Case(query, rows, draw(plan(aliases)), sizes, draw(st.sampled_from([1, 7])))
+
+
+@PROPERTY
+@given(dense_cases(), st.sampled_from(sorted(STRATEGIES)), st.data())
+def test_a_migration_among_many_results_changes_nothing(case: Case, strategy: str, data: st.DataObject) -> None:
+    changes = [(data.draw(st.integers(20, 45)), to, by) for _, to, by in data.draw(changes_of(case, [strategy], 1))]
+    assert migrated(case, changes) == run(case)
+
+
+@PROPERTY
+@given(dense_cases(), st.data())
+def test_overlapping_lazy_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
+    """JISC 4.5: states stay incomplete through further transitions."""
+    drawn = data.draw(changes_of(case, ["jisc"], 4))
+    changes = [(data.draw(st.integers(20, 40)), to, by) for _, to, by in drawn]
+    assert migrated(case, changes) == run(case)
