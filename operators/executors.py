@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from operators.choose import CostModel, Statistics, declared_statistics
+from operators.eddy import Eddy
 from operators.executor import Executor
 from operators.mjoin import MJoin, probe_orders
 from operators.plan import Join, Plan, postorder
 from operators.sources import Sources
+from operators.stairs import Stairs
 from operators.tree import XJoinTree
 from schemas.query import Query
 
 EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
     "xjoin": lambda sources, plan, statistics: XJoinTree(sources, plan),
     "mjoin": MJoin,
+    "eddy": lambda sources, plan, statistics: Eddy(sources, plan),
+    "stairs": lambda sources, plan, statistics: Stairs(sources, plan),
 }
 
 KEPT_COST = 4.0

@@ -1,0 +1,312 @@
+"""The eddy with SteMs (CACQ; JISC 3.1): no intermediate state, and no plan: every tuple is routed on its own.
+
+Every source has a SteM (state module): its tuples, indexed once per key under which they are probed, as in an
+M-Join. A new tuple is entered into its SteM and given to the eddy. The eddy sends every partial tuple to some
+SteM that it has not visited; what matches there comes back to the eddy, until all SteMs are visited. Each
+partial tuple has a bitmap of the SteMs visited. A result is found by the one of its components that is latest
+in the total order, whatever way it took, so exactly once.
+
+The next SteM is drawn by lottery: the fewer tuples a SteM has given back per tuple sent to it lately, the more
+tickets. Those to which no predicate leads from what the tuple covers are drawn only where there is no other.
+The generator is a counter and a mixing function, so a run can be repeated.
+
+A tuple probes a SteM by one link, the predicates between some of its aliases and the SteM's, which may have an
+index; further links are checked on what is found. Tuples drawn to the same link are probed together whatever
+else they cover, so the work per step is a few calls per link, not per set of aliases.
+
+It adapts without any migration, and pays for that: every tuple passes through the eddy for every SteM, and
+what a tree would have kept is made again for every tuple (JISC 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from operators.evaluate import holds
+from operators.executor import operator_statistics
+from operators.join import purge_state
+from operators.kernels.hashing import F64, U64, mix_words
+from operators.kernels.route import covers, draw_links
+from operators.match import LEFT, RIGHT, Match, Signature
+from operators.plan import Plan
+from operators.sources import Sources
+from operators.state import SideState
+from operators.statistics import OperatorStatistics
+from operators.tuples import Tuples
+from schemas.columns import I64
+from schemas.query import Expr, aliases_of
+
+FADING = 0.9
+"""What a slice's observations count for one slice later."""
+
+MOST_TICKETS = 1e6
+"""Of a link that gives nothing back. Fewer than a draw can tell apart, so that others are still tried."""
+
+_STEP = 0x9E3779B97F4A7C15
+"""Odd and without pattern: consecutive multiples, mixed, pass for random (SplitMix64)."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """A way to probe a SteM: `match.sides` are the SteM's alias and the aliases that the probe reads.
+
+    Attributes:
+        predicates: those over exactly these aliases, for tuples that came by another link.
+        routed, returned: tuples sent and tuples given back, fading.
+    """
+
+    match: Match
+    state: SideState
+    required: U64
+    predicates: tuple[Expr, ...]
+    routed: float = 0.0
+    returned: float = 0.0
+
+    @property
+    def tickets(self) -> float:
+        """More where less comes back."""
+        return min((self.routed + 1.0) / (self.returned + 1.0), MOST_TICKETS)
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """Partial tuples in the eddy, ascending by ts.
+
+    Attributes:
+        rows: (sources, m) row ids in the plan's alias order, -1 where the SteM has not been visited.
+        ts, expiry: (m,) as in `Tuples`.
+        origin: (m,) the alias that each began with, its latest component.
+        visited: (w, m) the progress bitmap: bit a % 64 of word a // 64 is alias a.
+    """
+
+    rows: I64
+    ts: I64
+    expiry: I64
+    origin: I64
+    visited: U64
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @staticmethod
+    def together(parts: Sequence[_Flight], sources: int) -> _Flight:
+        """One flight of several."""
+        if not parts:
+            none = np.zeros(0, np.int64)
+            words = np.zeros((-(-sources // 64), 0), np.uint64)
+            return _Flight(np.zeros((sources, 0), np.int64), none, none, none, words)
+        ts = np.concatenate([part.ts for part in parts])
+        order = np.argsort(ts, kind="stable")
+        return _Flight(
+            np.take(np.concatenate([part.rows for part in parts], axis=1), order, axis=1),
+            ts[order],
+            np.concatenate([part.expiry for part in parts])[order],
+            np.concatenate([part.origin for part in parts])[order],
+            np.take(np.concatenate([part.visited for part in parts], axis=1), order, axis=1),
+        )
+
+
+@dataclass(slots=True)
+class Lottery:
+    """Uniform draws that depend on the seed and on how many were drawn before."""
+
+    seed: int = 0
+    drawn: int = field(default=0, init=False)
+
+    def draw(self, n: int) -> F64:
+        """(n,) in [0, 1)."""
+        counter = np.arange(self.drawn, self.drawn + n, dtype=np.uint64)
+        self.drawn += n
+        words = mix_words(mix_words(counter * np.uint64(_STEP)) + np.uint64(self.seed))
+        return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+class Eddy:
+    """Executes a query by routing.
+
+    The plan only names the sources and their order at ties of ts.
+
+    Attributes:
+        routings: how often a tuple was sent to a SteM to probe it.
+    """
+
+    def __init__(self, sources: Sources, plan: Plan, *, seed: int = 0) -> None:
+        self.sources = sources
+        self.plan = plan
+        self.routings = 0
+        self._lottery = Lottery(seed)
+        self._made = 0
+        self._number = {alias: n for n, alias in enumerate(plan.aliases)}
+        self._stems: dict[Signature, tuple[Match, SideState]] = {}
+        self._links = self._find_links()
+        self._targets = np.array([self._number[link.match.sides[LEFT][0]] for link in self._links], np.int64)
+        self._required = np.array([link.required for link in self._links], np.uint64)
+        self._hashed = np.array([bool(link.match.condition.keys) for link in self._links], np.bool_)
+
+    def _find_links(self) -> list[_Link]:
+        """A link per alias and set of aliases that some predicate relates it to, and the cross products."""
+        query, aliases = self.sources.query, self.plan.aliases
+        between: dict[tuple[str, tuple[str, ...]], list[Expr]] = {}
+        for alias in aliases:
+            for predicate in query.predicates:
+                used = aliases_of(predicate)
+                if alias in used and len(used) > 1:
+                    others = tuple(other for other in aliases if other in used and other != alias)
+                    between.setdefault((alias, others), []).append(predicate)
+        if not self._connected([(*others, alias) for alias, others in between]):
+            between |= {(alias, ()): [] for alias in aliases}
+        links: list[_Link] = []
+        for (alias, others), predicates in between.items():
+            match = Match(self.sources, (alias,), others)
+            _, state = self._stems.setdefault(match.signature(LEFT), (match, match.new_state(LEFT)))
+            links.append(_Link(match, state, self._bits(others), tuple(predicates)))
+        return links
+
+    def _connected(self, related: list[tuple[str, ...]]) -> bool:
+        """True when predicates over two aliases lead from any source to all: no cross product is needed."""
+        reached = {self.plan.aliases[0]}
+        for _ in self.plan.aliases:
+            for pair in related:
+                if len(pair) == 2 and not reached.isdisjoint(pair):
+                    reached |= set(pair)
+        return len(reached) == len(self.plan.aliases)
+
+    def _bits(self, aliases: Sequence[str]) -> U64:
+        """(w,) the words in which the bits of these aliases are set."""
+        words = np.zeros(-(-len(self._number) // 64), np.uint64)
+        for alias in aliases:
+            word, bit = divmod(self._number[alias], 64)
+            words[word] |= np.uint64(1 << bit)
+        return words
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice; see `Executor.process`."""
+        for match, state in self._stems.values():
+            new = epoch.get(state.aliases[0])
+            if new is not None and len(new):
+                match.enter(state, match.prepare(LEFT, new), now)
+        count = len(self._number)
+        flight = _Flight.together([self._born(tuples) for tuples in epoch.values() if len(tuples)], count)
+        for step in range(1, count):
+            if len(flight) == 0:
+                break
+            flight = _Flight.together(self._visit(flight), count)
+            if step < count - 1:
+                self._made += len(flight)
+        for link in self._links:
+            link.routed *= FADING
+            link.returned *= FADING
+        out = Tuples(self.plan.aliases, flight.rows, flight.ts, flight.expiry)
+        # A link sees only the components that it reads; which one came last is known now.
+        alive = self.sources.rows_alive(out)
+        return out if alive is None or alive.all() else out.take(alive)
+
+    def _born(self, tuples: Tuples) -> _Flight:
+        """New tuples of one source, which have visited their own SteM."""
+        number, n = self._number[tuples.aliases[0]], len(tuples)
+        rows = np.full((len(self._number), n), -1, np.int64)
+        rows[number] = tuples.rows[0]
+        visited = np.repeat(self._bits(tuples.aliases)[:, np.newaxis], n, axis=1)
+        return _Flight(rows, tuples.ts, tuples.expiry, np.full(n, number, np.int64), visited)
+
+    def _visit(self, flight: _Flight) -> list[_Flight]:
+        """Send every tuple to one SteM; what comes back."""
+        self.routings += len(flight)
+        tickets = np.array([link.tickets for link in self._links])
+        draws = self._lottery.draw(len(flight))
+        drawn = draw_links(flight.visited, self._required, self._targets, self._hashed, tickets, draws)
+        # Of two tuples of equal ts, that of the later source finds the other.
+        strict = self._targets[drawn] > flight.origin
+        kind = drawn * 2 + strict
+        order = np.argsort(kind, kind="stable")
+        kinds, first = np.unique(kind[order], return_index=True)
+        back: list[_Flight] = []
+        for which, places in zip(kinds.tolist(), np.split(order, first[1:]), strict=True):
+            found = self._probe(flight, places, self._links[which // 2], strict=bool(which % 2))
+            if len(found):
+                back.append(found)
+        return back
+
+    def _probe(self, flight: _Flight, places: I64, link: _Link, *, strict: bool) -> _Flight:
+        """What the tuples at ascending `places` find by a link."""
+        match = link.match
+        (alias,), others = match.sides
+        # A match hands on rows beyond those of its aliases: the last one leads back to the tuple's place.
+        reads = [flight.rows[self._number[other], places] for other in others]
+        probing = Tuples(others, np.array([*reads, places]), flight.ts[places], flight.expiry[places])
+        prepared = match.prepare(RIGHT, probing)
+        match.counters.input_tuples += len(prepared)
+        found = match.find(RIGHT, prepared, link.state, strict=strict)
+        origins = found.rows[-1]
+        rows = np.take(flight.rows, origins, axis=1)
+        rows[self._number[alias]] = found.rows[0]
+        visited = np.take(flight.visited, origins, axis=1)
+        good = self._further(link, rows, visited)
+        kept = _Flight(
+            np.take(rows, good, axis=1),
+            found.ts[good],
+            found.expiry[good],
+            flight.origin[origins[good]],
+            np.take(visited, good, axis=1) | self._bits((alias,))[:, np.newaxis],
+        )
+        match.counters.results += len(kept) - len(found)
+        link.routed += len(places)
+        link.returned += len(kept)
+        return kept
+
+    def _further(self, by: _Link, rows: I64, visited: U64) -> I64:
+        """Places of the tuples found that satisfy the SteM's other links too, where those are covered."""
+        (alias,), read = by.match.sides
+        good = np.ones(rows.shape[1], np.bool_)
+        for link in self._links:
+            others = link.match.sides[RIGHT]
+            if link.match.sides[LEFT] != (alias,) or set(others) <= set(read):
+                continue
+            places = np.flatnonzero(good & covers(visited, link.required))
+            if len(places) == 0:
+                continue
+            used = (alias, *others)
+            resolve = self.sources.resolver(used, np.array([rows[self._number[a], places] for a in used]))
+            for predicate in link.predicates:
+                good[places] &= holds(predicate, resolve, len(places))
+        return np.flatnonzero(good)
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet."""
+        for _, state in self._stems.values():
+            purge_state(self.sources, state, cut)
+
+    def operators(self) -> tuple[OperatorStatistics, ...]:
+        """One per link; SteMs that links share are shown with each."""
+        return tuple(
+            operator_statistics(
+                f"{' '.join(link.match.sides[RIGHT])} -> {link.state.aliases[0]}".strip(),
+                bool(link.match.condition.keys),
+                link.match.counters,
+                (_NOTHING, link.state),
+            )
+            for link in self._links
+        )
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        return sum(link.match.counters.comparisons for link in self._links)
+
+    def intermediate_results(self) -> int:
+        """Partial tuples that came back to the eddy so far."""
+        return self._made
+
+    def state_tuples(self) -> int:
+        """Tuples in all SteMs."""
+        return sum(len(state) for _, state in self._stems.values())
+
+    def size_bytes(self) -> int:
+        """Bytes of all SteMs."""
+        return sum(state.size_bytes() for _, state in self._stems.values())
+
+
+_NOTHING = SideState((), 0, hashed=False)
+"""The side of a probe that keeps nothing."""
