@@ -6,7 +6,7 @@ depends on how the input was cut into pushes and epochs, so any cut gives the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,7 @@ class Engine:
         plan: the join tree; chosen from `statistics` when None.
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `EXECUTORS`.
+        clock: seconds, for what migrations report of silence; the engine has none of its own.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Engine:
         statistics: Statistics | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
         self.plan = plan if plan is not None else choose_plan(query, statistics)
@@ -89,8 +91,10 @@ class Engine:
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
         self._sources = Sources(query)
         self.executor = executor
+        self._clock = clock
         self._executor: Executor = EXECUTORS[executor](self._sources, self.plan, statistics)
-        self._schedule = Schedule(lambda plan: EXECUTORS[executor](self._sources, plan, statistics))
+        longest = max(self._sources.life.values())
+        self._schedule = Schedule(lambda plan: EXECUTORS[executor](self._sources, plan, statistics), longest)
         self._aliases = tuple(source.alias for source in query.sources)
         self._selections = {alias: selections(query, alias) for alias in self._aliases}
         self._aliases_of = {
@@ -176,8 +180,10 @@ class Engine:
         for end in (*self._schedule.cuts(begin, cut), cut):
             batches = self._intake.take(end)
             for part, at in self._slices(batches, end):
+                began = self._clock()
                 results.append(self._process(part, at, restored=False))
                 self._executor = self._schedule.step(self._executor, at)
+                self._schedule.stood_still(self._clock() - began)
         self.plan = self._executor.plan
         for stream in self._aliases_of:
             self._intake.forget(stream, self.horizon(stream))

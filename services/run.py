@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,7 @@ from operators.plan import Plan
 from operators.watermark import END
 from schemas.query import Query
 from services.files import SourceBlock, SourceFile
+from services.plan_changes import PlanChange
 from services.readers import SourceReader
 from services.run_statistics import RunStatistics
 from services.sinks import LineSink, ResultWriter
@@ -69,11 +70,13 @@ class Run:
         least_tuples: int = COALESCED_TUPLES,
         plan: Plan | None = None,
         executor: str | None = None,
+        changes: Sequence[PlanChange] = (),
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Args:
         sources: by stream name, one per stream of the query.
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
+        changes: plans to change to while it runs.
         progress: called with the bytes read so far.
         """
         self.query = query
@@ -87,6 +90,7 @@ class Run:
         self._least_tuples = least_tuples
         self._plan = plan
         self._executor = executor
+        self._changes = changes
         self._progress = progress
         self._positions = dict.fromkeys(sources, 0)
         self._latest = 0
@@ -133,8 +137,12 @@ class Run:
         samples = {name: block.decoded.batch for name, block in blocks.items() if block is not None}
         statistics = sample_statistics(self.query, samples)
         plan = self._plan or choose_plan(self.query, statistics)
-        executor = self._executor or ("xjoin" if self._plan else cheapest_executor(self.query, plan, statistics))
-        return Engine(self.query, plan=plan, executor=executor, statistics=statistics)
+        tree = self._plan is not None or bool(self._changes)
+        executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
+        engine = Engine(self.query, plan=plan, executor=executor, statistics=statistics, clock=time.perf_counter)
+        for change in self._changes:
+            engine.migrate(change.plan, change.strategy, change.cut)
+        return engine
 
     def _boundary(self, ts: int) -> int:
         """The start of the epoch that holds `ts`."""

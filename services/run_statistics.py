@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 
-from operators.plan import Plan
+from operators.engine import Engine
 from operators.statistics import EngineStatistics
+from operators.watermark import END
 
 
 @dataclass(slots=True)
@@ -45,8 +46,9 @@ class RunStatistics:
         self._input_tuples = engine.input_tuples
 
 
-def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan, executor: str) -> bytes:
-    """The statistics file: one JSON object, keys as in the design, section 4."""
+def stats_json(run: RunStatistics, task: Engine) -> bytes:
+    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last one."""
+    engine = task.statistics()
     document: dict[str, Any] = {
         "input_tuples": engine.input_tuples,
         "results": engine.results,
@@ -58,8 +60,8 @@ def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan, executo
         "peak_state_tuples": engine.peak_state_tuples,
         "peak_state_bytes": engine.peak_state_bytes,
         "seconds": round(run.seconds, 6),
-        "plan": str(plan),
-        "executor": executor,
+        "plan": str(task.plan),
+        "executor": task.executor,
         "operators": [
             {
                 "name": operator.name,
@@ -70,7 +72,21 @@ def stats_json(run: RunStatistics, engine: EngineStatistics, plan: Plan, executo
             }
             for operator in engine.operators
         ],
-        "migrations": [],
+        "migrations": [
+            {
+                "strategy": record.strategy,
+                "from_plan": None if record.from_plan is None else str(record.from_plan),
+                "to_plan": str(record.plan),
+                "cut": record.cut,
+                "began_at": record.began_at,
+                "finished_at": None if record.finished_at == END else record.finished_at,
+                "longest_silence_s": round(record.longest_silence_s, 6),
+                "comparisons": record.counters.comparisons,
+                "peak_extra_tuples": record.counters.peak_extra_tuples,
+                "completed_keys": record.counters.completed_keys,
+            }
+            for record in task.migrations
+        ],
         "feedback": dict.fromkeys(("suspend", "resume", "mark", "unmark", "suppressed_results"), 0),
         "spill": dict.fromkeys(
             ("spills", "spilled_tuples", "spilled_bytes", "owed", "cleanup_results", "cleanup_seconds"), 0

@@ -270,6 +270,7 @@ class Completer:
         match.enter(state.older, new, now)
         counters = self._jisc.counters
         counters.extra_tuples += len(new)
+        counters.peak_extra_tuples = max(counters.peak_extra_tuples, counters.extra_tuples)
 
 
 class Index:

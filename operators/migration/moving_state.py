@@ -33,7 +33,10 @@ class MovingState(Migration):
         held = self._held.get(frozenset(child.aliases))
         if held is not None:
             return moved(held, match, side, self.cut)
-        return filled(match, side, self._alive(child), self.cut)
+        made = filled(match, side, self._alive(child), self.cut)
+        self.counters.extra_tuples += len(made)
+        self.counters.peak_extra_tuples = self.counters.extra_tuples
+        return made
 
     def _alive(self, node: Plan) -> Tuples:
         """The old tuples of a sub-plan that a tuple at or after the cut can meet."""

@@ -128,7 +128,8 @@ def run(
             envvar="WEIR_EXECUTOR",
             help=(
                 "How the plan is executed; this version has xjoin (a tree of binary joins that keeps intermediate "
-                "results) and mjoin (none are kept). Default: xjoin for a given plan, else the cheaper one."
+                "results), mjoin (none are kept), eddy (none, and every tuple is routed on its own) and stairs (an "
+                "eddy that keeps them). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin."
             ),
         ),
     ] = None,
@@ -137,7 +138,11 @@ def run(
         typer.Option(
             envvar="WEIR_MIGRATE",
             metavar="TS:PLAN:STRATEGY",
-            help="Plan change at an event time. Not in this version.",
+            help=(
+                "Change to another plan at an event time (milliseconds or ISO 8601), such as "
+                "'2026-01-31T12:00:00Z:((A B) C):jisc'; may be given several times. Strategies: moving-state, "
+                "parallel-track, jisc, gms, gpt, ghm. Results stay the same."
+            ),
         ),
     ] = None,
     jit: Annotated[
@@ -177,8 +182,7 @@ def run(
     """
     _refuse_later_options(
         {
-            f"--executor {executor}": executor not in {None, Executor.XJOIN, Executor.MJOIN},
-            "--migrate": bool(migrate),
+            f"--executor {executor}": executor is Executor.JUGGLER,
             "--jit on": jit is Switch.ON,
             "--memory": memory is not None,
             "--spill": spill is not None,
@@ -192,14 +196,15 @@ def run(
     bound = read_query(query, name)
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [])
-
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
+    from services.plan_changes import parse_plan_change
     from services.run import Outputs, Run
     from services.run_statistics import stats_json
     from services.sinks import LineSink, check_outputs
 
+    changes = [parse_plan_change(text, bound, executor or Executor.XJOIN) for text in migrate or []]
     check_output_names(bound)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
     check_outputs(given, {"the query": str(query)} | {f"--source {n}": path for n, path in paths.items()})
@@ -207,12 +212,21 @@ def run(
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
     with _progress(files) as progress:
-        job = Run(bound, files, outputs, epoch_ms=epoch_ms, plan=tree, executor=executor, progress=progress)
+        job = Run(
+            bound,
+            files,
+            outputs,
+            epoch_ms=epoch_ms,
+            plan=tree,
+            executor=executor,
+            changes=changes,
+            progress=progress,
+        )
         try:
             engine = job.run()
             counters = engine.statistics()
             if "--stats" in sinks:
-                sinks["--stats"].write(stats_json(job.statistics, counters, engine.plan, engine.executor))
+                sinks["--stats"].write(stats_json(job.statistics, engine))
             for sink in sinks.values():
                 sink.close()
         except KeyboardInterrupt:

@@ -1,0 +1,49 @@
+"""Plan changes as they are written on the command line: `TS:PLAN:STRATEGY`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from operators.migration.strategies import STRATEGIES, check_strategy
+from operators.plan import Plan, parse_plan
+from schemas.errors import UsageError
+from schemas.query import Query
+from schemas.timestamps import parse_iso
+
+_FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy>[^:()]*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """Change to `plan` at event time `cut` (ms) by `strategy`."""
+
+    cut: int
+    plan: Plan
+    strategy: str
+
+
+def parse_plan_change(text: str, query: Query, executor: str) -> PlanChange:
+    """A plan change of a query that runs as `executor`.
+
+    Raises:
+        UsageError: it has another form, or the strategy cannot do it.
+        QueryError: the plan is wrong.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--migrate {text!r}: expected TS:PLAN:STRATEGY, such as '2026-01-31T12:00:00Z:((A B) C):jisc', with TS in "
+            f"milliseconds or ISO 8601 and one of the strategies {', '.join(STRATEGIES)}"
+        )
+    try:
+        cut = int(found["ts"]) if re.fullmatch(r"-?[0-9]+", found["ts"]) else parse_iso(found["ts"])
+    except ValueError as error:
+        raise UsageError(f"--migrate: {error}") from None
+    if cut < 0:
+        raise UsageError(f"--migrate: the event time {cut} is before 1970")
+    try:
+        check_strategy(found["strategy"], executor, query)
+    except UsageError as error:
+        raise UsageError(f"--migrate: {error}") from None
+    return PlanChange(cut, parse_plan(found["plan"], query), found["strategy"])

@@ -1,0 +1,78 @@
+"""`weir run --migrate`: the same bytes as without, and what the statistics say of the migrations."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from operators.migration.strategies import STRATEGIES
+
+QUERY = """\
+CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
+CREATE STREAM b (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
+CREATE STREAM c (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'c', timestamp = 'at');
+CREATE STREAM d (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'd', timestamp = 'at');
+SELECT A.v AS av, B.v AS bv, C.v AS cv, D.v AS dv FROM a A, b B, c C, d D
+WHERE A.k = B.k AND B.v = C.k AND C.v = D.k WINDOW RANGE 2 SECONDS;
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten seconds of four streams."""
+    path = tmp_path_factory.mktemp("migrate")
+    (path / "q.sql").write_text(QUERY)
+    rng = random.Random(4)
+    for name in "abcd":
+        rows = [{"k": rng.randrange(20), "v": rng.randrange(20), "at": at} for at in range(0, 10_000, 20)]
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(folder: Path, *options: str) -> tuple[bytes, dict[str, object]]:
+    """The results and the statistics of `weir run`."""
+    command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--plan", "(((A B) C) D)"]
+    command += [f"--source={name}={name}.jsonl" for name in "abcd"]
+    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, check=True)
+    return done.stdout, json.loads((folder / "s.json").read_bytes())
+
+
+def test_every_strategy_gives_the_same_bytes(folder: Path) -> None:
+    expected, plain = run(folder)
+    assert expected.count(b"\n") > 1000
+    assert plain["migrations"] == []
+    for strategy in STRATEGIES:
+        found, stats = run(folder, f"--migrate=1970-01-01T00:00:04Z:(A (B (C D))):{strategy}")
+        assert found == expected, strategy
+        assert stats["plan"] == "(A (B (C D)))"
+        assert isinstance(stats["migrations"], list)
+        (migration,) = stats["migrations"]
+        assert migration["strategy"] == strategy
+        assert (migration["from_plan"], migration["to_plan"]) == ("(((A B) C) D)", "(A (B (C D)))")
+        assert migration["cut"] == migration["began_at"] == 4000
+        assert 4000 <= migration["finished_at"] <= 7000, strategy
+        assert 0 < migration["longest_silence_s"] < 60
+        assert (migration["completed_keys"] > 0) == (strategy == "jisc")
+        assert migration["peak_extra_tuples"] > 0 or strategy == "gms"
+
+
+def test_lazy_migrations_overlap(folder: Path) -> None:
+    expected, _ = run(folder)
+    plans = ["(A (B (C D)))", "((A B) (C D))", "(((D C) B) A)"]
+    found, stats = run(folder, *(f"--migrate={4000 + 100 * n}:{plan}:jisc" for n, plan in enumerate(plans)))
+    assert found == expected
+    assert isinstance(stats["migrations"], list)
+    assert [m["from_plan"] for m in stats["migrations"]] == ["(((A B) C) D)", *plans[:-1]]
+
+
+def test_a_cut_that_has_passed_waits_for_nothing(folder: Path) -> None:
+    """The plan is changed at once where the cut lies before the first tuple."""
+    expected, _ = run(folder)
+    found, stats = run(folder, "--migrate=0:(A (B (C D))):moving-state")
+    assert found == expected
+    assert stats["plan"] == "(A (B (C D)))"
