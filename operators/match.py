@@ -85,6 +85,10 @@ class Match:
         )
         return self.sides[side], keys, ints, floats
 
+    def key(self, side: int) -> tuple[Operand, ...]:
+        """What the hash key of a side's state is made of; empty where there is none."""
+        return tuple(term.operand(side) for term in self.condition.keys)
+
     def new_state(self, side: int, *, sorted_by_ts: bool = True) -> SideState:
         """An empty state for a side; one that is not `sorted_by_ts` takes tuples in any order."""
         aliases, sources = self.sides[side], self.sources

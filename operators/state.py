@@ -198,6 +198,11 @@ class SideState:
         older = self.older.tuples()
         return Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
 
+    def distinct_keys(self) -> U64:
+        """The key hashes held, each once, ascending. O(n log n)."""
+        own = np.unique(ring_read(self.keys, self.lo, self.hi))
+        return own if self.older is None else np.union1d(own, self.older.distinct_keys())
+
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
         if cut >= self.older_until:

@@ -110,18 +110,35 @@ class Jisc(Migration):
         join, side = self.place(node)
         state = join.states[side]
         owed = state.owed
+        if join.match.key(side) == operands:
+            if owed is not None:
+                owed.demand(hashes, now)
+            return self.select(state, hashes, before, now)
         if not isinstance(owed, Completer):
             return self.index(node, operands, before, now).take(hashes)
-        if owed.operands == operands:
-            owed.demand(hashes, now)
-            tuples = alive(state, now)
-            tuples = tuples.take(tuples.ts < before)
-            return tuples.take(member(self.hashes(tuples, operands), hashes))
         late = alive(state, now)
         late = late.take((late.ts >= owed.before) & (late.ts < before))
         late = late.take(member(self.hashes(late, operands), hashes))
         assert isinstance(node, Join)
         return Tuples.concat([self.derive(node, operands, hashes, owed.before, now), late], node.aliases)
+
+    def select(self, state: SideState, hashes: U64, before: int, now: int) -> Tuples:
+        """The tuples of a state with ts < before under some of its own keys, found through its hash index."""
+        found: list[Tuples] = []
+        scratch = self.sources.scratch
+        stamps = np.full(len(hashes), now, np.int64)
+        for part in (state.older, state):
+            start, resume = 0, -1
+            while part is not None and start < len(hashes) and part.hi > part.lo:
+                count, start, resume, compared = part.probe(
+                    hashes, stamps, strict=False, start=start, resume=resume, scratch=scratch
+                )
+                self.counters.comparisons += compared
+                entries = scratch.entries[:count]
+                rows, expiry = part.gather(entries)
+                found.append(Tuples(state.aliases, rows, part.ts[entries & (part.capacity - 1)], expiry))
+        tuples = Tuples.concat(found, state.aliases)
+        return tuples.take(tuples.ts < before)
 
     def derive(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Tuples:
         """The same, computed from the sub-plan's inputs; all components have ts < before."""
@@ -181,6 +198,8 @@ class Jisc(Migration):
             return None
         join, side = self.place(below)
         if not isinstance(join.states[side].owed, Completer):
+            if join.match.key(side) == operands:
+                return join.states[side].distinct_keys()
             return self.index(below, operands, before, now).keys
         assert isinstance(below, Join)
         deeper = self.keys(below, operands, before, now)
@@ -205,7 +224,7 @@ class Completer:
         self._side = side
         self._state = state = join.states[side]
         self.before = before
-        self.operands: Operands = tuple(term.operand(side) for term in join.match.condition.keys)
+        self.operands: Operands = join.match.key(side)
         self._inherited = done
         self._keys: U64 | None = None
         self._done: Mask = np.zeros(0, np.bool_)
