@@ -48,7 +48,12 @@ def main() -> None:
             stream = names[written % len(names)]
             joined = "".join(f',"{name}":{value}' for name, value in zip(columns[stream], pair, strict=False))
             record = f'{{"id":{written},"ts":{time.time_ns() // 1_000_000}{joined}}}'
-            producer.produce(topics[stream], record)
+            while True:
+                try:
+                    producer.produce(topics[stream], record)
+                    break
+                except BufferError:  # the broker is behind; `worst` will say so
+                    producer.poll(0.1)
             written += 1
         producer.poll(0)
         time.sleep(TICK_SECONDS)
