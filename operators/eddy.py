@@ -36,7 +36,7 @@ from operators.sources import Sources
 from operators.state import SideState
 from operators.statistics import OperatorStatistics
 from operators.tuples import Tuples
-from schemas.columns import I64
+from schemas.columns import I64, Mask
 from schemas.query import Expr, aliases_of
 
 FADING = 0.9
@@ -54,7 +54,9 @@ class _Link:
     """A way to probe a SteM: `match.sides` are the SteM's alias and the aliases that the probe reads.
 
     Attributes:
+        required: (w,) the bits of the aliases read.
         predicates: those over exactly these aliases, for tuples that came by another link.
+        further: the SteM's other links, whose predicates this one does not check.
         routed, returned: tuples sent and tuples given back, fading.
     """
 
@@ -64,6 +66,7 @@ class _Link:
     predicates: tuple[Expr, ...]
     routed: float = 0.0
     returned: float = 0.0
+    further: list[_Link] = field(default_factory=list)
 
     @property
     def tickets(self) -> float:
@@ -91,22 +94,16 @@ class _Flight:
     def __len__(self) -> int:
         return len(self.ts)
 
-    @staticmethod
-    def together(parts: Sequence[_Flight], sources: int) -> _Flight:
-        """One flight of several."""
-        if not parts:
-            none = np.zeros(0, np.int64)
-            words = np.zeros((-(-sources // 64), 0), np.uint64)
-            return _Flight(np.zeros((sources, 0), np.int64), none, none, none, words)
-        ts = np.concatenate([part.ts for part in parts])
+    def joined(self, places: I64, stems: I64, rows: I64, ts: I64, expiry: I64) -> _Flight:
+        """The tuples at `places`, each with the row of one more SteM, put in order of ts."""
         order = np.argsort(ts, kind="stable")
-        return _Flight(
-            np.take(np.concatenate([part.rows for part in parts], axis=1), order, axis=1),
-            ts[order],
-            np.concatenate([part.expiry for part in parts])[order],
-            np.concatenate([part.origin for part in parts])[order],
-            np.take(np.concatenate([part.visited for part in parts], axis=1), order, axis=1),
-        )
+        places, stems, rows, own = places[order], stems[order], rows[order], np.arange(len(ts))
+        # Not rows[:, places]: that lays the copy out by columns, and kernels would be compiled anew for it.
+        grown = np.take(self.rows, places, axis=1)
+        grown[stems, own] = rows
+        visited = np.take(self.visited, places, axis=1)
+        visited[stems // 64, own] |= np.uint64(1) << (stems % 64).astype(np.uint64)
+        return _Flight(grown, ts[order], expiry[order], self.origin[places], visited)
 
 
 @dataclass(slots=True)
@@ -163,6 +160,13 @@ class Eddy:
             match = Match(self.sources, (alias,), others)
             _, state = self._stems.setdefault(match.signature(LEFT), (match, match.new_state(LEFT)))
             links.append(_Link(match, state, self._bits(others), tuple(predicates)))
+        for link in links:
+            stem, read = link.match.sides
+            link.further += [
+                other
+                for other in links
+                if other.match.sides[LEFT] == stem and not set(other.match.sides[RIGHT]) <= set(read)
+            ]
         return links
 
     def _connected(self, related: list[tuple[str, ...]]) -> bool:
@@ -189,11 +193,11 @@ class Eddy:
             if new is not None and len(new):
                 match.enter(state, match.prepare(LEFT, new), now)
         count = len(self._number)
-        flight = _Flight.together([self._born(tuples) for tuples in epoch.values() if len(tuples)], count)
+        flight = self._admit(epoch)
         for step in range(1, count):
             if len(flight) == 0:
                 break
-            flight = _Flight.together(self._visit(flight), count)
+            flight = self._visit(flight)
             if step < count - 1:
                 self._made += len(flight)
         for link in self._links:
@@ -204,15 +208,20 @@ class Eddy:
         alive = self.sources.rows_alive(out)
         return out if alive is None or alive.all() else out.take(alive)
 
-    def _born(self, tuples: Tuples) -> _Flight:
-        """New tuples of one source, which have visited their own SteM."""
-        number, n = self._number[tuples.aliases[0]], len(tuples)
-        rows = np.full((len(self._number), n), -1, np.int64)
-        rows[number] = tuples.rows[0]
-        visited = np.repeat(self._bits(tuples.aliases)[:, np.newaxis], n, axis=1)
-        return _Flight(rows, tuples.ts, tuples.expiry, np.full(n, number, np.int64), visited)
+    def _admit(self, epoch: Mapping[str, Tuples]) -> _Flight:
+        """New tuples, each of which has visited the SteM of its own source."""
+        parts = [epoch.get(alias) or Tuples.empty((alias,)) for alias in self._number]
+        origin = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        rows, ts, expiry = (
+            np.concatenate(columns)
+            for columns in zip(*((part.rows[0], part.ts, part.expiry) for part in parts), strict=True)
+        )
+        n = len(ts)
+        nothing = np.zeros((len(self._bits(())), n), np.uint64)
+        blank = _Flight(np.full((len(parts), n), -1, np.int64), ts, expiry, origin, nothing)
+        return blank.joined(np.arange(n), origin, rows, ts, expiry)
 
-    def _visit(self, flight: _Flight) -> list[_Flight]:
+    def _visit(self, flight: _Flight) -> _Flight:
         """Send every tuple to one SteM; what comes back."""
         self.routings += len(flight)
         tickets = np.array([link.tickets for link in self._links])
@@ -223,15 +232,17 @@ class Eddy:
         kind = drawn * 2 + strict
         order = np.argsort(kind, kind="stable")
         kinds, first = np.unique(kind[order], return_index=True)
-        back: list[_Flight] = []
-        for which, places in zip(kinds.tolist(), np.split(order, first[1:]), strict=True):
-            found = self._probe(flight, places, self._links[which // 2], strict=bool(which % 2))
-            if len(found):
-                back.append(found)
-        return back
+        found = [
+            self._probe(flight, places, self._links[which // 2], strict=bool(which % 2))
+            for which, places in zip(kinds.tolist(), np.split(order, first[1:]), strict=True)
+        ]
+        rows, places = np.concatenate([part.rows for part in found], axis=1)
+        stems = np.repeat(self._targets[kinds // 2], [len(part) for part in found])
+        ts, expiry = np.concatenate([part.ts for part in found]), np.concatenate([part.expiry for part in found])
+        return flight.joined(places, stems, rows, ts, expiry)
 
-    def _probe(self, flight: _Flight, places: I64, link: _Link, *, strict: bool) -> _Flight:
-        """What the tuples at ascending `places` find by a link."""
+    def _probe(self, flight: _Flight, places: I64, link: _Link, *, strict: bool) -> Tuples:
+        """What the tuples at ascending `places` find by a link: rows of the SteM, and of the flight."""
         match = link.match
         (alias,), others = match.sides
         # A match hands on rows beyond those of its aliases: the last one leads back to the tuple's place.
@@ -240,39 +251,29 @@ class Eddy:
         prepared = match.prepare(RIGHT, probing)
         match.counters.input_tuples += len(prepared)
         found = match.find(RIGHT, prepared, link.state, strict=strict)
-        origins = found.rows[-1]
-        rows = np.take(flight.rows, origins, axis=1)
-        rows[self._number[alias]] = found.rows[0]
-        visited = np.take(flight.visited, origins, axis=1)
-        good = self._further(link, rows, visited)
-        kept = _Flight(
-            np.take(rows, good, axis=1),
-            found.ts[good],
-            found.expiry[good],
-            flight.origin[origins[good]],
-            np.take(visited, good, axis=1) | self._bits((alias,))[:, np.newaxis],
-        )
-        match.counters.results += len(kept) - len(found)
+        found = Tuples((alias,), found.rows[[0, -1]], found.ts, found.expiry)
+        if link.further:
+            good = self._further(link, flight, *found.rows)
+            match.counters.results -= len(found) - int(np.count_nonzero(good))
+            found = found.take(good)
         link.routed += len(places)
-        link.returned += len(kept)
-        return kept
+        link.returned += len(found)
+        return found
 
-    def _further(self, by: _Link, rows: I64, visited: U64) -> I64:
-        """Places of the tuples found that satisfy the SteM's other links too, where those are covered."""
-        (alias,), read = by.match.sides
-        good = np.ones(rows.shape[1], np.bool_)
-        for link in self._links:
-            others = link.match.sides[RIGHT]
-            if link.match.sides[LEFT] != (alias,) or set(others) <= set(read):
-                continue
+    def _further(self, by: _Link, flight: _Flight, found: I64, origins: I64) -> Mask:
+        """Where rows found by tuples at `origins` satisfy the SteM's further links too, if those are covered."""
+        good = np.ones(len(found), np.bool_)
+        visited = np.take(flight.visited, origins, axis=1)
+        for link in by.further:
             places = np.flatnonzero(good & covers(visited, link.required))
             if len(places) == 0:
                 continue
-            used = (alias, *others)
-            resolve = self.sources.resolver(used, np.array([rows[self._number[a], places] for a in used]))
+            others = link.match.sides[RIGHT]
+            reads = [flight.rows[self._number[other], origins[places]] for other in others]
+            resolve = self.sources.resolver(link.match.aliases, np.array([found[places], *reads]))
             for predicate in link.predicates:
                 good[places] &= holds(predicate, resolve, len(places))
-        return np.flatnonzero(good)
+        return good
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""
