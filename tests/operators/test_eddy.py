@@ -35,14 +35,15 @@ def draw(
     def bits(aliases: list[int]) -> list[int]:
         return [sum(1 << (a % 64) for a in aliases if a // 64 == w) for w in range(words)]
 
-    return draw_links(
+    drawn = draw_links(
         np.repeat(np.array(bits(visited), np.uint64)[:, np.newaxis], len(draws), axis=1),
         np.array([bits(reads) for _, reads, _, _ in links], np.uint64),
         np.array([stem for stem, _, _, _ in links], np.int64),
         np.array([hashed for _, _, hashed, _ in links], np.bool_),
         np.array([tickets for _, _, _, tickets in links], np.float64),
         np.array(draws, np.float64),
-    ).tolist()  # type: ignore[no-any-return]
+    )
+    return [int(link) for link in drawn]
 
 
 # --- The lottery -------------------------------------------------------------------------------------

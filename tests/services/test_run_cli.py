@@ -98,6 +98,12 @@ def test_statistics_have_all_keys_of_the_design(folder: Path, weir: Weir) -> Non
     assert json.loads(Path("d.jsonl").read_text())["line"] == 5
 
 
+@pytest.mark.parametrize("executor", ["xjoin", "mjoin", "eddy", "stairs"])
+def test_every_executor_answers(executor: str, folder: Path, weir: Weir) -> None:
+    assert weir("run", "q.sql", *SOURCES, "--executor", executor, "--stats", "s.json") == (0, ANSWER, "")
+    assert json.loads(Path("s.json").read_bytes())["executor"] == executor
+
+
 def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
     with Path("t.jsonl").open("a") as file:
         file.write('{"mote":1,"at":9000}\n{"mote":1,"at":1000}\noops\n')
@@ -140,7 +146,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--spill", "bottom-up"), "--spill: not in this version"),
         ((*SOURCES, "--spill-dir", "d"), "--spill-dir: not in this version"),
         ((*SOURCES, "--cleanup", "local"), "--cleanup local: not in this version"),
-        ((*SOURCES, "--executor", "eddy"), "--executor eddy: not in this version"),
+        ((*SOURCES, "--executor", "juggler"), "--executor juggler: not in this version"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_exit_2_before_anything_is_touched(
