@@ -98,7 +98,8 @@ class Stairs(XJoinTree):
         needed = {frozenset(node.aliases) for node in postorder(plan)}
         for covered in held.keys() - needed:
             self.demote(held[covered])
-        same = {join.match.sides: join for _, join in old}
+        # What JISC has not completed yet is promoted here like what is missing (JISC 4.5).
+        same = {join.match.sides: join for _, join in old if all(state.complete for state in join.states)}
         joins: dict[frozenset[str], BinaryJoin] = {}
         self.joins = []
         for node in postorder(plan):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.engine import Engine
+from operators.kernels.hashing import U64
 from operators.plan import Plan, parse_plan
 from operators.stairs import Stairs
 from schemas.errors import UsageError
@@ -112,12 +114,46 @@ def test_the_same_plan_moves_nothing() -> None:
     assert (executor.promoted, executor.demoted, executor.comparisons()) == (0, 0, compared)
 
 
-def test_only_what_lives_is_promoted() -> None:
-    """At 13 the B of ts 1 is dead, the pair of ts 4 and 6 is not."""
-    engine, executor = started(ABCD, inputs(a="1", b="1 k=1 | 4 k=1", c="6 k=1", d="20"), "(((A B) C) D)")
-    engine.advance(13)
-    executor.route(parse_plan("(((B C) A) D)", ABCD))
-    assert executor.promoted == 1
+@pytest.mark.parametrize(("cut", "promoted"), [(11, 1), (12, 0)])
+def test_only_what_lives_is_promoted(cut: int, promoted: int) -> None:
+    """AB dies with its A after 11, though it is young and still in its state."""
+    rows = inputs(a="1 k=1", b="9 k=1", c="10 k=1", d="30")
+    engine, executor = started(ABCD, rows, "((A B) (C D))")
+    engine.advance(cut)
+    assert covered(executor)["AB"] == 1
+    executor.route(parse_plan("(((A B) C) D)", ABCD))
+    assert executor.promoted == promoted
+
+
+def test_what_a_rows_window_has_lost_is_not_promoted() -> None:
+    """A at 1 met B and C, but A at 4 has taken its place since."""
+    latest = query(
+        "SELECT A.v, B.v, C.v, D.v FROM a A [ROWS 1], b B [ROWS 1], c C [ROWS 1], d D [ROWS 1] "
+        "WHERE A.k = B.k AND B.k = C.k AND C.k = D.k"
+    )
+    engine, executor = started(latest, inputs(a="1 k=1 | 4", b="2 k=1", c="3 k=1", d="9 k=1"), "((A B) (C D))")
+    engine.advance(5)
+    assert covered(executor)["AB"] == 1
+    executor.route(parse_plan("(((A B) C) D)", latest))
+    assert executor.promoted == 0
+
+
+def test_an_incomplete_state_is_promoted() -> None:
+    """Were AB taken over as it is, or its join kept, what it lacks would be lost."""
+
+    class Owed:
+        def demand(self, hashes: U64 | None, now: int) -> None:
+            """Never asked."""
+
+    for tree in ("((A B) (C D))", "(((A B) C) D)"):
+        engine, executor = started(ABCD, inputs(a="1 k=1", b="2 k=1", c="3 k=1", d="4 k=1"), "(((A B) C) D)")
+        engine.advance(4)
+        state = executor.stairs()[frozenset("AB")].state
+        state.keep(np.zeros(1, np.bool_))
+        state.owed = Owed()
+        executor.route(parse_plan(tree, ABCD))
+        assert executor.stairs()[frozenset("AB")].state.complete
+        assert len(engine.advance()) == 1
 
 
 def test_counters_go_on() -> None:
