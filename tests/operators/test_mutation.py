@@ -17,7 +17,7 @@ def test_every_mutant_still_applies() -> None:
     """The text that a mutant changes occurs exactly once: the catalogue follows the source."""
     for mutant in MUTANTS:
         assert mutated(ROOT, mutant) != (ROOT / mutant.file).read_text()
-    assert len({mutant.name for mutant in MUTANTS}) == len({(m.file, m.old) for m in MUTANTS})
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 def test_every_kernel_has_a_mutant() -> None:
