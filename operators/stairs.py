@@ -27,6 +27,7 @@ from operators.sources import Sources
 from operators.state import SideState
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
+from schemas.columns import Mask
 from schemas.errors import UsageError
 
 
@@ -127,12 +128,16 @@ class Stairs(XJoinTree):
     def promote(self, stair: Stair, below: BinaryJoin) -> None:
         """Fill an empty STAIR with all that the entries of the duals `below` it make."""
         match = below.match
+        for state in below.states:
+            # The dead would be found again, and what they are made of may have left its store.
+            if state.older is None:
+                state.keep(self._living(state.tuples()))
         prepared = [match.prepare(side, self._alive(below.states[side])) for side in (LEFT, RIGHT)]
         found = [
             match.find(side, prepared[side], below.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)
         ]
         entries = Tuples.merge(*found).reorder(stair.aliases)
-        self._insert(stair, entries.take(entries.expiry >= self._cut))
+        self._insert(stair, entries.take(self._living(entries)))
         self.promoted += len(stair.state)
 
     def demote(self, stair: Stair) -> None:
@@ -152,13 +157,17 @@ class Stairs(XJoinTree):
         match.enter(stair.state, match.prepare(stair.side, entries), self._cut)
 
     def _alive(self, state: SideState) -> Tuples:
-        """The entries that a tuple to come can meet; what others are made of may have left its store."""
+        """The entries that a tuple to come can meet."""
         tuples = state.tuples()
-        alive = tuples.expiry >= self._cut
+        return tuples.take(self._living(tuples))
+
+    def _living(self, tuples: Tuples) -> Mask:
+        """Where a tuple to come can meet them."""
+        alive = np.asarray(tuples.expiry >= self._cut)
         for k, alias in enumerate(tuples.aliases):
             if alias in self.sources.rows_windows:
                 alive &= tuples.rows[k] >= self.sources.first_live_row(alias)
-        return tuples.take(np.asarray(alive))
+        return alive
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet, in every STAIR."""

@@ -197,10 +197,10 @@ MUTANTS: list[Mutant] = [
     *_of(
         "stairs.py",
         ("if source is not None and source.state.complete:", "if source is not None:"),
-        ("strict=side == LEFT)", "strict=side == RIGHT)"),
+        ("strict=side == LEFT)", "strict=False)"),
         ("self._alive(source.state).reorder(stair.aliases)", "self._alive(source.state)"),
         ("entries = Tuples.merge(*found).reorder(stair.aliases)", "entries = found[0]"),
-        ("alive = tuples.expiry >= self._cut", "alive = tuples.expiry > self._cut"),
+        ("np.asarray(tuples.expiry >= self._cut)", "np.asarray(tuples.expiry > self._cut)"),
         ("self._cut = max(self._cut, cut)", "pass"),
         ("self._past_comparisons += join.counters.comparisons", "pass"),
         ("0 if node is self.plan else join.counters.results", "join.counters.results"),

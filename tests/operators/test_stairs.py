@@ -132,6 +132,7 @@ def test_what_a_rows_window_has_lost_is_not_promoted() -> None:
         "WHERE A.k = B.k AND B.k = C.k AND C.k = D.k"
     )
     engine, executor = started(latest, inputs(a="1 k=1 | 4", b="2 k=1", c="3 k=1", d="9 k=1"), "((A B) (C D))")
+    engine.advance(4)
     engine.advance(5)
     assert covered(executor)["AB"] == 1
     executor.route(parse_plan("(((A B) C) D)", latest))
