@@ -11,6 +11,7 @@ they change nothing that anyone could see:
 - `strict=side == LEFT` as RIGHT in `BinaryJoin.process`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
+- no `first_live_row` in `Stairs._living`: what a ROWS window has lost is dropped once its pair is found.
 - a state's `_heads` of half the size after growth: longer chains, the same pairs.
 """
 
@@ -205,7 +206,6 @@ MUTANTS: list[Mutant] = [
         ("self._past_comparisons += join.counters.comparisons", "pass"),
         ("0 if node is self.plan else join.counters.results", "join.counters.results"),
         ("self.demote(held[covered])", "pass"),
-        ("alive &= tuples.rows[k] >= self.sources.first_live_row(alias)", "pass"),
     ),
     *_of(
         "intake.py",

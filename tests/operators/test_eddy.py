@@ -135,6 +135,13 @@ def test_each_link_counts_for_itself() -> None:
     assert links["C -> A"].input_tuples == 0
 
 
+def test_a_rows_window_ends_before_the_component_that_no_link_reads() -> None:
+    """C finds B, and B finds A of ts 1; the second A came before C all the same, at an equal ts."""
+    latest = query("SELECT A.v FROM a A [ROWS 1], b B [ROWS 9], c C [ROWS 9] WHERE A.k = B.k AND B.v = C.v")
+    got, _ = eddy(latest, inputs(a="1 k=1 | 4 k=2", b="2 k=1 v=1", c="4 v=1"))
+    assert got == []
+
+
 def test_no_cross_product_where_predicates_connect() -> None:
     """Links exist for predicates only; without enough of them there are cross products, and right results."""
     _, executor = eddy(chain(3), {})

@@ -125,6 +125,14 @@ def test_only_what_lives_is_promoted(cut: int, promoted: int) -> None:
     assert executor.promoted == promoted
 
 
+def test_a_tie_is_promoted_once() -> None:
+    """Of B and C at one ts, only one finds the other."""
+    engine, executor = started(ABCD, inputs(a="1", b="1 k=1", c="1 k=1", d="30"), "(((A B) C) D)")
+    engine.advance(5)
+    executor.route(parse_plan("(((B C) A) D)", ABCD))
+    assert executor.promoted == 1
+
+
 def test_what_a_rows_window_has_lost_is_not_promoted() -> None:
     """A at 1 met B and C, but A at 4 has taken its place since."""
     latest = query(
