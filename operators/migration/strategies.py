@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from operators.executor import Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
+from operators.migration.hybmig import HybMig
 from operators.migration.jisc import Jisc
 from operators.migration.migration import Migration
 from operators.migration.moving_state import MovingState
@@ -43,6 +44,15 @@ STRATEGIES: dict[str, Strategy] = {
     "moving-state": Strategy(lambda old, plan, cut, make: MovingState(old, plan, cut), "HybMig 2.2", moves_states=True),
     "parallel-track": Strategy(
         lambda old, plan, cut, make: ParallelTrack(old, plan, cut), "HybMig 2.2", moves_states=True, outlasts=True
+    ),
+    "hybmig": Strategy(
+        lambda old, plan, cut, make: HybMig(old, plan, cut, background=False),
+        "HybMig 3",
+        moves_states=True,
+        outlasts=True,
+    ),
+    "hybmig-bsc": Strategy(
+        lambda old, plan, cut, make: HybMig(old, plan, cut, background=True), "HybMig 3.4", moves_states=True
     ),
     "jisc": Strategy(lambda old, plan, cut, make: Jisc(old, plan, cut), "JISC 4", moves_states=True, overlaps=True),
     "gms": Strategy(lambda old, plan, cut, make: GeneralizedMovingState(old, make(plan), cut), "HybMig 4.1"),

@@ -141,7 +141,7 @@ def run(
             help=(
                 "Change to another plan at an event time (milliseconds or ISO 8601), such as "
                 "'2026-01-31T12:00:00Z:((A B) C):jisc'; may be given several times. Strategies: moving-state, "
-                "parallel-track, jisc, gms, gpt, ghm. Results stay the same."
+                "parallel-track, hybmig, hybmig-bsc, jisc, gms, gpt, ghm. Results stay the same."
             ),
         ),
     ] = None,

@@ -1,0 +1,356 @@
+"""HybMig (HybMig 3): both plans run on shared states, and each result is made by exactly one of them.
+
+The migration is first decomposed by the sub-plans that both plans have (3.1, Fig. 5): what computes such a
+sub-plan is migrated on its own, and above it counts as a source. Each remaining task joins sources whose
+states both plans have; where both read the same columns of them there is one copy (3.2, state sharing). The
+new plan lacks the intermediate states, so it misses the tuples of a lowest join whose components are all old.
+Those, and only those, the old plan goes on to make: its tuples are pruned as soon as they can no longer
+become one. The characteristics table (Table 2) is a list of boxes: per component the row id before which it
+must have arrived. Row ids are the lineage, so nothing is stored per tuple and there may be any number of entries.
+
+With background state computation (3.4) the missing states are computed bottom up, a few tuples per slice, in
+reverse temporal order (Fig. 12), and prepended when they are whole. One thing the paper passes over: what
+arrived between the cut and that moment has not met the state's old tuples in the new plan, so the tuples made
+of both are missing one level up; the box of the parent says so.
+
+Order (3.3) is kept by merging both plans' results of each slice by timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from operators.executor import Executor
+from operators.join import BinaryJoin
+from operators.match import LEFT, RIGHT, Match
+from operators.migration.migration import Migration, states_by_aliases
+from operators.migration.moving_state import alive, moved
+from operators.plan import Join, Plan
+from operators.sources import Sources
+from operators.tree import XJoinTree
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import Mask
+
+Aliases = frozenset[str]
+Box = dict[str, int]
+"""Per alias the row before which the component must have arrived."""
+
+CHUNK_TUPLES = 2_048
+"""Old tuples that background computation joins at a time."""
+
+
+def within(tuples: Tuples, box: Box) -> Mask:
+    """(n,) True where every component that the box speaks of lies in it."""
+    good = np.ones(len(tuples), np.bool_)
+    for k, alias in enumerate(tuples.aliases):
+        if alias in box:
+            good &= tuples.rows[k] < box[alias]
+    return good
+
+
+@dataclass(slots=True)
+class _Task:
+    """One irreducible migration: joins over the same sources in the old and in the new plan.
+
+    Attributes:
+        node: what both compute; a node of the new plan.
+        old: the old plan's joins, children before parents; empty where old and new are one and the same join.
+        new: the new plan's.
+        missing: per incomplete state of the new plan, by its aliases, the boxes of tuples it lacks. Those whose
+            inputs are complete make up the characteristics table.
+    """
+
+    node: Join
+    old: list[tuple[Join, BinaryJoin]]
+    new: list[tuple[Join, BinaryJoin]]
+    missing: dict[Aliases, list[Box]] = field(default_factory=dict)
+
+    def table(self) -> list[Box]:
+        """The characteristics table."""
+        return [box for boxes in self.missing.values() for box in boxes]
+
+
+class HybMig(Migration):
+    """Args: `background` adds background state computation; `share` is how many old tuples it may join per new one."""
+
+    def __init__(self, old: Executor, plan: Plan, cut: int, *, background: bool, share: float = 1.0) -> None:
+        new = XJoinTree(old.sources, plan)
+        super().__init__(old, new, cut)
+        assert isinstance(old, XJoinTree)
+        self._held = states_by_aliases(old)
+        self._old_joins = {frozenset(node.aliases): (node, join) for node, join in old.joins}
+        self._new_joins = {frozenset(node.aliases): (node, join) for node, join in new.joins}
+        self._tasks: list[_Task] = []
+        if isinstance(old.plan, Join) and isinstance(plan, Join):
+            self._decompose(plan)
+        self._over = not any(task.missing for task in self._tasks)
+        self._background = _Background(self, share) if background else None
+
+    # --- Decomposition (Fig. 5) ------------------------------------------------------------------------
+
+    def _decompose(self, node: Join) -> None:
+        """Make the task of a node that both plans have, after those of the sources below it."""
+        shared = self._old_joins.keys() & self._new_joins.keys()
+
+        def above(aliases: Aliases, joins: Mapping[Aliases, tuple[Join, BinaryJoin]]) -> list[tuple[Join, BinaryJoin]]:
+            top, join = joins[aliases]
+            found: list[tuple[Join, BinaryJoin]] = []
+            for child in (top.left, top.right):
+                if frozenset(child.aliases) in joins and frozenset(child.aliases) not in shared:
+                    found += above(frozenset(child.aliases), joins)
+            return [*found, (top, join)]
+
+        whole = frozenset(node.aliases)
+        new = above(whole, self._new_joins)
+        inside = {frozenset(n.aliases) for n, _ in new}
+        for top, _ in new:
+            for child in (top.left, top.right):
+                if isinstance(child, Join) and frozenset(child.aliases) not in inside:
+                    self._decompose(child)
+        old = above(whole, self._old_joins) if len(new) > 1 else []
+        task = _Task(node, old, new)
+        for top, join in new:
+            for side, child in enumerate((top.left, top.right)):
+                aliases = frozenset(child.aliases)
+                if aliases not in inside:
+                    join.states[side] = moved(self._held[aliases], join.match, side, self.cut)
+        for top, _ in new[:-1]:
+            lowest = not any(frozenset(c.aliases) in inside for c in (top.left, top.right))
+            boxes = [{alias: self.first_new_row[alias] for alias in top.aliases}] if lowest else []
+            task.missing[frozenset(top.aliases)] = boxes
+        self._tasks.append(task)
+
+    # --- Running both plans ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """True when the new plan has all that it needs."""
+        return self._over
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice through both plans, then some of the background's work."""
+        outputs: dict[Aliases, Tuples] = {frozenset({alias}): tuples for alias, tuples in epoch.items()}
+        for task in self._tasks:
+            entered: set[int] = set()
+            shared = {id(state) for _, join in task.new for state in join.states}
+            table = task.table()
+            found = Tuples.empty(task.node.aliases)
+            if task.old and table:
+                found = self._track(task.old, outputs, now, entered, shared, table).reorder(task.node.aliases)
+            made = self._track(task.new, outputs, now, entered, shared, None)
+            outputs[frozenset(task.node.aliases)] = Tuples.merge(found, made)
+        self._note_extra()
+        if self._background is not None:
+            # All that has come is a partner, the slice's last tuples too.
+            latest = max((int(tuples.ts[-1]) for tuples in epoch.values() if len(tuples)), default=now)
+            self._background.work(sum(len(tuples) for tuples in epoch.values()), latest)
+        whole = outputs.get(frozenset(self.plan.aliases))
+        return Tuples.empty(self.plan.aliases) if whole is None else whole
+
+    def _track(
+        self,
+        joins: list[tuple[Join, BinaryJoin]],
+        inputs: Mapping[Aliases, Tuples],
+        now: int,
+        entered: set[int],
+        shared: set[int],
+        table: list[Box] | None,
+    ) -> Tuples:
+        """The output of one plan's joins; with a `table`, only of tuples that satisfy one of its entries."""
+        made: dict[Aliases, Tuples] = {}
+
+        def pruned(tuples: Tuples) -> Tuples:
+            if table is None or len(tuples) == 0:
+                return tuples
+            good = np.zeros(len(tuples), np.bool_)
+            for box in table:
+                good |= within(tuples, box)
+            return tuples if good.all() else tuples.take(good)
+
+        out = Tuples.empty(joins[-1][1].aliases)
+        for node, join in joins:
+            match = join.match
+            prepared = []
+            for side, child in enumerate((node.left, node.right)):
+                aliases = frozenset(child.aliases)
+                tuples = made.get(aliases) if aliases in made else inputs.get(aliases)
+                tuples = (Tuples.empty(child.aliases) if tuples is None else tuples).reorder(match.sides[side])
+                state = join.states[side]
+                probing = match.prepare(side, pruned(tuples))
+                match.counters.input_tuples += len(probing)
+                if id(state) not in entered:
+                    # A state that both plans use holds what the new one needs: everything.
+                    entered.add(id(state))
+                    match.enter(state, match.prepare(side, tuples) if id(state) in shared else probing, now)
+                prepared.append(probing)
+            found = [match.find(s, prepared[s], join.states[1 - s], strict=s == LEFT) for s in (LEFT, RIGHT)]
+            out = made[frozenset(node.aliases)] = pruned(Tuples.merge(*found))
+        return out
+
+    def _note_extra(self) -> None:
+        """What is held only for the old plan's sake."""
+        kept = {id(state) for _, join in self._joins(self.current) for state in join.states}
+        extra = {
+            id(state): len(state) for task in self._tasks for _, join in task.old for state in join.states
+            if task.missing and id(state) not in kept
+        }  # fmt: skip
+        self.counters.extra_tuples = sum(extra.values())
+        self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
+
+    def purge(self, cut: int) -> None:
+        """Purge both plans, and see whether the old one is still needed."""
+        self.old.purge(cut)
+        self.current.purge(cut)
+        if self.expired(cut):
+            for task in self._tasks:
+                task.missing.clear()
+        self._over = not any(task.missing for task in self._tasks)
+
+    def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
+        return executor.joins if isinstance(executor, XJoinTree) else []
+
+    def executors(self) -> tuple[Executor, ...]:
+        """Both plans while both run."""
+        return (self.current,) if self._over else (self.old, self.current)
+
+    def completed(self, task: _Task, node: Join) -> None:
+        """The state of a node is whole: what was missing in it may still be missing in its parent's (see above)."""
+        aliases = frozenset(node.aliases)
+        boxes = task.missing.pop(aliases)
+        parent = next(n for n, _ in task.new if node in (n.left, n.right))
+        above = task.missing.get(frozenset(parent.aliases))
+        if above is not None:
+            others = [alias for alias in parent.aliases if alias not in aliases]
+            above += [{**box, **{alias: self.sources.store(alias).hi for alias in others}} for box in boxes]
+        self._over = not any(t.missing for t in self._tasks)
+
+    @property
+    def tasks(self) -> list[_Task]:
+        """The irreducible migrations, those of sources first."""
+        return self._tasks
+
+
+class _Background:
+    """Computes missing states from old tuples, newest first, in small pieces (HybMig 3.4)."""
+
+    def __init__(self, migration: HybMig, share: float) -> None:
+        self._migration = migration
+        self._share = share
+        self._credit = 0.0
+        self._job: _Job | None = None
+
+    def work(self, arrived: int, now: int) -> None:
+        """Do as much as so many new tuples allow."""
+        self._credit = min(self._credit + self._share * arrived, float(4 * CHUNK_TUPLES))
+        while self._credit > 0:
+            self._job = self._job or self._next(now)
+            if self._job is None:
+                return
+            self._credit -= max(1, self._job.step(int(min(self._credit, CHUNK_TUPLES)) or 1, now))
+            if self._job.done:
+                self._job.attach()
+                self._migration.completed(self._job.task, self._job.node)
+                self._job = None
+
+    def _next(self, now: int) -> _Job | None:
+        """The lowest missing state whose inputs are complete."""
+        for task in self._migration.tasks:
+            for node, join in task.new[:-1]:
+                if frozenset(node.aliases) in task.missing and not any(
+                    frozenset(child.aliases) in task.missing for child in (node.left, node.right)
+                ):
+                    return _Job(self._migration, task, node, join, now)
+        return None
+
+
+class _Job:
+    """One missing state: each of its boxes, one after the other; a tuple of two boxes counts for the first."""
+
+    def __init__(self, migration: HybMig, task: _Task, node: Join, join: BinaryJoin, now: int) -> None:
+        self.task = task
+        self.node = node
+        self._migration = migration
+        self._join = join
+        parent, side = _place(task, node)
+        self._state = parent.states[side]
+        self._match: Match = parent.match
+        self._side = side
+        self._boxes = list(task.missing[frozenset(node.aliases)])
+        self._older = self._match.new_state(side, sorted_by_ts=False)
+        self._at = 0
+        # Held from now on, so that what arrives meanwhile is neither missed nor taken twice.
+        self._base: Tuples = alive(join.states[LEFT], now)
+        self._rest = self._pick(0)
+
+    @property
+    def done(self) -> bool:
+        """True when every box has been computed."""
+        return self._at >= len(self._boxes)
+
+    def _pick(self, number: int) -> Tuples:
+        """The base tuples of a box that have not been joined yet."""
+        if number >= len(self._boxes):
+            return self._base.take(np.zeros(0, np.int64))
+        return self._base.take(within(self._base, self._boxes[number]))
+
+    def step(self, most: int, now: int) -> int:
+        """Join up to so many old tuples, the newest first; how many were joined."""
+        n = len(self._rest)
+        first = max(0, n - most)
+        chunk = self._rest.take(np.arange(first, n))
+        self._rest = self._rest.take(np.arange(first))
+        chunk = chunk.take((chunk.expiry >= now) & self._stored(chunk))
+        self._join_chunk(chunk, now)
+        if first == 0:
+            self._at += 1
+            self._rest = self._pick(self._at)
+        return n - first
+
+    def _stored(self, tuples: Tuples) -> Mask:
+        sources = self._migration.sources
+        good = np.ones(len(tuples), np.bool_)
+        for k, alias in enumerate(tuples.aliases):
+            good &= tuples.rows[k] >= sources.store(alias).lo
+        return good
+
+    def _join_chunk(self, chunk: Tuples, now: int) -> None:
+        match, sources = self._join.match, self._migration.sources
+        if len(chunk) == 0:
+            return
+        before = match.counters.comparisons, match.counters.results
+        probing = Tuples(chunk.aliases, chunk.rows, np.full(len(chunk), now, np.int64), chunk.expiry)
+        found = match.find(LEFT, match.prepare(LEFT, probing), self._join.states[RIGHT], strict=False)
+        self._migration.counters.comparisons += match.counters.comparisons - before[0]
+        match.counters.comparisons, match.counters.results = before
+        good = within(found, self._boxes[self._at])
+        for box in self._boxes[: self._at]:
+            good &= ~within(found, box)
+        found = stamped(sources, found.take(good)).reorder(self._match.sides[self._side])
+        self._match.enter(self._older, self._match.prepare(self._side, found), now)
+
+    def attach(self) -> None:
+        """Prepend what was computed to the state."""
+        self._state.older = self._older
+        if self._state.life < FOREVER:
+            latest = self._older.ts[self._older.lo : self._older.hi].max(initial=self._migration.cut)
+            self._state.older_until = int(latest) + self._state.life + 1
+
+
+def _place(task: _Task, node: Join) -> tuple[BinaryJoin, int]:
+    """The join that a node's tuples go into, and on which side."""
+    for parent, join in task.new:
+        for side, child in enumerate((parent.left, parent.right)):
+            if child is node:
+                return join, side
+    raise KeyError(str(node))
+
+
+def stamped(sources: Sources, tuples: Tuples) -> Tuples:
+    """With the ts that their components say."""
+    ts = np.full(len(tuples), -1, np.int64)
+    for k, alias in enumerate(tuples.aliases):
+        ts = np.maximum(ts, sources.store(alias).gather("_ts", tuples.rows[k]).values)
+    return Tuples(tuples.aliases, tuples.rows, ts, tuples.expiry)
