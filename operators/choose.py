@@ -155,6 +155,10 @@ class CostModel:
             return ORDER_SELECTIVITY
         return OTHER_SELECTIVITY if isinstance(predicate, Like | InList | IsNull) else 0.5
 
+    def links(self, alias: str) -> list[tuple[frozenset[str], float]]:
+        """The predicates of an alias with others: the aliases used, and the share of pairs kept."""
+        return [(used, self._predicate(predicate)) for predicate, used in self._joins if alias in used]
+
     def connected(self, left: frozenset[str], right: frozenset[str]) -> bool:
         """True when some predicate spans the two sides and nothing else."""
         return any(used <= left | right and used & left and used & right for _, used in self._joins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from operators.choose import CostModel, Statistics, declared_statistics
+from operators.choose import EXHAUSTIVE, CostModel, Statistics, declared_statistics
 from operators.eddy import Eddy
 from operators.executor import Executor
 from operators.mjoin import MJoin, probe_orders
@@ -30,8 +30,11 @@ CLEARLY_LESS = 0.9
 
 
 def cheapest_executor(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
-    """`xjoin` or `mjoin`, whichever the cost model expects to do less for the plan's aliases."""
-    if len(plan.aliases) < 3 or not isinstance(plan, Join):
+    """`xjoin` or `mjoin`, whichever the cost model expects to do less for the plan's aliases.
+
+    Only for plans of so few aliases that all were considered: beyond, a chain has too many steps to be a good guess.
+    """
+    if not 3 <= len(plan.aliases) <= EXHAUSTIVE or not isinstance(plan, Join):
         return "xjoin"
     model = CostModel(query, statistics or declared_statistics(query))
     sizes = model.estimates(plan)

@@ -11,6 +11,7 @@ ahead of a tree where most intermediate results never meet a partner, behind whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,22 +33,24 @@ def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None)
     The source that leaves the fewest candidates comes next (Viglas 2003); ties go by the plan's leaf order.
     """
     model = CostModel(query, statistics or declared_statistics(query))
+    links = {alias: model.links(alias) for alias in plan.aliases}
+    alive = {alias: model.leaf(alias).alive for alias in plan.aliases}
     orders: dict[str, tuple[str, ...]] = {}
     for source in plan.aliases:
-        covered = [source]
+        order: list[str] = []
+        done = {source}
         rest = [alias for alias in plan.aliases if alias != source]
         while rest:
-            done = frozenset(covered)
 
-            def candidates(alias: str, done: frozenset[str] = done) -> tuple[bool, float]:
-                other = frozenset({alias})
-                found = model.leaf(alias).alive * model.selectivity(done, other)
-                return not model.connected(done, other), found
+            def candidates(alias: str, done: set[str] = done) -> tuple[bool, float]:
+                shares = [share for used, share in links[alias] if used - {alias} <= done]
+                return not shares, alive[alias] * math.prod(shares)
 
             following = min(rest, key=candidates)
-            covered.append(following)
+            order.append(following)
+            done.add(following)
             rest.remove(following)
-        orders[source] = tuple(covered[1:])
+        orders[source] = tuple(order)
     return orders
 
 

@@ -86,6 +86,13 @@ def test_rows_counts_what_a_selection_refuses() -> None:
     assert got == []
 
 
+def test_every_selection_must_pass() -> None:
+    """Whichever of them refuses."""
+    both = query("SELECT A.v, B.v FROM a A [RANGE 9 ms], b B [RANGE 9 ms] WHERE A.k = 1 AND A.v < 5 AND A.k = B.k")
+    got, _ = run(both, inputs(a="1 k=1 v=2 | 1 k=2 v=3 | 1 k=1 v=7", b="2 k=1 v=4 | 2 k=2 v=6"))
+    assert pairs(got) == ["2,4@2"]
+
+
 def test_unbounded_remembers_all() -> None:
     """However long ago."""
     endless = query("SELECT A.v, B.v FROM a A [UNBOUNDED], b B [RANGE 1 ms] WHERE A.k = B.k")
