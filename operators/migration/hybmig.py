@@ -26,10 +26,9 @@ import numpy as np
 from operators.executor import Executor
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, states_by_aliases
+from operators.migration.migration import Migration, stamped, states_by_aliases
 from operators.migration.moving_state import alive, moved
 from operators.plan import Join, Plan
-from operators.sources import Sources
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import Mask
@@ -346,11 +345,3 @@ def _place(task: _Task, node: Join) -> tuple[BinaryJoin, int]:
             if child is node:
                 return join, side
     raise KeyError(str(node))
-
-
-def stamped(sources: Sources, tuples: Tuples) -> Tuples:
-    """With the ts that their components say."""
-    ts = np.full(len(tuples), -1, np.int64)
-    for k, alias in enumerate(tuples.aliases):
-        ts = np.maximum(ts, sources.store(alias).gather("_ts", tuples.rows[k]).values)
-    return Tuples(tuples.aliases, tuples.rows, ts, tuples.expiry)

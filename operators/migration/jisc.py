@@ -23,7 +23,7 @@ from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
 from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, states_by_aliases
+from operators.migration.migration import Migration, stamped, states_by_aliases
 from operators.migration.moving_state import alive, moved
 from operators.plan import Join, Plan
 from operators.predicates import Operand
@@ -164,15 +164,8 @@ class Jisc(Migration):
         match.counters.results = results  # they count where they are kept
         self.counters.comparisons += match.counters.comparisons - start
         match.counters.comparisons = start
-        found = self.stamped(found)
+        found = stamped(self.sources, found)
         return found.take(found.ts < before)
-
-    def stamped(self, tuples: Tuples) -> Tuples:
-        """With the ts that their components say."""
-        ts = np.full(len(tuples), -1, np.int64)
-        for k, alias in enumerate(tuples.aliases):
-            ts = np.maximum(ts, self.sources.store(alias).gather("_ts", tuples.rows[k]).values)
-        return Tuples(tuples.aliases, tuples.rows, ts, tuples.expiry)
 
     def hashes(self, tuples: Tuples, operands: Operands) -> U64:
         """(n,) hashes of some columns; tuples of states have no nulls in columns that any join reads."""
