@@ -17,7 +17,7 @@ demo: setup ## start Kafka, stream a real data set through a query, show the res
 	@$(BIN)/weir demo
 
 test: setup ## run the tests (all but the slow ones) with coverage
-	@$(BIN)/python -m pytest -m "not slow" $(COVERAGE)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(COVERAGE)
 
 test-slow: setup ## run the long suites
 	@$(BIN)/python -m pytest -m slow
