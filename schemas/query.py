@@ -244,6 +244,49 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate function over the living results of a group; `argument` is None for COUNT(*).
+
+    Nulls are skipped. Over no values COUNT is 0 and every other function NULL. SUM of BIGINT stays BIGINT (NULL on
+    overflow); AVG and MEDIAN are DOUBLE, the median of an even number of values the mean of the middle two.
+    """
+
+    function: Choice["COUNT", "SUM", "MIN", "MAX", "AVG", "MEDIAN"]
+    argument: Expr | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """`GROUP BY ... EMIT EVERY d`: sliding aggregates above the join.
+
+    At each multiple of `every_ms` in event time, over the results alive then (ts <= t <= expiry), a group whose
+    values have changed since the last multiple is emitted with `_ts` = t, as an upsert keyed by the group.
+
+    Attributes:
+        group_by: expressions over one result; empty for one group of all.
+        aggregates: those that the SELECT list reads, each once.
+        outputs: per SELECT item its name and the index into group_by (>= 0) or, as ~index, into aggregates.
+    """
+
+    every_ms: int
+    group_by: tuple[Expr, ...]
+    aggregates: tuple[Aggregate, ...]
+    outputs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subtraction:
+    """`EXCEPT B [w] ON ...`: a tuple of the first source is no answer while a living tuple of `alias` matches it.
+
+    `on` holds conjuncts over the first source and `alias`; those over `alias` alone choose its tuples.
+    """
+
+    alias: str
+    on: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """One continuous query.
 
@@ -254,6 +297,9 @@ class Query:
         predicates: top-level conjuncts of WHERE and of the WINDOW clause, in text order.
         outputs: the SELECT list, expanded.
         partition_by: columns named by PARTITION BY, one per alias; empty when absent.
+        aggregation: what is computed above the join; None when its results are the answer.
+        subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
+            then read the first source only, and an answer's entering and leaving are emitted with `_op` "+" and "-".
         text: the query's text, for messages.
     """
 
@@ -263,6 +309,8 @@ class Query:
     predicates: tuple[Expr, ...]
     outputs: tuple[Output, ...]
     partition_by: tuple[Column, ...] = ()
+    aggregation: Aggregation | None = None
+    subtracted: tuple[Subtraction, ...] = ()
     text: str = field(default="", compare=False)
 
     def source(self, alias: str) -> Source:
