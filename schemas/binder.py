@@ -101,7 +101,7 @@ def _bind_query(
             place,
         )
     start, end = span(node)
-    return Query(name, sink, sources, tuple(predicates), outputs, partition_by, text.text[start:end])
+    return Query(name, sink, sources, tuple(predicates), outputs, partition_by, text=text.text[start:end])
 
 
 def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) -> str | None:
