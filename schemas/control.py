@@ -1,0 +1,238 @@
+"""Messages of the control topics: JSON objects with a `type` and a version `v`.
+
+Three kinds of topics, each with one partition:
+
+- `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
+  every worker and coordinator of the group. What the messages do to each other, and in which order, is said in
+  `services.barrier`; every one of them may come twice, late, or from somebody long dead.
+- `<group>.statistics`: a `Statistics` about once a second from every running task, under the task's number as key;
+  kept for minutes. Counters begin with a task's `life`: differences make sense within one only.
+- `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it.
+
+A reader passes over unknown fields, so fields may be added; anything else makes another version, which is refused.
+Event times are int64 milliseconds, `_s` are seconds of the sender's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from schemas.errors import StateError
+
+CONTROL_VERSION = 1
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=False):
+    v: int = CONTROL_VERSION
+
+
+# --- The barrier, in the order of a migration's life ------------------------------------------------
+
+
+class Opened(_Message, frozen=True, kw_only=True, tag="opened"):
+    """A task begins a new life: what its earlier lives answered counts no more.
+
+    Attributes:
+        life: a name that no other life of any task has.
+    """
+
+    task: int
+    life: str
+
+
+class Request(_Message, frozen=True, kw_only=True, tag="request"):
+    """Somebody wants another plan.
+
+    Attributes:
+        id: a name for this migration that nobody else uses.
+        plan: as `parse_plan` reads it.
+        at: event time before which it must not happen; None for as soon as possible.
+        timeout_ms: how long the tasks may take to answer.
+        fingerprint: of the query that it was asked for.
+    """
+
+    id: str
+    plan: str
+    strategy: str
+    fingerprint: str
+    at: int | None = None
+    timeout_ms: int = 10_000
+
+
+class Propose(_Message, frozen=True, kw_only=True, tag="propose"):
+    """The coordinator takes a request up: tasks must answer.
+
+    Attributes:
+        tasks: how many the query has, numbered from 0.
+    """
+
+    id: str
+    plan: str
+    strategy: str
+    fingerprint: str
+    tasks: int
+    at: int | None = None
+    timeout_ms: int = 10_000
+
+
+class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
+    """A task's watermark, and its promise to stay within a bound until the proposal is decided.
+
+    Attributes:
+        watermark: event time that it has reached.
+        bound: event time beyond which it does not go meanwhile; >= watermark.
+        error: why it cannot change to this plan; empty when it can.
+    """
+
+    id: str
+    task: int
+    life: str
+    watermark: int
+    bound: int
+    error: str = ""
+
+
+class Cut(_Message, frozen=True, kw_only=True, tag="cut"):
+    """The decision for: every task changes plans at this event time."""
+
+    id: str
+    cut: int
+
+
+class Withdraw(_Message, frozen=True, kw_only=True, tag="withdraw"):
+    """The decision against: the old plan goes on.
+
+    Attributes:
+        by: who says so, such as `coordinator` or `task 3`.
+    """
+
+    id: str
+    reason: str
+    by: str
+
+
+class Started(_Message, frozen=True, kw_only=True, tag="started"):
+    """A task has changed plans.
+
+    Attributes:
+        began_at: event time; the cut, unless the task had passed it (`exact` is False then).
+        strategy: the one that runs, where `auto` was asked for.
+        silence_s: how long the barrier kept the task waiting.
+    """
+
+    id: str
+    task: int
+    version: int
+    began_at: int
+    exact: bool
+    strategy: str = ""
+    silence_s: float = 0.0
+
+
+class Done(_Message, frozen=True, kw_only=True, tag="done"):
+    """A task's new plan stands alone.
+
+    Attributes:
+        began_at, finished_at: event times.
+        longest_silence_s: the longest time without results that the migration caused, the barrier included.
+        peak_extra_tuples, comparisons, completed_keys: what it cost; see `MigrationCounters`.
+        first_result_ts: event time of the first result at or after the cut; None while there was none.
+        first_result_s: how long after the change of plans it was delivered.
+        restored: the task was restarted in mid-migration: the new plan's states were made from the window.
+        error: why the task stayed with its old plan; empty when it did not.
+    """
+
+    id: str
+    task: int
+    version: int
+    began_at: int | None = None
+    finished_at: int | None = None
+    longest_silence_s: float = 0.0
+    comparisons: int = 0
+    peak_extra_tuples: int = 0
+    completed_keys: int = 0
+    first_result_ts: int | None = None
+    first_result_s: float | None = None
+    restored: bool = False
+    error: str = ""
+
+
+# --- Beside the barrier -----------------------------------------------------------------------------
+
+
+class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+    """What a running task knows of itself.
+
+    Attributes:
+        query: name of the query.
+        tasks: how many it has.
+        life: of the task; see `Opened`.
+        sent_ms: wall clock of the worker.
+        seconds: monotonic, since the life began; for rates between two messages of one life.
+        plan_version: the plan in force, 0 the worker's own.
+        engine: `EngineStatistics.document()`; `EngineStatistics.from_document` reads it.
+    """
+
+    query: str
+    task: int
+    tasks: int
+    life: str
+    sent_ms: int
+    seconds: float
+    plan_version: int
+    engine: dict[str, Any]
+
+
+class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
+    """A query file under a name.
+
+    Attributes:
+        text: the whole file.
+        pick: which query of the file, by its sink; None where there is one.
+    """
+
+    name: str
+    text: str
+    pick: str | None = None
+
+
+BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
+ControlMessage = BarrierMessage | Statistics | RegisteredQuery
+
+
+class _Head(msgspec.Struct, frozen=True):
+    v: int
+    type: str
+
+
+_ENCODER = msgspec.json.Encoder()
+_HEAD = msgspec.json.Decoder(_Head)
+_BODY: msgspec.json.Decoder[ControlMessage] = msgspec.json.Decoder(ControlMessage)
+
+
+def encode_control(message: ControlMessage) -> bytes:
+    """The message as JSON."""
+    return _ENCODER.encode(message)
+
+
+def decode_control(data: bytes | None, place: str) -> ControlMessage:
+    """Read a message back. `place` names topic and offset, for errors.
+
+    Raises:
+        StateError: it was not written by Weir, or by a version that this one does not read.
+    """
+    shown = (data or b"")[:200]
+    try:
+        head = _HEAD.decode(data or b"")
+    except msgspec.DecodeError as error:
+        raise StateError(f"{place} holds {shown!r}, which is no control message of Weir: {error}") from None
+    if head.v != CONTROL_VERSION:
+        raise StateError(
+            f"{place} has a {head.type!r} message of version {head.v}, this Weir reads version {CONTROL_VERSION}"
+        )
+    try:
+        return _BODY.decode(data or b"")
+    except msgspec.DecodeError as error:
+        raise StateError(f"{place} has a damaged {head.type!r} message ({error}): {shown!r}") from None
