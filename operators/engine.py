@@ -17,12 +17,13 @@ from operators.executor import Executor
 from operators.executors import EXECUTORS
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
+from operators.links import measure_links
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
 from operators.plan import Plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
-from operators.statistics import EngineStatistics
+from operators.statistics import EngineStatistics, SourceStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
@@ -108,6 +109,11 @@ class Engine:
         self._results = 0
         self._peak_tuples = 0
         self._peak_bytes = 0
+        self._seen = {alias: [0, 0] for alias in self._aliases}
+        self._first_ts: int | None = None
+        self._last_ts = 0
+        self._slice_count = 0
+        self._busy_s = 0.0
 
     @property
     def cut(self) -> int:
@@ -183,7 +189,10 @@ class Engine:
                 began = self._clock()
                 results.append(self._process(part, at, restored=False))
                 self._executor = self._schedule.step(self._executor, at)
-                self._schedule.stood_still(self._clock() - began)
+                took = self._clock() - began
+                self._schedule.stood_still(took)
+                self._busy_s += took
+                self._slice_count += 1
         self.plan = self._executor.plan
         for stream in self._aliases_of:
             self._intake.forget(stream, self.horizon(stream))
@@ -203,7 +212,7 @@ class Engine:
             return
         span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
         pieces = -(-total // SLICE_TUPLES)
-        made = self._executor.intermediate_results() / max(self._input_tuples, 1)
+        made = self._schedule.intermediate_results(self._executor) / max(self._input_tuples, 1)
         pieces = max(pieces, int(total * made / SLICE_MADE_TUPLES))
         windows = span // max(self._shortest, 1)
         if self._sources.rows_windows:
@@ -234,6 +243,10 @@ class Engine:
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
         out = self._output(found)
         self._peak_bytes = max(self._peak_bytes, self._executor.size_bytes() + self._sources.size_bytes())
+        if batches:
+            self._first_ts = now if self._first_ts is None else self._first_ts
+            self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
+        self._sources.cut = cut
         self._executor.purge(cut)
         self._sources.purge(cut)
         return out
@@ -267,6 +280,8 @@ class Engine:
         masks = [mask for mask in chosen.values() if mask is not None]
         if len(masks) == len(aliases) and not self._sources.rows_windows:
             wanted = np.logical_or.reduce(masks)
+            self._seen[alias][0] += n
+            self._seen[alias][1] += n if good is None else int(np.count_nonzero(good))
             batch = batch.take(wanted)
             chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
         rows = store.append(batch, places)
@@ -353,15 +368,15 @@ class Engine:
 
     # --- Introspection ------------------------------------------------------------------------------
 
-    def statistics(self) -> EngineStatistics:
-        """Counters and sizes as of now."""
+    def statistics(self, *, links: bool = False) -> EngineStatistics:
+        """Counters and sizes as of now; with `links` also how selective the predicates are, which takes a sample."""
         size = self._executor.size_bytes() + self._sources.size_bytes()
         return EngineStatistics(
             input_tuples=self._input_tuples,
             results=self._results,
             late=self._intake.late_tuples,
-            comparisons=self._executor.comparisons(),
-            intermediate_results=self._executor.intermediate_results(),
+            comparisons=self._schedule.comparisons(self._executor),
+            intermediate_results=self._schedule.intermediate_results(self._executor),
             state_tuples=self._executor.state_tuples(),
             state_bytes=size,
             peak_state_tuples=self._peak_tuples,
@@ -375,8 +390,31 @@ def _no_column(column: ColumnRef) -> Column:
     raise InvariantError(f"a constant predicate reads {column}")
 
 
+            plan=str(self._executor.plan),
+            executor=self.executor,
+            cut=self.cut,
+            span_ms=self._span_ms(),
+            slices=self._slice_count,
+            busy_s=self._busy_s,
+            sources=tuple(self._source_statistics(alias) for alias in self._aliases),
+            links=measure_links(self._sources, self.cut) if links else (),
+            migrations=self._schedule.statistics(self.cut),
 def _reader(batch: Batch) -> Resolve:
     """Resolves columns of a source batch; `_ts` is its event time."""
+    def _span_ms(self) -> int:
+        return 0 if self._first_ts is None else self._last_ts - self._first_ts
+
+    def _source_statistics(self, alias: str) -> SourceStatistics:
+        seen, selected = self._seen[alias]
+        living = self._sources.living(alias, self.cut)
+        if self._sources.shared(alias):
+            living = round(living * selected / max(seen, 1))
+        # A window that has been filled once tells what comes lately.
+        life, span = self._sources.life[alias], self._span_ms()
+        per_second = living / life if 0 < life <= span else selected / max(span, 1)
+        stream = self.query.source(alias).stream.name
+        return SourceStatistics(alias, stream, seen, selected, living, per_second * 1000.0)
+
 
     def resolve(column: ColumnRef) -> Column:
         if column.name == "_ts":

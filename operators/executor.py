@@ -67,6 +67,8 @@ def operator_statistics(
 ) -> OperatorStatistics:
     """One operator over two states."""
     left, right = states
+    shares = left.sampled(), right.sampled()
+    owed = [state.owed.progress() if state.owed is not None else (0, 0) for state in states]
     return OperatorStatistics(
         name=name,
         kind="hash" if hashed else "nested-loop",
@@ -77,4 +79,10 @@ def operator_statistics(
         state_tuples=(len(left), len(right)),
         state_bytes=(left.size_bytes(), right.size_bytes()),
         complete=(left.complete, right.complete),
+        inputs=(counters.left_tuples, counters.input_tuples - counters.left_tuples),
+        aliases=(left.aliases, right.aliases),
+        living_tuples=(round(len(left) * shares[0][0]), round(len(right) * shares[1][0])),
+        state_groups=(shares[0][1], shares[1][1]),
+        completed_keys=(owed[0][0], owed[1][0]),
+        total_keys=(owed[0][1], owed[1][1]),
     )

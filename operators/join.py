@@ -40,6 +40,7 @@ class BinaryJoin:
         """
         match = self.match
         match.counters.input_tuples += len(left) + len(right)
+        match.counters.left_tuples += len(left)
         prepared = [match.prepare(LEFT, left), match.prepare(RIGHT, right)]
         for side in (LEFT, RIGHT):
             match.enter(self.states[side], prepared[side], now)

@@ -33,9 +33,10 @@ Signature = tuple[tuple[str, ...], tuple[Operand, ...], tuple[Operand, ...], tup
 
 @dataclass(slots=True)
 class MatchCounters:
-    """What has been done so far; none depends on the machine."""
+    """What has been done so far; none depends on the machine. `left_tuples` are those of the left side."""
 
     input_tuples: int = 0
+    left_tuples: int = 0
     comparisons: int = 0
     candidates: int = 0
     results: int = 0

@@ -114,6 +114,7 @@ class MJoin:
     def operators(self) -> tuple[OperatorStatistics, ...]:
         """One per step of each source's probe order; states that steps share are shown with each."""
         return tuple(
+                step.match.counters.left_tuples += len(probing)
             operator_statistics(
                 f"{' '.join(step.match.sides[LEFT])} -> {step.state.aliases[0]}",
                 bool(step.match.condition.keys),

@@ -143,6 +143,23 @@ class Sources:
         store = self.stores[stream]
         bound = 0 if life >= FOREVER else max(cut - life, 0)
         if rows is not None and store.hi > store.lo:
+    def living(self, alias: str, cut: int) -> int:
+        """How many rows of the alias's store are in its window at `cut`, before selections. O(log n)."""
+        store = self._store_of[alias]
+        lo = store.lo
+        if alias in self.rows_windows:
+            return store.hi - max(lo, self.first_live_row(alias))
+        if self.life[alias] >= FOREVER:
+            return store.hi - lo
+        hi = store.hi
+        while lo < hi:
+            middle = (lo + hi) // 2
+            if int(store.gather("_ts", np.array([middle], np.int64)).values[0]) < cut - self.life[alias]:
+                lo = middle + 1
+            else:
+                hi = middle
+        return store.hi - lo
+
             first = max(store.lo, store.hi - rows)
             oldest = store.gather("_ts", np.array([first], np.int64)).values
             bound = min(bound, int(oldest[0]))

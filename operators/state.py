@@ -28,6 +28,11 @@ FIRST_CAPACITY = 1024
 PARTITION_GROUPS = 64
 """Groups per state (state-spill 2.1): the group of an entry is the top bits of its key's hash."""
 
+_GROUP_SHIFT = 64 - (PARTITION_GROUPS - 1).bit_length()
+
+SAMPLED_TUPLES = 512
+"""Entries looked at where a share of them is enough."""
+
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
 
@@ -62,6 +67,10 @@ class Completion(Protocol):
         None for any tuple."""
         ...
 
+    def progress(self) -> tuple[int, int]:
+        """How many keys have been completed, of how many; (0, 0) where nothing is counted by keys, or not yet."""
+        ...
+
 
 class SideState:
     """Tuples of one join input.
@@ -72,6 +81,7 @@ class SideState:
         owed: what a migration still has to compute of it (JISC 4); None when the state is complete.
         older: tuples of before a migration that were computed after it, in any order; probed too.
         older_until: no tuple of `older` can be met from this ts on.
+        purged_to: the last cut that was purged at.
         lo, hi: entries lo <= e < hi are held.
         theta: (t, capacity) int64 and float64 values of nested-loop terms per entry (`operators.scan`).
     """
@@ -93,6 +103,7 @@ class SideState:
         self.older: SideState | None = None
         self.older_until = FOREVER
         self.hashed = hashed
+        self.purged_to = 0
         self.lo = 0
         self.hi = 0
         self._exact_expiry = exact_expiry
@@ -205,6 +216,7 @@ class SideState:
 
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
+        self.purged_to = cut
         if cut >= self.older_until:
             self.older = self.owed = None
             self.older_until = FOREVER
@@ -274,9 +286,19 @@ class SideState:
         """(PARTITION_GROUPS,) entries per partition group. O(n); for statistics."""
         if not self.hashed:
             return np.array([len(self)] + [0] * (PARTITION_GROUPS - 1), np.int64)
-        top = 64 - (PARTITION_GROUPS - 1).bit_length()
-        groups = (ring_read(self.keys, self.lo, self.hi) >> np.uint64(top)).astype(np.int64)
+        groups = (ring_read(self.keys, self.lo, self.hi) >> np.uint64(_GROUP_SHIFT)).astype(np.int64)
         return np.bincount(groups, minlength=PARTITION_GROUPS).astype(np.int64)
+
+    def sampled(self) -> tuple[float, int]:
+        """From a sample of the entries: the share that a tuple to come can meet, and the number of partition groups
+        that have entries. O(1); exact up to SAMPLED_TUPLES entries."""
+        n = self.hi - self.lo
+        if n <= 0:
+            return 1.0, 0
+        slots = np.arange(self.lo, self.hi, -(-n // SAMPLED_TUPLES), dtype=np.int64) & (self.capacity - 1)
+        share = 1.0 if self._exact_expiry else float((self.expiry[slots] >= self.purged_to).mean())
+        groups = len(np.unique(self.keys[slots] >> np.uint64(_GROUP_SHIFT))) if self.hashed else 1
+        return share, groups
 
     def size_bytes(self) -> int:
         """Bytes of the arrays held, unused capacity included."""

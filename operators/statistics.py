@@ -1,13 +1,38 @@
-"""What an engine knows about itself, as frozen values: for `--stats`, metrics and every decision."""
+"""What an engine knows about itself, as frozen values: for `--stats`, metrics, `explain --analyze` and every decision.
+
+Everything is a number, a name or a tuple of those, so that a task can publish it as it is: `document` makes
+what JSON can hold, `from_document` reads it back.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from schemas.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """One join: `name` is its sub-plan, counters since the start, sizes now."""
+    """One operator: counters since it began, sizes now. Pairs are per side, left then right.
+
+    Attributes:
+        name: its sub-plan, or for half joins `covered -> alias`.
+        kind: `hash` or `nested-loop` for joins; other operators name their own.
+        inputs: tuples taken in.
+        comparisons, candidates, results: predicate evaluations; pairs that the key or the terms let through; what
+            passed every predicate.
+        aliases: what its states cover; empty where a side keeps nothing.
+        living_tuples: entries that a tuple to come can meet; from a sample where the state keeps dead ones too.
+        state_groups: partition groups that have entries.
+        complete: whether the states hold all that they should (JISC, definition 1).
+        completed_keys, total_keys: join keys completed on demand, of how many; 0 of 0 in a complete state, and where
+            the keys have not been counted yet.
+        track: `old` or `new` while two plans run, else empty.
+    """
 
     name: str
     kind: str
@@ -18,13 +43,90 @@ class OperatorStatistics:
     state_tuples: tuple[int, int]
     state_bytes: tuple[int, int]
     complete: tuple[bool, bool]
+    inputs: tuple[int, int] = (0, 0)
+    aliases: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    living_tuples: tuple[int, int] = (0, 0)
+    state_groups: tuple[int, int] = (0, 0)
+    completed_keys: tuple[int, int] = (0, 0)
+    total_keys: tuple[int, int] = (0, 0)
+    track: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatistics:
+    """One source of the query.
+
+    Attributes:
+        input_tuples, selected_tuples: taken in, and those that passed its selections.
+        living_tuples: selected ones in its window now.
+        per_second: selected tuples per second of event time, lately where the window says, else since the start.
+    """
+
+    alias: str
+    stream: str
+    input_tuples: int
+    selected_tuples: int
+    living_tuples: int
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What the predicates over one set of aliases keep, measured on a sample of the living tuples.
+
+    Attributes:
+        aliases: in FROM order.
+        key_share: share of the combinations that agree in all equalities between single aliases; 1 without any.
+        share: share that passes every predicate.
+    """
+
+    aliases: tuple[str, ...]
+    key_share: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatistics:
+    """One migration that was asked for: where it stands and what it has cost so far.
+
+    Attributes:
+        asked: the strategy asked for; `strategy` is the one that runs, `auto` until it has been chosen.
+        began_at, finished_at: event times, None until then.
+        comparisons: beyond what the new plan would have done.
+        done, total: how far it is; tuples, keys or states as `unit` says. 0 of 0 while that is unknown.
+    """
+
+    strategy: str
+    asked: str
+    from_plan: str | None
+    to_plan: str
+    cut: int
+    began_at: int | None
+    finished_at: int | None
+    longest_silence_s: float
+    comparisons: int
+    extra_tuples: int
+    peak_extra_tuples: int
+    completed_keys: int
+    done: int = 0
+    total: int = 0
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """A whole query: counters since the start, sizes now and at their peak (after each slice of an epoch).
 
-    `state_tuples` counts entries of join states; `state_bytes` adds the source stores.
+    Attributes:
+        comparisons, intermediate_results: of all plans so far, and of the migrations between them.
+        state_tuples: entries of join states; `state_bytes` adds the source stores.
+        plan, executor: what runs now.
+        cut: everything with a smaller ts has been processed.
+        span_ms: event time between the first and the last tuple processed.
+        slices: pieces that the input was processed in.
+        busy_s: seconds spent processing, by the engine's clock.
+        links: measured only where they were asked for.
+        migrations: those asked for, in the order of their cuts.
     """
 
     input_tuples: int
@@ -38,3 +140,28 @@ class EngineStatistics:
     peak_state_bytes: int
     pending_tuples: int
     operators: tuple[OperatorStatistics, ...]
+    plan: str = ""
+    executor: str = ""
+    cut: int = 0
+    span_ms: int = 0
+    slices: int = 0
+    busy_s: float = 0.0
+    sources: tuple[SourceStatistics, ...] = ()
+    links: tuple[LinkStatistics, ...] = ()
+    migrations: tuple[MigrationStatistics, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As JSON can hold it; tuples become lists."""
+        return asdict(self)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> EngineStatistics:
+        """What `document` made, from here or from another version: unknown keys are passed over.
+
+        Raises:
+            DataError: a key is missing or has another type; the message names it.
+        """
+        try:
+            return msgspec.convert(dict(document), EngineStatistics)
+        except msgspec.ValidationError as error:
+            raise DataError(f"no engine statistics: {error}") from None

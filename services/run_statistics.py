@@ -81,7 +81,7 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
                 "began_at": record.began_at,
                 "finished_at": None if record.finished_at == END else record.finished_at,
                 "longest_silence_s": round(record.longest_silence_s, 6),
-                "comparisons": record.counters.comparisons,
+                "comparisons": record.comparisons,
                 "peak_extra_tuples": record.counters.peak_extra_tuples,
                 "completed_keys": record.counters.completed_keys,
             }

@@ -29,7 +29,11 @@ class GeneralizedMovingState(Migration):
         before = new.comparisons()
         for piece, now in history(self.sources, cut):
             new.process(piece, now)
-        self.counters.comparisons = new.comparisons() - before
+        self._replayed = new.comparisons() - before
+
+    def spent(self) -> int:
+        """What the old tuples took; the new plan has counted it."""
+        return self._replayed
 
 
 class GeneralizedParallelTrack(Migration):
@@ -77,6 +81,9 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         Migration.__init__(self, old, new, cut)
         self._share = share
         self._queue: deque[tuple[Mapping[str, Tuples], int]] = deque(history(self.sources, cut))
+        self._old_pieces = len(self._queue)
+        self._replayed = 0
+        self._taken = 0
         self._credit = 0.0
         self._over = not self._queue
 
@@ -88,9 +95,24 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         self._credit += self._share * sum(len(tuples) for tuples in epoch.values())
         while self._queue and self._credit > 0:
             piece, at = self._queue.popleft()
+            before = self.current.comparisons()
             self.current.process({alias: self._stored(tuples) for alias, tuples in piece.items()}, at)
-            self._credit -= sum(len(tuples) for tuples in piece.values())
+            if self._old_pieces:
+                self._old_pieces -= 1
+                self._replayed += self.current.comparisons() - before
+            taken = sum(len(tuples) for tuples in piece.values())
+            self._taken += taken
+            self._credit -= taken
         return found
+
+    def spent(self) -> int:
+        """What the old tuples took in the new plan, and what the old plan did since the cut."""
+        return super().spent() + self._replayed
+
+    def progress(self) -> tuple[int, int, str]:
+        """Tuples that the new plan has seen, of those known so far."""
+        waiting = sum(len(tuples) for piece, _ in self._queue for tuples in piece.values())
+        return self._taken, self._taken + waiting, "tuples"
 
     def _stored(self, tuples: Tuples) -> Tuples:
         """Without those that have left their windows, and their store, while they waited."""

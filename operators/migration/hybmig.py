@@ -86,6 +86,7 @@ class HybMig(Migration):
         if isinstance(old.plan, Join) and isinstance(plan, Join):
             self._decompose(plan)
         self._over = not any(task.missing for task in self._tasks)
+        self._missing = sum(len(task.missing) for task in self._tasks)
         self._background = _Background(self, share) if background else None
 
     # --- Decomposition (Fig. 5) ------------------------------------------------------------------------
@@ -181,6 +182,7 @@ class HybMig(Migration):
                 probing = match.prepare(side, pruned(tuples))
                 match.counters.input_tuples += len(probing)
                 if id(state) not in entered:
+                match.counters.left_tuples += len(probing) if side == LEFT else 0
                     # A state that both plans use holds what the new one needs: everything.
                     entered.add(id(state))
                     match.enter(state, match.prepare(side, tuples) if id(state) in shared else probing, now)
@@ -209,6 +211,12 @@ class HybMig(Migration):
         self._over = not any(task.missing for task in self._tasks)
 
     def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
+    def progress(self) -> tuple[int, int, str]:
+        """With the background, states computed; without it only time tells."""
+        if self._background is None:
+            return 0, 0, ""
+        return self._missing - sum(len(task.missing) for task in self._tasks), self._missing, "states"
+
         return executor.joins if isinstance(executor, XJoinTree) else []
 
     def executors(self) -> tuple[Executor, ...]:

@@ -86,6 +86,13 @@ class Jisc(Migration):
         """True when every state is complete."""
         return all(completer.over for completer in self.completions)
 
+    def progress(self) -> tuple[int, int, str]:
+        """Keys completed where they can be counted and have been, else states."""
+        counted = [completer.progress() for completer in self.completions]
+        if counted and all(total for _, total in counted):
+            return sum(done for done, _ in counted), sum(total for _, total in counted), "keys"
+        return sum(completer.over for completer in self.completions), len(self.completions), "states"
+
     # --- Looking things up in the new plan's states ---------------------------------------------------
 
     def place(self, node: Plan) -> tuple[BinaryJoin, int]:
@@ -230,6 +237,10 @@ class Completer:
     def over(self) -> bool:
         """True when the state is complete."""
         return self._state.owed is not self
+
+    def progress(self) -> tuple[int, int]:
+        """Keys completed, of how many; (0, 0) while they have not been counted, or cannot be."""
+        return (0, 0) if self._keys is None else (int(np.count_nonzero(self._done)), len(self._keys))
 
     def attempted(self) -> U64:
         """The keys that have been completed."""

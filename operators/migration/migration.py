@@ -8,7 +8,7 @@ A migration has a cut T. Tuples with ts < T are old: all of them have gone throu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class Migration:
         """True when `current` can go on alone."""
         return True
 
+        self._compared_before = old.comparisons()
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         return self.current.process(epoch, now)
@@ -77,15 +78,28 @@ class Migration:
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
         """Counters and sizes per operator of all plans that run."""
-        return tuple(operator for executor in self.executors() for operator in executor.operators())
+        running = self.executors()
+        return tuple(
+            replace(operator, track="new" if executor is self.current else "old") if len(running) > 1 else operator
+            for executor in running
+            for operator in executor.operators()
+        )
 
     def comparisons(self) -> int:
-        """Predicate evaluations so far."""
-        return self.counters.comparisons + sum(executor.comparisons() for executor in self.executors())
+        """Predicate evaluations so far, those of the old plan included: a count never falls."""
+        return self.counters.comparisons + self.old.comparisons() + self.current.comparisons()
 
     def intermediate_results(self) -> int:
-        """Intermediate results so far."""
-        return sum(executor.intermediate_results() for executor in self.executors())
+        """Intermediate results so far, those of the old plan included."""
+        return self.old.intermediate_results() + self.current.intermediate_results()
+
+    def spent(self) -> int:
+        """Predicate evaluations beyond the new plan's own: missing states, checks, and the old plan since the cut."""
+        return self.counters.comparisons + self.old.comparisons() - self._compared_before
+
+    def progress(self) -> tuple[int, int, str]:
+        """How much of what has been done, and its unit; 0 of 0 where only time tells."""
+        return 0, 0, ""
 
     def state_tuples(self) -> int:
         """Tuples in all states."""

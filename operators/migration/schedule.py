@@ -8,6 +8,7 @@ from operators.executor import Executor
 from operators.migration.migration import Migration, MigrationCounters
 from operators.migration.strategies import Make, strategy_of
 from operators.plan import Plan
+from operators.statistics import MigrationStatistics
 from operators.tuples import FOREVER
 
 
@@ -20,6 +21,7 @@ class MigrationRecord:
         from_plan: None while it has not begun.
         began_at, finished_at: event times; None until then. END when the input ended first.
         longest_silence_s: the longest that processing stood still for it, in seconds; filled by who has a clock.
+        comparisons: beyond what the new plan would have done: for missing states, checks, and the old plan.
     """
 
     cut: int
@@ -29,6 +31,7 @@ class MigrationRecord:
     began_at: int | None = None
     finished_at: int | None = None
     longest_silence_s: float = 0.0
+    comparisons: int = 0
     counters: MigrationCounters = field(default_factory=MigrationCounters)
 
     @property
@@ -51,6 +54,8 @@ class Schedule:
         self.records: list[MigrationRecord] = []
         self._active: tuple[MigrationRecord, Migration] | None = None
         self._met: list[MigrationRecord] = []
+        self._past_comparisons = 0
+        self._past_intermediate_results = 0
 
     def add(self, record: MigrationRecord) -> None:
         """Ask for a migration.
@@ -78,6 +83,7 @@ class Schedule:
         """
         self._met = [self._active[0]] if self._active is not None else []
         executor = self._ended(executor, cut)
+        self._note()
         for record in self.records:
             if record.began_at is not None or record.cut > cut:
                 continue
@@ -86,15 +92,51 @@ class Schedule:
                 running, migration = self._active
                 if not (strategy.overlaps and running.strategy == record.strategy):
                     break
-                running.finished_at = cut
-                executor = migration.current
+                executor = self._release(running, migration, cut)
             record.from_plan, record.began_at = executor.plan, cut
             migration = strategy.begin(executor, record.plan, cut, self._make)
             record.counters = migration.counters
             self._active = record, migration
             self._met.append(record)
+            self._note()
             executor = self._ended(migration, cut)
         return executor
+
+    def comparisons(self, executor: Executor) -> int:
+        """Predicate evaluations of all plans so far; `executor` is what `step` returned last."""
+        return self._past_comparisons + executor.comparisons()
+
+    def intermediate_results(self, executor: Executor) -> int:
+        """Intermediate results of all plans so far."""
+        return self._past_intermediate_results + executor.intermediate_results()
+
+    def statistics(self, cut: int) -> tuple[MigrationStatistics, ...]:
+        """Where each migration stands when everything before `cut` has been processed."""
+        return tuple(self._statistics(record, cut) for record in self.records)
+
+    def _statistics(self, record: MigrationRecord, cut: int) -> MigrationStatistics:
+        done, total, unit = 0, 0, ""
+        if self._active is not None and self._active[0] is record:
+            done, total, unit = self._active[1].progress()
+            if not unit and record.began_at is not None and self._longest < FOREVER:
+                done, total, unit = min(cut - record.began_at, self._longest), self._longest, "ms"
+        return MigrationStatistics(
+            strategy=record.strategy,
+            asked=record.strategy,
+            from_plan=None if record.from_plan is None else str(record.from_plan),
+            to_plan=str(record.plan),
+            cut=record.cut,
+            began_at=record.began_at,
+            finished_at=record.finished_at,
+            longest_silence_s=record.longest_silence_s,
+            comparisons=record.comparisons,
+            extra_tuples=record.counters.extra_tuples if record.open else 0,
+            peak_extra_tuples=record.counters.peak_extra_tuples,
+            completed_keys=record.counters.completed_keys,
+            done=done,
+            total=total,
+            unit=unit,
+        )
 
     def stood_still(self, seconds: float) -> None:
         """Note how long the last slice took, with what `step` did after it, for the migrations that it met."""
@@ -103,8 +145,19 @@ class Schedule:
 
     def _ended(self, executor: Executor, cut: int) -> Executor:
         if self._active is not None and self._active[1].finished:
-            record, migration = self._active
-            record.finished_at = cut
-            self._active = None
-            return migration.current
+            return self._release(*self._active, cut)
         return executor
+
+    def _note(self) -> None:
+        if self._active is not None:
+            record, migration = self._active
+            record.comparisons = migration.spent()
+
+    def _release(self, record: MigrationRecord, migration: Migration, cut: int) -> Executor:
+        """End a migration; what it and its old plan did stays counted."""
+        self._note()
+        self._past_comparisons += migration.comparisons() - migration.current.comparisons()
+        self._past_intermediate_results += migration.intermediate_results() - migration.current.intermediate_results()
+        record.finished_at = cut
+        self._active = None
+        return migration.current

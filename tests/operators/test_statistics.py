@@ -1,0 +1,133 @@
+"""Statistics: counts per side, sizes, completeness, selectivities, and counters that never fall across migrations."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from operators.engine import Engine
+from operators.migration.strategies import STRATEGIES
+from operators.plan import parse_plan
+from operators.statistics import EngineStatistics
+from schemas.errors import DataError
+from tests.feeding import to_batch
+from tests.operators.tiny import inputs, query, run
+
+FOUR = query(
+    "SELECT A.k FROM a A [RANGE 40 ms], b B [RANGE 40 ms], c C [RANGE 40 ms], d D [RANGE 40 ms] "
+    "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k AND A.v > 0"
+)
+
+
+def fed(engine: Engine, begin: int, end: int) -> None:
+    """Two tuples per stream and millisecond, of three keys."""
+    for stream in engine.query.streams():
+        rows = [{"ts": t // 2, "k": t % 3, "v": t % 2, "d": 0.0, "s": "", "f": None} for t in range(2 * begin, 2 * end)]
+        engine.push(stream.name, 0, to_batch(stream, rows))
+    engine.advance(end)
+
+
+def test_inputs_and_sizes_per_side() -> None:
+    """One tuple of a, three of b: two match; the window of both is over for the first of b."""
+    given = inputs(a="5 k=1", b="1 k=2 | 2 k=1 | 3 k=1 | 30 k=9")
+    _, engine = run(query("SELECT A.k FROM a A [RANGE 10 ms], b B [RANGE 20 ms] WHERE A.k = B.k"), given)
+    (join,) = engine.statistics().operators
+    assert join.inputs == (1, 4)
+    assert join.aliases == (("A",), ("B",))
+    assert (join.candidates, join.results) == (2, 2)
+    assert engine.statistics().plan == "(A B)"
+    assert engine.statistics().span_ms == 29
+
+
+def test_sources_say_what_passes_and_what_lives() -> None:
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    fed(engine, 0, 100)
+    a, b, _, _ = engine.statistics().sources
+    assert (a.alias, a.stream, a.input_tuples, a.selected_tuples) == ("A", "a", 200, 100)
+    assert b.selected_tuples == 200
+    assert 79 <= b.living_tuples <= 82
+    assert b.per_second == pytest.approx(2000, rel=0.05)
+    assert a.per_second == pytest.approx(1000, rel=0.05)
+
+
+def test_links_are_measured_on_what_lives() -> None:
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    fed(engine, 0, 100)
+    assert engine.statistics().links == ()
+    shares = {link.aliases: link.share for link in engine.statistics(links=True).links}
+    assert set(shares) == {("A", "B"), ("B", "C"), ("C", "D")}
+    assert shares["A", "B"] == pytest.approx(1 / 3, rel=0.05)
+    assert shares["B", "C"] == pytest.approx(1 / 2, rel=0.05)
+
+
+def test_links_by_inequalities_and_over_three_streams() -> None:
+    """An inequality is drawn, one beside a key is judged on the pairs that the key leaves."""
+    mixed = query(
+        "SELECT A.k FROM a A [RANGE 40 ms], b B [RANGE 40 ms], c C [RANGE 40 ms] "
+        "WHERE A.k = B.k AND A.v < B.v AND B.v <= C.v AND A.k + B.k = C.k"
+    )
+    engine = Engine(mixed)
+    fed(engine, 0, 100)
+    links = {link.aliases: link for link in engine.statistics(links=True).links}
+    assert links["A", "B"].key_share == pytest.approx(1 / 3, rel=0.05)
+    assert links["A", "B"].share == pytest.approx(1 / 12, rel=0.1)
+    assert links["B", "C"].key_share == 1.0
+    assert links["B", "C"].share == pytest.approx(3 / 4, rel=0.05)
+    assert links["A", "B", "C"].share == pytest.approx(2 / 9, rel=0.2)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_counters_never_fall_across_a_migration(strategy: str) -> None:
+    """Regression: what the old plan had counted was forgotten when a migration began or ended."""
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    engine.migrate(parse_plan("(A (B (C D)))", FOUR), strategy, 50)
+    last = engine.statistics()
+    for begin in range(0, 120, 5):
+        fed(engine, begin, begin + 5)
+        now = engine.statistics()
+        assert now.comparisons >= last.comparisons
+        assert now.intermediate_results >= last.intermediate_results
+        last = now
+    (migration,) = last.migrations
+    assert (migration.strategy, migration.began_at) == (strategy, 50)
+    assert migration.finished_at is not None
+    assert 50 <= migration.finished_at <= 95
+    assert migration.comparisons > 0
+    assert migration.extra_tuples == 0
+
+
+def test_a_migration_shows_how_far_it_is() -> None:
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    engine.migrate(parse_plan("(A (B (C D)))", FOUR), "parallel-track", 50)
+    fed(engine, 0, 50)
+    fed(engine, 50, 60)
+    statistics = engine.statistics()
+    (migration,) = statistics.migrations
+    assert (migration.done, migration.total, migration.unit) == (10, 40, "ms")
+    assert {operator.track for operator in statistics.operators} == {"old", "new"}
+    fed(engine, 60, 100)
+    assert {operator.track for operator in engine.statistics().operators} == {""}
+
+
+def test_an_incomplete_state_counts_its_keys() -> None:
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    engine.migrate(parse_plan("(((A C) B) D)", FOUR), "jisc", 50)
+    fed(engine, 0, 50)
+    incomplete = [operator for operator in engine.statistics().operators if not all(operator.complete)]
+    assert incomplete
+    fed(engine, 50, 51)
+    for operator in engine.statistics().operators:
+        for side in (0, 1):
+            assert operator.completed_keys[side] <= operator.total_keys[side]
+
+
+def test_statistics_pass_through_json() -> None:
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    engine.migrate(parse_plan("(A (B (C D)))", FOUR), "hybmig", 50)
+    fed(engine, 0, 60)
+    statistics = engine.statistics(links=True)
+    document = orjson.loads(orjson.dumps(statistics.document()))
+    assert EngineStatistics.from_document(document | {"of a later version": 1}) == statistics
+    del document["results"]
+    with pytest.raises(DataError, match="results"):
+        EngineStatistics.from_document(document)
