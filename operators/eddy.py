@@ -20,7 +20,7 @@ what a tree would have kept is made again for every tuple (JISC 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,11 +126,22 @@ class Eddy:
 
     The plan only names the sources and their order at ties of ts.
 
+    Args:
+        seed: of the lottery.
+        state_of: what to begin a SteM from, given a match and its side: empty, or of the eddy before.
+
     Attributes:
         routings: how often a tuple was sent to a SteM to probe it.
     """
 
-    def __init__(self, sources: Sources, plan: Plan, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        plan: Plan,
+        *,
+        seed: int = 0,
+        state_of: Callable[[Match, int], SideState] = Match.new_state,
+    ) -> None:
         self.sources = sources
         self.plan = plan
         self.routings = 0
@@ -138,12 +149,12 @@ class Eddy:
         self._made = 0
         self._number = {alias: n for n, alias in enumerate(plan.aliases)}
         self._stems: dict[Signature, tuple[Match, SideState]] = {}
-        self._links = self._find_links()
+        self._links = self._find_links(state_of)
         self._targets = np.array([self._number[link.match.sides[LEFT][0]] for link in self._links], np.int64)
         self._required = np.array([link.required for link in self._links], np.uint64)
         self._hashed = np.array([bool(link.match.condition.keys) for link in self._links], np.bool_)
 
-    def _find_links(self) -> list[_Link]:
+    def _find_links(self, state_of: Callable[[Match, int], SideState]) -> list[_Link]:
         """A link per alias and set of aliases that some predicate relates it to, and the cross products."""
         query, aliases = self.sources.query, self.plan.aliases
         between: dict[tuple[str, tuple[str, ...]], list[Expr]] = {}
@@ -158,7 +169,10 @@ class Eddy:
         links: list[_Link] = []
         for (alias, others), predicates in between.items():
             match = Match(self.sources, (alias,), others)
-            _, state = self._stems.setdefault(match.signature(LEFT), (match, match.new_state(LEFT)))
+            signature = match.signature(LEFT)
+            if signature not in self._stems:
+                self._stems[signature] = match, state_of(match, LEFT)
+            _, state = self._stems[signature]
             links.append(_Link(match, state, self._bits(others), tuple(predicates)))
         for link in links:
             stem, read = link.match.sides
@@ -274,6 +288,10 @@ class Eddy:
             for predicate in link.predicates:
                 good[places] &= holds(predicate, resolve, len(places))
         return good
+
+    def states(self) -> dict[Signature, SideState]:
+        """The SteMs by what they hold; one source may have several, under different keys."""
+        return {signature: state for signature, (_, state) in self._stems.items()}
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""

@@ -12,7 +12,7 @@ ahead of a tree where most intermediate results never meet a partner, behind whe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from operators.choose import CostModel, Statistics, declared_statistics
@@ -66,13 +66,25 @@ class _Step:
 class MJoin:
     """Executes a query without intermediate states.
 
+    Args:
+        state_of: what to begin a state from, given a match and its side: empty, or of the M-Join before.
+
     Attributes:
         orders: the probe order of each source.
+        declared: the statistics that chose them.
     """
 
-    def __init__(self, sources: Sources, plan: Plan, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        plan: Plan,
+        statistics: Statistics | None = None,
+        *,
+        state_of: Callable[[Match, int], SideState] = Match.new_state,
+    ) -> None:
         self.sources = sources
         self.plan = plan
+        self.declared = statistics
         self.orders = probe_orders(sources.query, plan, statistics)
         self._states: dict[Signature, tuple[Match, SideState]] = {}
         place = {alias: n for n, alias in enumerate(plan.aliases)}
@@ -82,9 +94,10 @@ class MJoin:
             steps = self._steps[source] = []
             for alias in order:
                 match = Match(sources, covered, (alias,))
-                _, state = self._states.setdefault(
-                    match.signature(RIGHT), (match, match.new_state(RIGHT))
-                )
+                signature = match.signature(RIGHT)
+                if signature not in self._states:
+                    self._states[signature] = match, state_of(match, RIGHT)
+                _, state = self._states[signature]
                 steps.append(_Step(match, state, strict=place[alias] > place[source]))
                 covered = match.aliases
 
@@ -101,10 +114,15 @@ class MJoin:
                     break
                 probing: Prepared = step.match.prepare(LEFT, tuples)
                 step.match.counters.input_tuples += len(probing)
+                step.match.counters.left_tuples += len(probing)
                 tuples = step.match.find(LEFT, probing, step.state, strict=step.strict)
             if len(tuples):
                 out = Tuples.merge(out, tuples.reorder(self.plan.aliases))
         return out
+
+    def states(self) -> dict[Signature, SideState]:
+        """The states by what they hold."""
+        return {signature: state for signature, (_, state) in self._states.items()}
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""
@@ -114,7 +132,6 @@ class MJoin:
     def operators(self) -> tuple[OperatorStatistics, ...]:
         """One per step of each source's probe order; states that steps share are shown with each."""
         return tuple(
-                step.match.counters.left_tuples += len(probing)
             operator_statistics(
                 f"{' '.join(step.match.sides[LEFT])} -> {step.state.aliases[0]}",
                 bool(step.match.condition.keys),

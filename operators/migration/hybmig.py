@@ -26,8 +26,8 @@ import numpy as np
 from operators.executor import Executor
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, stamped, states_by_aliases
-from operators.migration.moving_state import alive, moved
+from operators.migration.migration import Migration, stamped, states_by_aliases, tree_like
+from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Plan
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
@@ -76,17 +76,18 @@ class HybMig(Migration):
     """Args: `background` adds background state computation; `share` is how many old tuples it may join per new one."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int, *, background: bool, share: float = 1.0) -> None:
-        new = XJoinTree(old.sources, plan)
+        new = tree_like(old, plan)
         super().__init__(old, new, cut)
         assert isinstance(old, XJoinTree)
         self._held = states_by_aliases(old)
+        self.counters.dropped_tuples = dropped(self._held, plan)
         self._old_joins = {frozenset(node.aliases): (node, join) for node, join in old.joins}
         self._new_joins = {frozenset(node.aliases): (node, join) for node, join in new.joins}
         self._tasks: list[_Task] = []
         if isinstance(old.plan, Join) and isinstance(plan, Join):
             self._decompose(plan)
-        self._over = not any(task.missing for task in self._tasks)
         self._missing = sum(len(task.missing) for task in self._tasks)
+        self._over = not any(task.missing for task in self._tasks)
         self._background = _Background(self, share) if background else None
 
     # --- Decomposition (Fig. 5) ------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class HybMig(Migration):
             for side, child in enumerate((top.left, top.right)):
                 aliases = frozenset(child.aliases)
                 if aliases not in inside:
-                    join.states[side] = moved(self._held[aliases], join.match, side, self.cut)
+                    join.states[side] = moved(self.sources, self._held[aliases], join.match, side, self.cut)
         for top, _ in new[:-1]:
             lowest = not any(frozenset(c.aliases) in inside for c in (top.left, top.right))
             boxes = [{alias: self.first_new_row[alias] for alias in top.aliases}] if lowest else []
@@ -181,8 +182,8 @@ class HybMig(Migration):
                 state = join.states[side]
                 probing = match.prepare(side, pruned(tuples))
                 match.counters.input_tuples += len(probing)
-                if id(state) not in entered:
                 match.counters.left_tuples += len(probing) if side == LEFT else 0
+                if id(state) not in entered:
                     # A state that both plans use holds what the new one needs: everything.
                     entered.add(id(state))
                     match.enter(state, match.prepare(side, tuples) if id(state) in shared else probing, now)
@@ -210,13 +211,13 @@ class HybMig(Migration):
                 task.missing.clear()
         self._over = not any(task.missing for task in self._tasks)
 
-    def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
     def progress(self) -> tuple[int, int, str]:
         """With the background, states computed; without it only time tells."""
         if self._background is None:
             return 0, 0, ""
         return self._missing - sum(len(task.missing) for task in self._tasks), self._missing, "states"
 
+    def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
         return executor.joins if isinstance(executor, XJoinTree) else []
 
     def executors(self) -> tuple[Executor, ...]:
@@ -289,7 +290,7 @@ class _Job:
         self._older = self._match.new_state(side, sorted_by_ts=False)
         self._at = 0
         # Held from now on, so that what arrives meanwhile is neither missed nor taken twice.
-        self._base: Tuples = alive(join.states[LEFT], now)
+        self._base: Tuples = alive(migration.sources, join.states[LEFT], now)
         self._rest = self._pick(0)
 
     @property
@@ -341,6 +342,7 @@ class _Job:
     def attach(self) -> None:
         """Prepend what was computed to the state."""
         self._state.older = self._older
+        self._migration.counters.made_tuples += len(self._older)
         if self._state.life < FOREVER:
             latest = self._older.ts[self._older.lo : self._older.hi].max(initial=self._migration.cut)
             self._state.older_until = int(latest) + self._state.life + 1

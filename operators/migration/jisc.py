@@ -23,12 +23,11 @@ from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
 from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, stamped, states_by_aliases
-from operators.migration.moving_state import alive, moved
+from operators.migration.migration import Migration, stamped, states_by_aliases, tree_like
+from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Plan
 from operators.predicates import Operand
 from operators.state import SideState
-from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Mask
 from schemas.errors import InvariantError
@@ -41,10 +40,11 @@ class Jisc(Migration):
     """Lazy migration; may begin while another one is still completing."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
-        new = XJoinTree(old.sources, plan)
+        new = tree_like(old, plan)
         super().__init__(old, new, cut)
         self._indexes: dict[tuple[frozenset[str], Operands, int], Index] = {}
         held = states_by_aliases(old)
+        self.counters.dropped_tuples = dropped(held, plan)
         self._joins = {frozenset(join.aliases): join for _, join in new.joins}
         self._place: dict[frozenset[str], tuple[BinaryJoin, int]] = {}
         self.completions: list[Completer] = []
@@ -56,7 +56,7 @@ class Jisc(Migration):
                 if former is None and not isinstance(child, Join):
                     continue  # a query of one source has no states to move
                 if former is not None and former[2].complete:
-                    join.states[side] = moved(former, join.match, side, cut)
+                    join.states[side] = moved(self.sources, former, join.match, side, cut)
                     continue
                 assert isinstance(child, Join)
                 self.completions.append(self._incomplete(join, side, child, former))
@@ -78,7 +78,7 @@ class Jisc(Migration):
             else:
                 # Keys that were attempted say nothing about keys of other columns: begin again.
                 state.older = None
-                join.states[side] = moved(former, join.match, side, self.cut)
+                join.states[side] = moved(self.sources, former, join.match, side, self.cut)
         return Completer(self, child, join, side, before, done)
 
     @property
@@ -109,7 +109,7 @@ class Jisc(Migration):
         state = join.states[side]
         if state.owed is not None:
             state.owed.demand(None, now)
-        tuples = alive(state, now)
+        tuples = alive(self.sources, state, now)
         return tuples.take(tuples.ts < before)
 
     def lookup(self, node: Plan, operands: Operands, hashes: U64, before: int, now: int) -> Tuples:
@@ -123,7 +123,7 @@ class Jisc(Migration):
             return self.select(state, hashes, before, now)
         if not isinstance(owed, Completer):
             return self.index(node, operands, before, now).take(hashes)
-        late = alive(state, now)
+        late = alive(self.sources, state, now)
         late = late.take((late.ts >= owed.before) & (late.ts < before))
         late = late.take(member(self.hashes(late, operands), hashes))
         assert isinstance(node, Join)
@@ -186,7 +186,7 @@ class Jisc(Migration):
         key = (frozenset(node.aliases), operands, before)
         found = self._indexes.get(key)
         if found is None:
-            tuples = alive(state, now)
+            tuples = alive(self.sources, state, now)
             tuples = tuples.take(tuples.ts < before)
             found = self._indexes[key] = Index(tuples, self.hashes(tuples, operands))
         return found
@@ -205,7 +205,7 @@ class Jisc(Migration):
         deeper = self.keys(below, operands, before, now)
         if deeper is None:
             return None
-        present = self.hashes(alive(join.states[side], now), operands)
+        present = self.hashes(alive(self.sources, join.states[side], now), operands)
         return np.union1d(deeper, present)
 
 
@@ -292,6 +292,7 @@ class Completer:
         new = match.prepare(self._side, tuples.reorder(match.sides[self._side]))
         match.enter(state.older, new, now)
         counters = self._jisc.counters
+        counters.made_tuples += len(new)
         counters.extra_tuples += len(new)
         counters.peak_extra_tuples = max(counters.peak_extra_tuples, counters.extra_tuples)
 
@@ -338,5 +339,3 @@ def member(hashes: U64, wanted: U64) -> Mask:
 def at(tuples: Tuples, now: int) -> Tuples:
     """As if they had come at `now`: all that lives then is an earlier partner."""
     return Tuples(tuples.aliases, tuples.rows, np.full(len(tuples), now, np.int64), tuples.expiry)
-
-

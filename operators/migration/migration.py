@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from operators.eddy import Eddy
 from operators.executor import Executor
 from operators.match import RIGHT, Match
+from operators.mjoin import MJoin
 from operators.plan import Plan
 from operators.sources import Sources
+from operators.stairs import Stairs
 from operators.state import SideState
 from operators.statistics import OperatorStatistics
 from operators.tree import XJoinTree
@@ -31,12 +34,16 @@ class MigrationCounters:
     Attributes:
         comparisons: predicate evaluations for states that the new plan lacked, and checks of the strategy's own.
         extra_tuples, peak_extra_tuples: tuples in states beyond those of the new plan alone.
+        made_tuples: state entries computed for the new plan; STAIRs call it promoting (JISC 4.6).
+        dropped_tuples: entries of states that only the old plan had; demoting.
         completed_keys: join keys whose entries were completed on demand (JISC 4.3).
     """
 
     comparisons: int = 0
     extra_tuples: int = 0
     peak_extra_tuples: int = 0
+    made_tuples: int = 0
+    dropped_tuples: int = 0
     completed_keys: int = 0
 
 
@@ -56,6 +63,7 @@ class Migration:
         self.old = old
         self.current: Executor = new
         self.counters = MigrationCounters()
+        self._compared_before = old.comparisons()
         self.first_new_row = {alias: self.sources.store(alias).hi for alias in self.plan.aliases}
 
     @property
@@ -63,7 +71,6 @@ class Migration:
         """True when `current` can go on alone."""
         return True
 
-        self._compared_before = old.comparisons()
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         return self.current.process(epoch, now)
@@ -127,10 +134,24 @@ class Migration:
         return good
 
 
+def all_states(executor: Executor) -> list[SideState]:
+    """Every state that an executor keeps."""
+    if isinstance(executor, XJoinTree):
+        return [state for _, join in executor.joins for state in join.states]
+    if isinstance(executor, MJoin | Eddy):
+        return list(executor.states().values())
+    raise UsageError(f"this strategy looks into states, and {type(executor).__name__} does not show them")
+
+
+def tree_like(old: Executor, plan: Plan) -> XJoinTree:
+    """An empty executor of the same kind as `old`, which keeps intermediate states: an X-Join tree or STAIRs."""
+    return (Stairs if isinstance(old, Stairs) else XJoinTree)(old.sources, plan)
+
+
 def states_by_aliases(executor: Executor) -> dict[frozenset[str], tuple[Match, int, SideState]]:
     """The states of a tree by what they cover, each with its match and side."""
     if not isinstance(executor, XJoinTree):
-        raise UsageError(f"this strategy moves the states of X-Join trees, not of {type(executor).__name__}")
+        raise UsageError(f"this strategy moves intermediate states, and {type(executor).__name__} keeps none")
     return {
         frozenset(join.match.sides[side]): (join.match, side, join.states[side])
         for _, join in executor.joins

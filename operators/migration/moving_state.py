@@ -6,13 +6,17 @@ plan joins it by other columns. State recomputation: the others are joined botto
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from operators.executor import Executor
 from operators.join import BinaryJoin
 from operators.match import Match
-from operators.migration.migration import Migration, states_by_aliases
-from operators.plan import Join, Plan
+from operators.migration.migration import Migration, states_by_aliases, tree_like
+from operators.plan import Join, Plan, postorder
+from operators.sources import Sources
 from operators.state import SideState
-from operators.tree import XJoinTree
 from operators.tuples import Tuples
 
 
@@ -20,9 +24,10 @@ class MovingState(Migration):
     """Finished as soon as it has begun; what it costs is paid at the cut."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
-        new = XJoinTree(old.sources, plan)
+        new = tree_like(old, plan)
         super().__init__(old, new, cut)
         self._held = states_by_aliases(old)
+        self.counters.dropped_tuples = dropped(self._held, plan)
         self._made: dict[frozenset[str], Tuples] = {}
         for node, join in new.joins:
             for side, child in enumerate((node.left, node.right)):
@@ -32,8 +37,9 @@ class MovingState(Migration):
         """The state of a join's input: moved if the old plan has it, else computed."""
         held = self._held.get(frozenset(child.aliases))
         if held is not None:
-            return moved(held, match, side, self.cut)
+            return moved(self.sources, held, match, side, self.cut)
         made = filled(match, side, self._alive(child), self.cut)
+        self.counters.made_tuples += len(made)
         self.counters.extra_tuples += len(made)
         self.counters.peak_extra_tuples = self.counters.extra_tuples
         return made
@@ -45,7 +51,9 @@ class MovingState(Migration):
             return self._made[key]
         held = self._held.get(key)
         if held is not None or not isinstance(node, Join):
-            tuples = Tuples.empty(node.aliases) if held is None else alive(held[2], self.cut).reorder(node.aliases)
+            tuples = Tuples.empty(node.aliases)
+            if held is not None:
+                tuples = alive(self.sources, held[2], self.cut).reorder(node.aliases)
         else:
             join = BinaryJoin(self.sources, node.left.aliases, node.right.aliases)
             tuples = join.process(self._alive(node.left), self._alive(node.right), 0)
@@ -55,18 +63,28 @@ class MovingState(Migration):
         return tuples
 
 
-def alive(state: SideState, cut: int) -> Tuples:
-    """The state's tuples that one at or after the cut can meet."""
+def alive(sources: Sources, state: SideState, cut: int) -> Tuples:
+    """The state's tuples that one at or after the cut can meet; what ROWS windows have lost is gone with its store."""
     tuples = state.tuples()
-    return tuples.take(tuples.expiry >= cut)
+    good = np.asarray(tuples.expiry >= cut)
+    if sources.rows_windows:
+        for k, alias in enumerate(tuples.aliases):
+            good &= tuples.rows[k] >= sources.store(alias).lo
+    return tuples.take(good)
 
 
-def moved(held: tuple[Match, int, SideState], match: Match, side: int, cut: int) -> SideState:
+def dropped(held: Mapping[frozenset[str], tuple[Match, int, SideState]], plan: Plan) -> int:
+    """How many entries the old plan's states have that the new plan has no state for."""
+    needed = {frozenset(node.aliases) for node in postorder(plan)}
+    return sum(len(state) for aliases, (_, _, state) in held.items() if aliases not in needed)
+
+
+def moved(sources: Sources, held: tuple[Match, int, SideState], match: Match, side: int, cut: int) -> SideState:
     """A state of the old plan for a match of the new one: itself where both read the same of its tuples."""
     former, former_side, state = held
     if former.signature(former_side) == match.signature(side):
         return state
-    return filled(match, side, alive(state, cut).reorder(match.sides[side]), cut)
+    return filled(match, side, alive(sources, state, cut).reorder(match.sides[side]), cut)
 
 
 def filled(match: Match, side: int, tuples: Tuples, cut: int) -> SideState:

@@ -16,9 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from operators.executor import Executor
-from operators.migration.migration import Migration, states_by_aliases
-from operators.plan import Plan
-from operators.tree import XJoinTree
+from operators.migration.migration import Migration, all_states
 from operators.tuples import Tuples
 
 
@@ -29,8 +27,8 @@ class ParallelTrack(Migration):
         hold_back: release the new plan's results only when the old plan is gone.
     """
 
-    def __init__(self, old: Executor, plan: Plan, cut: int, *, hold_back: bool = False) -> None:
-        super().__init__(old, XJoinTree(old.sources, plan), cut)
+    def __init__(self, old: Executor, new: Executor, cut: int, *, hold_back: bool = False) -> None:
+        super().__init__(old, new, cut)
         self._hold_back = hold_back
         self._held: list[Tuples] = []
         self._over = False
@@ -61,8 +59,7 @@ class ParallelTrack(Migration):
         self.current.purge(cut)
         self.counters.extra_tuples = self.old.state_tuples()
         self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
-        states = states_by_aliases(self.old).values()
-        self._over = not any(self._holds_old(cut, state.tuples()) for _, _, state in states)
+        self._over = not any(self._holds_old(cut, state.tuples()) for state in all_states(self.old))
 
     def _holds_old(self, cut: int, tuples: Tuples) -> bool:
         self.counters.comparisons += len(tuples)

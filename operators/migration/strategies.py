@@ -1,9 +1,16 @@
-"""The migration strategies by name."""
+"""The migration strategies by name.
+
+Every strategy migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies
+differ in what becomes of them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one
+(JISC 4.6). M-Joins and eddies with SteMs keep none: there `moving-state`, `hybmig`, `hybmig-bsc` and `jisc` are all the
+same change of order at the cut, which costs nothing (HybMig 2.3); the others run the two plans as they always do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from operators.executor import Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
@@ -12,7 +19,9 @@ from operators.migration.jisc import Jisc
 from operators.migration.migration import Migration
 from operators.migration.moving_state import MovingState
 from operators.migration.parallel_track import ParallelTrack
+from operators.migration.reordering import Reordering
 from operators.plan import Plan
+from operators.tree import XJoinTree
 from schemas.errors import UsageError
 from schemas.query import Query
 
@@ -20,46 +29,53 @@ Make = Callable[[Plan], Executor]
 """A fresh executor of the engine's kind for a plan."""
 
 
+Begin = Callable[[Executor, Plan, int, Make], Migration]
+"""From the old executor, the new plan, the cut, and what makes executors of new plans."""
+
+
+def _moving(strategy: Callable[[XJoinTree, Plan, int], Migration]) -> Begin:
+    """A strategy that moves intermediate states; where none are kept there is only an order to change."""
+
+    def begin(old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
+        return strategy(old, plan, cut) if isinstance(old, XJoinTree) else Reordering(old, plan, cut)
+
+    return begin
+
+
+def _running(strategy: Callable[[Executor, Executor, int], Migration]) -> Begin:
+    """A strategy that begins with a fresh executor of the new plan."""
+
+    def begin(old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
+        return strategy(old, make(plan), cut)
+
+    return begin
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How to migrate.
 
     Attributes:
-        begin: from the old executor, the new plan and the cut; the last argument makes executors for strategies
-            that know plans only as black boxes.
         source: where it is described.
-        moves_states: it looks into plans, so they must be X-Join trees.
         outlasts: it ends when all old tuples have left their windows.
         overlaps: it may begin while a migration of the same strategy has not finished.
     """
 
-    begin: Callable[[Executor, Plan, int, Make], Migration]
+    begin: Begin
     source: str
-    moves_states: bool = False
     outlasts: bool = False
     overlaps: bool = False
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "moving-state": Strategy(lambda old, plan, cut, make: MovingState(old, plan, cut), "HybMig 2.2", moves_states=True),
-    "parallel-track": Strategy(
-        lambda old, plan, cut, make: ParallelTrack(old, plan, cut), "HybMig 2.2", moves_states=True, outlasts=True
-    ),
-    "hybmig": Strategy(
-        lambda old, plan, cut, make: HybMig(old, plan, cut, background=False),
-        "HybMig 3",
-        moves_states=True,
-        outlasts=True,
-    ),
-    "hybmig-bsc": Strategy(
-        lambda old, plan, cut, make: HybMig(old, plan, cut, background=True), "HybMig 3.4", moves_states=True
-    ),
-    "jisc": Strategy(lambda old, plan, cut, make: Jisc(old, plan, cut), "JISC 4", moves_states=True, overlaps=True),
-    "gms": Strategy(lambda old, plan, cut, make: GeneralizedMovingState(old, make(plan), cut), "HybMig 4.1"),
-    "gpt": Strategy(
-        lambda old, plan, cut, make: GeneralizedParallelTrack(old, make(plan), cut), "HybMig 4.2", outlasts=True
-    ),
-    "ghm": Strategy(lambda old, plan, cut, make: GeneralizedHybrid(old, make(plan), cut), "HybMig 4.3"),
+    "moving-state": Strategy(_moving(MovingState), "HybMig 2.2"),
+    "parallel-track": Strategy(_running(ParallelTrack), "HybMig 2.2", outlasts=True),
+    "hybmig": Strategy(_moving(partial(HybMig, background=False)), "HybMig 3", outlasts=True),
+    "hybmig-bsc": Strategy(_moving(partial(HybMig, background=True)), "HybMig 3.4"),
+    "jisc": Strategy(_moving(Jisc), "JISC 4", overlaps=True),
+    "gms": Strategy(_running(GeneralizedMovingState), "HybMig 4.1"),
+    "gpt": Strategy(_running(GeneralizedParallelTrack), "HybMig 4.2", outlasts=True),
+    "ghm": Strategy(_running(GeneralizedHybrid), "HybMig 4.3"),
 }
 
 
@@ -79,11 +95,9 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
     """Say before anything runs whether a strategy can migrate a query's plans.
 
     Raises:
-        UsageError: it does not exist, cannot move this executor's states, or would never end.
+        UsageError: it does not exist, or would never end.
     """
     strategy = strategy_of(name)
-    if strategy.moves_states and executor != "xjoin":
-        raise UsageError(f"{name} moves the states of X-Join trees, and this query runs as {executor}: use gms or ghm")
     if strategy.outlasts:
         for source in query.sources:
             if source.window.kind == "UNBOUNDED":

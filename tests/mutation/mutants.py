@@ -11,7 +11,6 @@ they change nothing that anyone could see:
 - `strict=side == LEFT` as RIGHT in `BinaryJoin.process`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
-- no `first_live_row` in `Stairs._living`: what a ROWS window has lost is dropped once its pair is found.
 - a state's `_heads` of half the size after growth: longer chains, the same pairs.
 """
 
@@ -126,7 +125,7 @@ MUTANTS: list[Mutant] = [
         ),
         ("if need > self.capacity:", "if need > self.capacity + 1:"),
         ("if self.hi - self.lo + n > self.capacity:", "if self.hi - self.lo + n > self.capacity + 1:"),
-        ("top = 64 - (PARTITION_GROUPS - 1).bit_length()", "top = 63 - (PARTITION_GROUPS - 1).bit_length()"),
+        ("_GROUP_SHIFT = 64 - (", "_GROUP_SHIFT = 63 - ("),
         (
             "ring_write(self.expiry, self.hi, tuples.expiry)",
             "ring_write(self.expiry, self.hi, tuples.ts + self.life)",
@@ -197,15 +196,9 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "stairs.py",
-        ("if source is not None and source.state.complete:", "if source is not None:"),
-        ("strict=side == LEFT)", "strict=False)"),
-        ("self._alive(source.state).reorder(stair.aliases)", "self._alive(source.state)"),
-        ("entries = Tuples.merge(*found).reorder(stair.aliases)", "entries = found[0]"),
-        ("np.asarray(tuples.expiry >= self._cut)", "np.asarray(tuples.expiry > self._cut)"),
-        ("self._cut = max(self._cut, cut)", "pass"),
-        ("self._past_comparisons += join.counters.comparisons", "pass"),
-        ("0 if node is self.plan else join.counters.results", "join.counters.results"),
-        ("self.demote(held[covered])", "pass"),
+        ("self.routings += len(left) + len(right)", "self.routings += len(left)"),
+        ("join.process(left, right, now)", "join.process(left, right, now + 1)"),
+        ("if len(left) or len(right):", "if len(left) and len(right):"),
     ),
     *_of(
         "intake.py",

@@ -16,16 +16,20 @@ from operators.plan import Plan
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
-from tests.feeding import canonical, feed, partitions_of
+from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
 
 Changes = list[tuple[int, Plan, str]]
 
 
-def migrated(case: Case, changes: Changes) -> list[dict[str, object]]:
+EXECUTOR = st.sampled_from(["xjoin", "xjoin", "stairs", "mjoin", "eddy"])
+"""Those with intermediate states have the most to lose."""
+
+
+def migrated(case: Case, changes: Changes, executor: str = "xjoin") -> list[dict[str, object]]:
     """The results of a case whose plan is changed."""
-    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows), executor=executor)
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms)
@@ -44,20 +48,22 @@ def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Cha
 
 
 @PROPERTY
-@given(cases(most_aliases=5), st.sampled_from(sorted(STRATEGIES)), st.booleans(), st.data())
-def test_one_migration_changes_nothing(case: Case, strategy: str, tiny: bool, data: st.DataObject) -> None:
+@given(cases(most_aliases=5), st.sampled_from(sorted(STRATEGIES)), EXECUTOR, st.booleans(), st.data())
+def test_one_migration_changes_nothing(
+    case: Case, strategy: str, executor: str, tiny: bool, data: st.DataObject
+) -> None:
     changes = data.draw(changes_of(case, [strategy], 1))
     with cramped() if tiny else nullcontext():
-        got = migrated(case, changes)
+        got = migrated(case, changes, executor)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.rows))
 
 
 @PROPERTY
-@given(cases(most_aliases=5), st.data())
-def test_overlapping_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
+@given(cases(most_aliases=5), EXECUTOR, st.data())
+def test_overlapping_migrations_change_nothing(case: Case, executor: str, data: st.DataObject) -> None:
     changes = data.draw(changes_of(case, sorted(STRATEGIES), 4))
-    assert migrated(case, changes) == run(case)
+    assert migrated(case, changes, executor) == run(case)
 
 
 FEWER = settings(PROPERTY, max_examples=max(30, PROPERTY.max_examples * 3 // 10))
@@ -112,16 +118,49 @@ def dense_cases(draw: st.DrawFn) -> Case:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @FEWER
-@given(dense_cases(), st.data())
-def test_a_migration_among_many_results_changes_nothing(strategy: str, case: Case, data: st.DataObject) -> None:
+@given(dense_cases(), EXECUTOR, st.data())
+def test_a_migration_among_many_results_changes_nothing(
+    strategy: str, case: Case, executor: str, data: st.DataObject
+) -> None:
     changes = [(data.draw(st.integers(30, 60)), to, by) for _, to, by in data.draw(changes_of(case, [strategy], 1))]
-    assert migrated(case, changes) == run(case)
+    assert migrated(case, changes, executor) == run(case)
 
 
 @PROPERTY
-@given(dense_cases(), st.data())
-def test_overlapping_lazy_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
+@given(dense_cases(), st.sampled_from(["xjoin", "stairs"]), st.data())
+def test_overlapping_lazy_migrations_change_nothing(case: Case, executor: str, data: st.DataObject) -> None:
     """JISC 4.5: states stay incomplete through further transitions."""
     drawn = data.draw(changes_of(case, ["jisc"], 4))
     changes = [(data.draw(st.integers(30, 45)), to, by) for _, to, by in drawn]
-    assert migrated(case, changes) == run(case)
+    assert migrated(case, changes, executor) == run(case)
+
+
+@PROPERTY
+@given(dense_cases(), EXECUTOR, st.integers(25, 75), st.data())
+def test_a_task_that_dies_in_a_migration_goes_on(case: Case, executor: str, dies: int, data: st.DataObject) -> None:
+    """Reborn from a checkpoint with the plan of that moment, it has every state whole; what had not begun is asked
+    for again."""
+    drawn = data.draw(changes_of(case, sorted(STRATEGIES), 2))
+    changes = sorted([(data.draw(st.integers(30, 60)), to, by) for _, to, by in drawn], key=lambda change: change[0])
+
+    def begun(tree: Plan, asked: Changes) -> Engine:
+        task = Engine(case.query, plan=tree, partitions=partitions_of(case.rows), executor=executor)
+        for cut, to, by in asked:
+            task.migrate(to, by, cut)
+        return task
+
+    streams = {stream.name: stream for stream in case.query.streams()}
+    life = begun(case.plan, changes)
+    for name, parts in case.rows.items():
+        life.push(name, 0, to_batch(streams[name], [row for row in parts[0] if row["ts"] < dies]))
+    got = to_rows(life.advance(dies))
+    checkpoint = life.checkpoint()
+    waiting = [
+        (max(c, dies), to, by) for (c, to, by), r in zip(changes, life.migrations, strict=True) if r.began_at is None
+    ]
+    born = begun(life.plan, waiting)
+    born.restore(checkpoint.cut, checkpoint.blocks)
+    for name, parts in case.rows.items():
+        born.push(name, 0, to_batch(streams[name], [row for row in parts[0] if row["ts"] >= dies]))
+        born.close(name, 0)
+    assert got + to_rows(born.advance()) == run(case)
