@@ -51,12 +51,14 @@ class Request(_Message, frozen=True, kw_only=True, tag="request"):
         at: event time before which it must not happen; None for as soon as possible.
         timeout_ms: how long the tasks may take to answer.
         fingerprint: of the query that it was asked for.
+        asked_ms: wall clock of who asks, so that nobody takes it up when it is long forgotten.
     """
 
     id: str
     plan: str
     strategy: str
     fingerprint: str
+    asked_ms: int
     at: int | None = None
     timeout_ms: int = 10_000
 

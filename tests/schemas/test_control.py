@@ -30,7 +30,7 @@ TIMES = st.integers(0, 4_102_444_799_999)
 SECONDS = st.floats(0, 1e6)
 MESSAGES = st.one_of(
     st.builds(Opened, task=st.integers(0, 99), life=TEXTS),
-    st.builds(Request, id=TEXTS, plan=TEXTS, strategy=TEXTS, fingerprint=TEXTS, at=st.none() | TIMES),
+    st.builds(Request, id=TEXTS, plan=TEXTS, strategy=TEXTS, fingerprint=TEXTS, asked_ms=TIMES),
     st.builds(Propose, id=TEXTS, plan=TEXTS, strategy=TEXTS, fingerprint=TEXTS, tasks=st.integers(1, 99)),
     st.builds(Answer, id=TEXTS, task=st.integers(0, 99), life=TEXTS, watermark=TIMES, bound=TIMES, error=TEXTS),
     st.builds(Cut, id=TEXTS, cut=TIMES),
