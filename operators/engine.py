@@ -14,13 +14,15 @@ import numpy as np
 from operators.choose import Statistics, choose_plan
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
-from operators.executors import EXECUTORS
+from operators.executors import executor_of
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
 from operators.links import measure_links
+from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
-from operators.plan import Plan
+from operators.pipeline import OP_KEY, change_kinds
+from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
 from operators.statistics import EngineStatistics, SourceStatistics
@@ -72,8 +74,12 @@ class Engine:
     Args:
         plan: the join tree; chosen from `statistics` when None.
         partitions: partition numbers per stream name; one partition 0 each when None.
-        executor: one of `EXECUTORS`.
+        executor: one of `operators.executors`.
         clock: seconds, for what migrations report of silence; the engine has none of its own.
+
+    Attributes:
+        load: the share of one core's time that keeping up with the input takes, set by who knows; 0 in a replay.
+            Only for the choice of a migration strategy.
     """
 
     def __init__(
@@ -93,10 +99,15 @@ class Engine:
         self._sources = Sources(query)
         self.executor = executor
         self._clock = clock
-        self._executor: Executor = EXECUTORS[executor](self._sources, self.plan, statistics)
-        longest = max(self._sources.life.values())
-        self._schedule = Schedule(lambda plan: EXECUTORS[executor](self._sources, plan, statistics), longest)
+        self.load = 0.0
+        self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
+        # What has just died still changes the answer of a set difference.
+        longest = min(max(self._sources.life.values()) + bool(query.subtracted), FOREVER)
+        self._schedule = Schedule(
+            lambda plan: executor_of(executor, self._sources, plan, statistics), longest, self._advise
+        )
         self._aliases = tuple(source.alias for source in query.sources)
+        self._answered = self._aliases[:1] if query.subtracted else self._aliases
         self._selections = {alias: selections(query, alias) for alias in self._aliases}
         self._aliases_of = {
             s.name: tuple(src.alias for src in query.sources if src.stream.name == s.name) for s in streams
@@ -106,14 +117,14 @@ class Engine:
         self._exported = {s.name: 0 for s in streams}
         self._place = 0
         self._input_tuples = 0
-        self._results = 0
-        self._peak_tuples = 0
-        self._peak_bytes = 0
         self._seen = {alias: [0, 0] for alias in self._aliases}
         self._first_ts: int | None = None
         self._last_ts = 0
         self._slice_count = 0
         self._busy_s = 0.0
+        self._results = 0
+        self._peak_tuples = 0
+        self._peak_bytes = 0
 
     @property
     def cut(self) -> int:
@@ -133,19 +144,36 @@ class Engine:
         self._input_tuples += len(batch)
         return late
 
-    def migrate(self, plan: Plan, strategy: str, cut: int) -> None:
+    def migrate(self, plan: Plan, strategy: str, cut: int, goal: Goal | None = None) -> None:
         """Change to another plan at an event time: what has ts < cut goes through the old plan.
 
         Results stay what they are, in the same order. May be called again before an earlier migration has
         finished, or begun.
 
+        Args:
+            strategy: one of `STRATEGIES`, or `auto`: chosen at the cut, for `goal`.
+
         Raises:
             UsageError: there is no such strategy, it cannot do this, or `cut` has passed.
         """
         check_strategy(strategy, self.executor, self.query)
+        check_plan(plan, self.query)
         if cut < self.cut:
             raise UsageError(f"cannot change plans at {cut}: everything before {self.cut} has been processed")
-        self._schedule.add(MigrationRecord(cut, plan, strategy))
+        self._schedule.add(MigrationRecord(cut, plan, strategy, goal or Goal()))
+
+    def _advise(self, executor: Executor, plan: Plan, goal: Goal, running: str | None) -> Advice:
+        observed = self._statistics(executor, links=True)
+        return advise(
+            self.query,
+            executor.plan,
+            plan,
+            [observed],
+            executor=self.executor,
+            goal=goal,
+            load=self.load,
+            running=running,
+        )
 
     @property
     def migrations(self) -> tuple[MigrationRecord, ...]:
@@ -180,7 +208,7 @@ class Engine:
         """
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
-            return self._output(Tuples.empty(self._aliases))
+            return self._output(Tuples.empty(self._answered))
         results: list[Batch] = []
         begin = self.cut
         for end in (*self._schedule.cuts(begin, cut), cut):
@@ -196,7 +224,7 @@ class Engine:
         self.plan = self._executor.plan
         for stream in self._aliases_of:
             self._intake.forget(stream, self.horizon(stream))
-        out = Batch.concat(results) if results else self._output(Tuples.empty(self._aliases))
+        out = Batch.concat(results) if results else self._output(Tuples.empty(self._answered))
         self._results += len(out)
         return out
 
@@ -239,14 +267,14 @@ class Engine:
         for name, batch in batches.items():
             epoch |= self._enter(name, batch, places.get(name), restored=restored)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
-        found = self._executor.process(epoch, now)
-        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
-        out = self._output(found)
-        self._peak_bytes = max(self._peak_bytes, self._executor.size_bytes() + self._sources.size_bytes())
         if batches:
             self._first_ts = now if self._first_ts is None else self._first_ts
             self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
         self._sources.cut = cut
+        found = self._executor.process(epoch, now)
+        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
+        out = self._output(found)
+        self._peak_bytes = max(self._peak_bytes, self._executor.size_bytes() + self._sources.size_bytes())
         self._executor.purge(cut)
         self._sources.purge(cut)
         return out
@@ -276,12 +304,12 @@ class Engine:
                     passed = holds(predicate, _reader(batch), n)
                     good = passed if good is None else good & passed
             chosen[alias] = None if good is None or good.all() else good
+            self._seen[alias][0] += n
+            self._seen[alias][1] += n if good is None else int(np.count_nonzero(good))
         store = self._sources.stores[stream]
         masks = [mask for mask in chosen.values() if mask is not None]
         if len(masks) == len(aliases) and not self._sources.rows_windows:
             wanted = np.logical_or.reduce(masks)
-            self._seen[alias][0] += n
-            self._seen[alias][1] += n if good is None else int(np.count_nonzero(good))
             batch = batch.take(wanted)
             chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
         rows = store.append(batch, places)
@@ -292,12 +320,15 @@ class Engine:
         return out
 
     def _output(self, found: Tuples) -> Batch:
-        """Results with the SELECT list's columns, in their final order."""
-        found = found.reorder(self._aliases)
-        if len(found) > 1:
-            found = found.take(order_ties(found.ts, found.rows))
+        """Results with the SELECT list's columns, in their final order; changes of a set difference with `_op`."""
+        if not self.query.subtracted:
+            found = found.reorder(self._aliases)
+            if len(found) > 1:
+                found = found.take(order_ties(found.ts, found.rows))
         resolve = self._sources.resolver(found.aliases, found.rows)
         columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs}
+        if self.query.subtracted:
+            columns[OP_KEY] = change_kinds(found)
         return Batch(found.ts, columns)
 
     # --- Durability ---------------------------------------------------------------------------------
@@ -370,27 +401,23 @@ class Engine:
 
     def statistics(self, *, links: bool = False) -> EngineStatistics:
         """Counters and sizes as of now; with `links` also how selective the predicates are, which takes a sample."""
-        size = self._executor.size_bytes() + self._sources.size_bytes()
+        return self._statistics(self._executor, links=links)
+
+    def _statistics(self, executor: Executor, *, links: bool) -> EngineStatistics:
+        size = executor.size_bytes() + self._sources.size_bytes()
         return EngineStatistics(
             input_tuples=self._input_tuples,
             results=self._results,
             late=self._intake.late_tuples,
-            comparisons=self._schedule.comparisons(self._executor),
-            intermediate_results=self._schedule.intermediate_results(self._executor),
-            state_tuples=self._executor.state_tuples(),
+            comparisons=self._schedule.comparisons(executor),
+            intermediate_results=self._schedule.intermediate_results(executor),
+            state_tuples=executor.state_tuples(),
             state_bytes=size,
             peak_state_tuples=self._peak_tuples,
             peak_state_bytes=max(self._peak_bytes, size),
             pending_tuples=self.pending_tuples,
-            operators=self._executor.operators(),
-        )
-
-
-def _no_column(column: ColumnRef) -> Column:
-    raise InvariantError(f"a constant predicate reads {column}")
-
-
-            plan=str(self._executor.plan),
+            operators=executor.operators(),
+            plan=str(executor.plan),
             executor=self.executor,
             cut=self.cut,
             span_ms=self._span_ms(),
@@ -399,8 +426,8 @@ def _no_column(column: ColumnRef) -> Column:
             sources=tuple(self._source_statistics(alias) for alias in self._aliases),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
-def _reader(batch: Batch) -> Resolve:
-    """Resolves columns of a source batch; `_ts` is its event time."""
+        )
+
     def _span_ms(self) -> int:
         return 0 if self._first_ts is None else self._last_ts - self._first_ts
 
@@ -415,6 +442,13 @@ def _reader(batch: Batch) -> Resolve:
         stream = self.query.source(alias).stream.name
         return SourceStatistics(alias, stream, seen, selected, living, per_second * 1000.0)
 
+
+def _no_column(column: ColumnRef) -> Column:
+    raise InvariantError(f"a constant predicate reads {column}")
+
+
+def _reader(batch: Batch) -> Resolve:
+    """Resolves columns of a source batch; `_ts` is its event time."""
 
     def resolve(column: ColumnRef) -> Column:
         if column.name == "_ts":

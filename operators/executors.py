@@ -8,10 +8,12 @@ from operators.choose import EXHAUSTIVE, CostModel, Statistics, declared_statist
 from operators.eddy import Eddy
 from operators.executor import Executor
 from operators.mjoin import MJoin, probe_orders
+from operators.pipeline import DifferencePipeline
 from operators.plan import Join, Plan, postorder
 from operators.sources import Sources
 from operators.stairs import Stairs
 from operators.tree import XJoinTree
+from schemas.errors import UsageError
 from schemas.query import Query
 
 EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
@@ -20,6 +22,29 @@ EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
     "eddy": lambda sources, plan, statistics: Eddy(sources, plan),
     "stairs": lambda sources, plan, statistics: Stairs(sources, plan),
 }
+
+
+def executor_of(name: str, sources: Sources, plan: Plan, statistics: Statistics | None = None) -> Executor:
+    """The executor called `name` for a query's plan; a set difference has its own, which goes by `xjoin`'s name.
+
+    Raises:
+        UsageError: this executor cannot execute the query, or the plan does not fit it.
+    """
+    if not sources.query.subtracted:
+        return EXECUTORS[name](sources, plan, statistics)
+    check_executor(name, sources.query)
+    return DifferencePipeline(sources, plan)
+
+
+def check_executor(name: str, query: Query) -> None:
+    """Refuse an executor that cannot execute the query.
+
+    Raises:
+        UsageError: it joins, and the query is a set difference.
+    """
+    if query.subtracted and name != "xjoin":
+        raise UsageError(f"executor {name} joins, and EXCEPT subtracts: leave the executor away, or give xjoin")
+
 
 KEPT_COST = 4.0
 """What it costs to keep an intermediate result and probe with it, in units of making one. Measured on the
@@ -34,7 +59,7 @@ def cheapest_executor(query: Query, plan: Plan, statistics: Statistics | None = 
 
     Only for plans of so few aliases that all were considered: beyond, a chain has too many steps to be a good guess.
     """
-    if not 3 <= len(plan.aliases) <= EXHAUSTIVE or not isinstance(plan, Join):
+    if query.subtracted or not 3 <= len(plan.aliases) <= EXHAUSTIVE or not isinstance(plan, Join):
         return "xjoin"
     model = CostModel(query, statistics or declared_statistics(query))
     sizes = model.estimates(plan)

@@ -20,7 +20,7 @@ from operators.evaluate import Resolve, holds
 from operators.kernels.hashing import U64
 from operators.kernels.scan import MIRRORED, OPS
 from operators.keys import key_hashes
-from operators.predicates import JoinCondition, Operand, Term, join_condition
+from operators.predicates import JoinCondition, Operand, Term, conjuncts, join_condition
 from operators.sources import Sources
 from operators.state import ProbeTerms, SideState
 from operators.tuples import FOREVER, Tuples
@@ -69,7 +69,7 @@ class Match:
 
     def __init__(self, sources: Sources, left: tuple[str, ...], right: tuple[str, ...]) -> None:
         self.sources = sources
-        self.condition: JoinCondition = join_condition(sources.query.predicates, left, right)
+        self.condition: JoinCondition = join_condition(conjuncts(sources.query), left, right)
         self.sides = (left, right)
         self.aliases = left + right
         self.counters = MatchCounters()

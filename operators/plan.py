@@ -1,7 +1,8 @@
 """Plans: binary trees over the aliases of a query, written `((A B) C)`.
 
-Juxtaposition in parentheses is a join; its first input is the left side. The tree says nothing about
-predicates: `operators.predicates` places those, the same way for every tree.
+Juxtaposition in parentheses is a join; its first input is the left side. For a query with EXCEPT it is a set
+difference, first input minus second. The tree says nothing about predicates: `operators.predicates` places
+those, the same way for every tree.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from schemas.errors import QueryError
+from schemas.errors import QueryError, UsageError
 from schemas.query import Query
 
 
@@ -61,6 +62,27 @@ def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:
     for alias in aliases[1:]:
         plan = Join(plan, Leaf(alias))
     return plan
+
+
+def check_plan(plan: Plan, query: Query) -> None:
+    """Refuse a plan that cannot execute the query.
+
+    Raises:
+        UsageError: it is a set difference and the plan does not subtract from its first source.
+    """
+    why = _unfit(plan, query)
+    if why is not None:
+        raise UsageError(f"plan {plan}: {why}")
+
+
+def _unfit(plan: Plan, query: Query) -> str | None:
+    aliases = [source.alias for source in query.sources]
+    if not query.subtracted or (plan == left_deep(plan.aliases) and plan.aliases[0] == aliases[0]):
+        return None
+    return (
+        f"EXCEPT takes from {aliases[0]} what matches in one stream after the other, so a plan begins with "
+        f"{aliases[0]} and is left-deep, such as {left_deep(aliases)}"
+    )
 
 
 _BARE = re.compile(r'[^\s()"]+')
@@ -124,4 +146,7 @@ def parse_plan(text: str, query: Query) -> Plan:
     missing = [alias for alias in known if alias not in seen]
     if missing:
         raise fail(f"missing {', '.join(missing)}", 0, max(len(text), 1))
+    why = _unfit(stack[0][0], query)
+    if why is not None:
+        raise fail(why, 0, max(len(text), 1))
     return stack[0][0]

@@ -85,9 +85,20 @@ class JoinCondition:
     predicates: tuple[Expr, ...]
 
 
+def conjuncts(query: Query) -> tuple[Expr, ...]:
+    """WHERE's conjuncts and those of EXCEPT ... ON that read what is subtracted, in text order."""
+    on = tuple(p for part in query.subtracted for p in part.on if part.alias in aliases_of(p))
+    return query.predicates + on
+
+
+def left_conditions(query: Query, alias: str) -> tuple[Expr, ...]:
+    """The conjuncts of EXCEPT `alias` ON that do not read it: where one is not true, nothing of it matches."""
+    return tuple(p for part in query.subtracted if part.alias == alias for p in part.on if alias not in aliases_of(p))
+
+
 def selections(query: Query, alias: str) -> tuple[Expr, ...]:
     """The conjuncts over this alias alone, in text order."""
-    return tuple(p for p in query.predicates if aliases_of(p) == {alias})
+    return tuple(p for p in conjuncts(query) if aliases_of(p) == {alias})
 
 
 def constants(query: Query) -> tuple[Expr, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from operators.evaluate import Resolve
+from operators.predicates import conjuncts, left_conditions
 from operators.state import Scratch
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
@@ -25,10 +26,14 @@ class Sources:
 
     What is kept of a stream does not depend on the plan, so that any plan can take over: every column
     that the output or a predicate over several aliases reads, and for shared stores the selections' too.
+
+    Attributes:
+        cut: every tuple with a smaller ts has been stored.
     """
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self.cut = 0
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
         }
@@ -36,8 +41,10 @@ class Sources:
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
         exprs = [output.expr for output in query.outputs]
-        exprs += [p for p in query.predicates if len(aliases_of(p)) > 1]
-        exprs += [p for p in query.predicates if any(self.shared(alias) for alias in aliases_of(p))]
+        predicates = conjuncts(query)
+        exprs += [p for p in predicates if len(aliases_of(p)) > 1]
+        exprs += [p for p in predicates if any(self.shared(alias) for alias in aliases_of(p))]
+        exprs += [p for part in query.subtracted for p in left_conditions(query, part.alias)]
         for expr in exprs:
             for column in columns_of(expr):
                 kept[query.source(column.alias).stream.name].setdefault(column.name)
@@ -56,6 +63,9 @@ class Sources:
                 readers = []
             lives = [self.life[s.alias] for s in readers if s.window.kind != "ROWS"]
             rows = [s.window.size for s in readers if s.window.kind == "ROWS"]
+            if query.subtracted:
+                # What has just died changes the answer at its first dead instant.
+                lives = [min(life + 1, FOREVER) for life in lives]
             self._needs[name] = (max(lives, default=0), max(rows, default=None))
 
     def shared(self, alias: str) -> bool:
@@ -133,16 +143,6 @@ class Sources:
             life, rows = self._needs[name]
             store.purge(life, cut, rows)
 
-    def first_live_row(self, alias: str) -> int:
-        """For a ROWS alias, the first row that is still alive."""
-        return self._store_of[alias].hi - self.rows_windows[alias]
-
-    def horizon(self, stream: str, cut: int) -> int:
-        """The smallest ts whose tuples of the stream any window still needs at `cut`."""
-        life, rows = self._needs[stream]
-        store = self.stores[stream]
-        bound = 0 if life >= FOREVER else max(cut - life, 0)
-        if rows is not None and store.hi > store.lo:
     def living(self, alias: str, cut: int) -> int:
         """How many rows of the alias's store are in its window at `cut`, before selections. O(log n)."""
         store = self._store_of[alias]
@@ -160,6 +160,16 @@ class Sources:
                 hi = middle
         return store.hi - lo
 
+    def first_live_row(self, alias: str) -> int:
+        """For a ROWS alias, the first row that is still alive."""
+        return self._store_of[alias].hi - self.rows_windows[alias]
+
+    def horizon(self, stream: str, cut: int) -> int:
+        """The smallest ts whose tuples of the stream any window still needs at `cut`."""
+        life, rows = self._needs[stream]
+        store = self.stores[stream]
+        bound = 0 if life >= FOREVER else max(cut - life, 0)
+        if rows is not None and store.hi > store.lo:
             first = max(store.lo, store.hi - rows)
             oldest = store.gather("_ts", np.array([first], np.int64)).values
             bound = min(bound, int(oldest[0]))

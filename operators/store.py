@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.kernels.ring import gather_strings, ring_grow, ring_read, ring_write
+from operators.kernels.ring import first_at_least, gather_strings, ring_grow, ring_read, ring_write
 from operators.tuples import FOREVER
 from operators.watermark import END
 from schemas.columns import DTYPES, I64, U8, Batch, Column
@@ -151,6 +151,12 @@ class SourceStore:
     def gather(self, name: str, rows: I64) -> Column:
         """The column's values at live row ids, (m,) int64."""
         return self._columns[name].gather(rows)
+
+    def first_at(self, ts: int) -> int:
+        """The first live row whose ts is >= `ts`, `hi` when there is none; `_ts` must be kept. O(log n)."""
+        ring = self._columns["_ts"]
+        assert isinstance(ring, _Fixed)
+        return int(first_at_least(ring.values, self.lo, self.hi, ts))
 
     def read(self, lo: int, hi: int) -> Batch:
         """Rows lo .. hi with all kept columns; `ts` is zero unless `_ts` is kept."""

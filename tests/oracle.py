@@ -41,7 +41,9 @@ class Tuple:
 
 
 def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
-    """All results, ordered by timestamp: output names to values, and `_ts`."""
+    """All results, ordered by timestamp: output names to values, and `_ts`; of a set difference its changes."""
+    if query.subtracted:
+        return changes(query, rows)
     streams = in_order(query, rows)
     checks = first_checks(query)
     found: list[tuple[int, dict[str, Any]]] = []
@@ -61,6 +63,58 @@ def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
 
     extend({})
     return [values for _, values in sorted(found, key=lambda item: item[0])]
+
+
+def changes(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
+    """How the answer of a set difference changes, instant by instant; event time runs on when the input has ended.
+
+    At an instant: what leaves before what comes, both in the total order.
+    """
+    streams = in_order(query, rows)
+    lives = {
+        s.alias: [(t, *instants(s.window, t, streams[s.stream.name])) for t in streams[s.stream.name]]
+        for s in query.sources
+    }
+    first = query.sources[0].alias
+    taken = [life for life in lives[first] if all(evaluate(p, {first: life[0]}) is True for p in query.predicates)]
+    times = {time for of in lives.values() for _, begin, dead in of for time in (begin, dead) if time is not None}
+
+    def alive(life: tuple[Tuple, int, int | None], time: int) -> bool:
+        return life[1] <= time and (life[2] is None or time < life[2])
+
+    def matched(tuple_: Tuple, part: q.Subtraction, time: int) -> bool:
+        return any(
+            alive(life, time) and all(evaluate(p, {first: tuple_, part.alias: life[0]}) is True for p in part.on)
+            for life in lives[part.alias]
+        )
+
+    answer: list[Tuple] = []
+    found = []
+    for time in sorted(times):
+        now = [
+            life[0]
+            for life in taken
+            if alive(life, time) and not any(matched(life[0], part, time) for part in query.subtracted)
+        ]
+        left, come = [t for t in answer if t not in now], [t for t in now if t not in answer]
+        for sign, tuples in (("-", left), ("+", come)):
+            for tuple_ in tuples:
+                values = {output.name: evaluate(output.expr, {first: tuple_}) for output in query.outputs}
+                found.append(values | {"_op": sign, "_ts": time})
+        answer = now
+    return found
+
+
+def instants(window: q.Window, tuple_: Tuple, stream: Sequence[Tuple]) -> tuple[int, int | None]:
+    """The first instant at which a tuple is alive, and the first after it at which it is dead; None if never.
+
+    At an instant all tuples with that timestamp have arrived.
+    """
+    if window.kind == "RANGE":
+        return tuple_.ts, tuple_.ts + window.size + 1
+    if window.kind == "ROWS" and tuple_.index + window.size < len(stream):
+        return tuple_.ts, stream[tuple_.index + window.size].ts
+    return tuple_.ts, None
 
 
 def first_checks(query: q.Query) -> dict[str, list[q.Expr]]:

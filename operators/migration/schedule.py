@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from operators.executor import Executor
+from operators.migration.advise import Advice, Goal
 from operators.migration.migration import Migration, MigrationCounters
-from operators.migration.strategies import Make, strategy_of
+from operators.migration.strategies import AUTO, Make, begin, strategy_of
 from operators.plan import Plan
 from operators.statistics import MigrationStatistics
 from operators.tuples import FOREVER
@@ -20,6 +22,10 @@ class MigrationRecord:
         cut: the event time asked for.
         from_plan: None while it has not begun.
         began_at, finished_at: event times; None until then. END when the input ended first.
+        strategy: the one that runs; `auto` until one has been chosen.
+        asked: the one that was asked for.
+        goal: what to choose by.
+        advice: why it was chosen, and what was predicted; None where it was named.
         longest_silence_s: the longest that processing stood still for it, in seconds; filled by who has a clock.
         comparisons: beyond what the new plan would have done: for missing states, checks, and the old plan.
     """
@@ -27,6 +33,9 @@ class MigrationRecord:
     cut: int
     plan: Plan
     strategy: str
+    goal: Goal = field(default_factory=Goal)
+    asked: str = field(init=False)
+    advice: Advice | None = None
     from_plan: Plan | None = None
     began_at: int | None = None
     finished_at: int | None = None
@@ -34,10 +43,17 @@ class MigrationRecord:
     comparisons: int = 0
     counters: MigrationCounters = field(default_factory=MigrationCounters)
 
+    def __post_init__(self) -> None:
+        self.asked = self.strategy
+
     @property
     def open(self) -> bool:
         """True until it has finished."""
         return self.finished_at is None
+
+
+Choose = Callable[[Executor, Plan, Goal, str | None], Advice]
+"""Picks a strategy to migrate an executor to a plan, given the strategy of a migration that has not finished."""
 
 
 class Schedule:
@@ -47,9 +63,10 @@ class Schedule:
         records: all migrations, in the order of their cuts.
     """
 
-    def __init__(self, make: Make, longest: int) -> None:
-        """Args: `longest` window of the query in ms, FOREVER where one has no end in time."""
+    def __init__(self, make: Make, longest: int, choose: Choose) -> None:
+        """Args: `longest` window of the query in ms, FOREVER where one has no end in time; `choose` for `auto`."""
         self._make = make
+        self._choose = choose
         self._longest = longest
         self.records: list[MigrationRecord] = []
         self._active: tuple[MigrationRecord, Migration] | None = None
@@ -63,7 +80,8 @@ class Schedule:
         Raises:
             UsageError: there is no such strategy.
         """
-        strategy_of(record.strategy)
+        if record.strategy != AUTO:
+            strategy_of(record.strategy)
         self.records.append(record)
         self.records.sort(key=lambda known: known.cut)
 
@@ -87,6 +105,12 @@ class Schedule:
         for record in self.records:
             if record.began_at is not None or record.cut > cut:
                 continue
+            if record.strategy == AUTO:
+                running_now = None if self._active is None else self._active[0].strategy
+                if running_now is not None and not strategy_of(running_now).overlaps:
+                    break
+                record.advice = self._choose(executor, record.plan, record.goal, running_now)
+                record.strategy = record.advice.strategy
             strategy = strategy_of(record.strategy)
             if self._active is not None:
                 running, migration = self._active
@@ -94,7 +118,7 @@ class Schedule:
                     break
                 executor = self._release(running, migration, cut)
             record.from_plan, record.began_at = executor.plan, cut
-            migration = strategy.begin(executor, record.plan, cut, self._make)
+            migration = begin(record.strategy, executor, record.plan, cut, self._make)
             record.counters = migration.counters
             self._active = record, migration
             self._met.append(record)
@@ -122,7 +146,7 @@ class Schedule:
                 done, total, unit = min(cut - record.began_at, self._longest), self._longest, "ms"
         return MigrationStatistics(
             strategy=record.strategy,
-            asked=record.strategy,
+            asked=record.asked,
             from_plan=None if record.from_plan is None else str(record.from_plan),
             to_plan=str(record.plan),
             cut=record.cut,

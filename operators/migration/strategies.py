@@ -14,6 +14,7 @@ from functools import partial
 
 from operators.executor import Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
+from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, check_difference_strategy
 from operators.migration.hybmig import HybMig
 from operators.migration.jisc import Jisc
 from operators.migration.migration import Migration
@@ -79,6 +80,10 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
+AUTO = "auto"
+"""Asks for whichever strategy the cost model picks at the cut; see `operators.migration.advise`."""
+
+
 def strategy_of(name: str) -> Strategy:
     """The strategy of that name.
 
@@ -87,8 +92,15 @@ def strategy_of(name: str) -> Strategy:
     """
     found = STRATEGIES.get(name)
     if found is None:
-        raise UsageError(f"unknown migration strategy {name!r}; there are {', '.join(STRATEGIES)}")
+        raise UsageError(f"unknown migration strategy {name!r}; there are {', '.join((AUTO, *STRATEGIES))}")
     return found
+
+
+def begin(name: str, old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
+    """Begin to migrate by the strategy of that name."""
+    if old.sources.query.subtracted:
+        return STRATEGIES_OF_DIFFERENCE[name](old, plan, cut, make)
+    return strategy_of(name).begin(old, plan, cut, make)
 
 
 def check_strategy(name: str, executor: str, query: Query) -> None:
@@ -97,7 +109,11 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
     Raises:
         UsageError: it does not exist, or would never end.
     """
+    if name == AUTO:
+        return  # moving-state can always do it
     strategy = strategy_of(name)
+    if query.subtracted:
+        check_difference_strategy(name)
     if strategy.outlasts:
         for source in query.sources:
             if source.window.kind == "UNBOUNDED":

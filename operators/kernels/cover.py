@@ -1,0 +1,176 @@
+"""Set difference: which instants of a life are covered by matches, and which lives wait for a match to end.
+
+Instants are whole numbers and lives are closed intervals of them, so that what begins at `last + 1` follows
+without a gap. Chains are lists through two rings: per match its first waiting row, per waiting row its
+neighbours, each as the row plus one, 0 for none. Taking one out of the middle costs nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from schemas.columns import I64, Mask
+
+
+@njit(cache=True, nogil=True)
+def uncovered_runs(
+    given: I64,
+    present: Mask,
+    offsets: I64,
+    first: I64,
+    last: I64,
+    from_ts: int,
+    to_ts: int,
+    covered_to: I64,
+    match_offsets: I64,
+    match_first: I64,
+    match_last: I64,
+) -> tuple[I64, I64, I64]:
+    """The runs of instants at which a row is in the left set and no match of it is alive.
+
+    Args:
+        given: (n,) per row the place of its left runs in `offsets`, or -1: then it is in the left set from
+            `from_ts` to `to_ts` where `present`, else at no instant.
+        offsets, first, last: left runs, ascending and apart, within from_ts .. to_ts.
+        covered_to: (n,) the last instant covered by matches from before `from_ts`; less when there is none.
+        match_offsets, match_first, match_last: further matches per row in their total order; both ends
+            ascend, and a match whose last instant lies before its first is alive at none.
+
+    Returns:
+        (n + 1,) offsets, first and last instants of runs, ascending and apart. Cost: O(runs + matches).
+    """
+    n = given.shape[0]
+    room = n + first.shape[0] + match_first.shape[0]
+    out_offsets = np.zeros(n + 1, np.int64)
+    out_first = np.empty(room, np.int64)
+    out_last = np.empty(room, np.int64)
+    count = 0
+    for k in range(n):
+        at_run, end_run = 0, 0
+        if given[k] >= 0:
+            at_run, end_run = offsets[given[k]], offsets[given[k] + 1]
+        elif present[k]:
+            at_run, end_run = -1, 0
+        covered = covered_to[k]
+        m = match_offsets[k]
+        end_m = match_offsets[k + 1]
+        while at_run < end_run:
+            at, stop = from_ts, to_ts
+            if at_run >= 0:
+                at, stop = first[at_run], last[at_run]
+            at_run += 1
+            while at <= stop:
+                while m < end_m and match_first[m] <= at:
+                    covered = max(covered, match_last[m])
+                    m += 1
+                if covered >= at:
+                    at = covered + 1
+                    continue
+                while m < end_m and match_last[m] < match_first[m]:
+                    m += 1
+                until = stop
+                if m < end_m:
+                    until = min(stop, match_first[m] - 1)
+                out_first[count] = at
+                out_last[count] = until
+                count += 1
+                at = until + 1
+        out_offsets[k + 1] = count
+    return out_offsets, out_first[:count], out_last[:count]
+
+
+@njit(cache=True, nogil=True)
+def run_edges(
+    rows: I64, before: Mask, offsets: I64, first: I64, last: I64, from_ts: int, to_ts: int
+) -> tuple[I64, I64, Mask]:
+    """What changes at the edges of runs.
+
+    Args:
+        rows: (n,) rows, with their runs within from_ts .. to_ts.
+        before: (n,) True where the row was there at from_ts - 1.
+
+    Returns:
+        Per change its row, its instant, and True where the row comes; in no useful order. A run that lasts to
+        `to_ts` has not ended.
+    """
+    room = rows.shape[0] + 2 * first.shape[0]
+    out_rows = np.empty(room, np.int64)
+    out_ts = np.empty(room, np.int64)
+    out_comes = np.empty(room, np.bool_)
+    count = 0
+    for k in range(rows.shape[0]):
+        there = before[k]
+        ended = from_ts
+        for j in range(offsets[k], offsets[k + 1]):
+            if there and first[j] > ended:
+                out_rows[count], out_ts[count], out_comes[count] = rows[k], ended, False
+                count += 1
+                there = False
+            if not there:
+                out_rows[count], out_ts[count], out_comes[count] = rows[k], first[j], True
+                count += 1
+                there = True
+            ended = last[j] + 1
+        if there and ended <= to_ts:
+            out_rows[count], out_ts[count], out_comes[count] = rows[k], ended, False
+            count += 1
+    return out_rows[:count], out_ts[:count], out_comes[:count]
+
+
+@njit(cache=True, nogil=True)
+def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
+    """The rows that wait for matches lo .. hi, whose chains are then empty. Cost: O(hi - lo + rows)."""
+    head_mask = heads.shape[0] - 1
+    row_mask = following.shape[0] - 1
+    count = 0
+    for match in range(lo, hi):
+        link = heads[match & head_mask]
+        while link != 0:
+            count += 1
+            link = following[(link - 1) & row_mask]
+    out = np.empty(count, np.int64)
+    count = 0
+    for match in range(lo, hi):
+        link = heads[match & head_mask]
+        while link != 0:
+            out[count] = link - 1
+            count += 1
+            link = following[(link - 1) & row_mask]
+        heads[match & head_mask] = 0
+    return out
+
+
+@njit(cache=True, nogil=True)
+def move_in_chains(
+    rows: I64, matches: I64, waits_for: I64, heads: I64, following: I64, preceding: I64, taken: int
+) -> None:
+    """Let rows wait for other matches, those below `taken` excepted: for these nobody waits any more.
+
+    Args:
+        rows, matches: (n,) each row once, and the match that it is to wait for.
+        waits_for: ring by row of the match that it has waited for; less than `taken` when it is in no chain.
+    """
+    head_mask = heads.shape[0] - 1
+    row_mask = following.shape[0] - 1
+    for k in range(rows.shape[0]):
+        slot = rows[k] & row_mask
+        old, new = waits_for[slot], matches[k]
+        if old == new:
+            continue
+        if old >= taken:
+            after, ahead = following[slot], preceding[slot]
+            if ahead == 0:
+                heads[old & head_mask] = after
+            else:
+                following[(ahead - 1) & row_mask] = after
+            if after != 0:
+                preceding[(after - 1) & row_mask] = ahead
+        waits_for[slot] = new
+        if new >= taken:
+            after = heads[new & head_mask]
+            following[slot] = after
+            preceding[slot] = 0
+            heads[new & head_mask] = rows[k] + 1
+            if after != 0:
+                preceding[(after - 1) & row_mask] = rows[k] + 1

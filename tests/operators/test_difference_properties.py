@@ -1,0 +1,124 @@
+"""Set differences against the oracle: any plan, epochs, disorder, changes of plans, and deaths of the task."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.engine import Block, Engine
+from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
+from operators.migration.strategies import STRATEGIES
+from operators.plan import Plan
+from tests import oracle
+from tests.cases import Case
+from tests.feeding import feed, partitions_of
+from tests.operators.profiles import PROPERTY
+from tests.operators.test_engine_properties import cramped
+from tests.operators.test_recovery_properties import Life
+from tests.subtractions import busy_subtractions, orders, subtractions
+
+Changes = list[tuple[int, Plan, str]]
+
+
+def run(case: Case, changes: Changes | None = None) -> list[dict[str, Any]]:
+    """The engine's changes for a case."""
+    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    for cut, to, strategy in changes or []:
+        task.migrate(to, strategy, cut)
+    return feed(task, case.rows, case.push_sizes, case.epoch_ms)
+
+
+@PROPERTY
+@given(st.one_of(subtractions(), busy_subtractions()), st.booleans())
+def test_any_plan_epoch_and_disorder_give_the_oracles_changes(case: Case, tiny: bool) -> None:
+    """In the oracle's order, with rings that grow and wrap all the time too."""
+    with cramped() if tiny else nullcontext():
+        assert run(case) == oracle.results(case.query, case.rows)
+
+
+def aliases_of(case: Case) -> tuple[str, ...]:
+    """The aliases of a case's query."""
+    return tuple(source.alias for source in case.query.sources)
+
+
+def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
+    """Changes of the order at timestamps of the case, and around them."""
+    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
+    endless = any(source.window.kind == "UNBOUNDED" for source in case.query.sources)
+    usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
+    if not usable:
+        return st.just([])
+    cut = st.builds(lambda ts, by: max(0, ts + by), st.sampled_from(times), st.integers(-1, 1))
+    return st.lists(st.tuples(cut, orders(aliases_of(case)), st.sampled_from(usable)), min_size=1, max_size=most)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES_OF_DIFFERENCE))
+@PROPERTY
+@given(st.one_of(busy_subtractions(), busy_subtractions(), subtractions()), st.booleans(), st.data())
+def test_a_migration_changes_nothing(strategy: str, case: Case, tiny: bool, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(case, [strategy], 2))
+    with cramped() if tiny else nullcontext():
+        assert run(case, changes) == oracle.results(case.query, case.rows)
+
+
+@PROPERTY
+@given(busy_subtractions(), st.data())
+def test_overlapping_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), 5))
+    assert run(case, changes) == oracle.results(case.query, case.rows)
+
+
+TURNS = st.lists(st.integers(1, 8), min_size=1, max_size=8)
+
+
+@PROPERTY
+@given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.integers(0, 6), st.data())
+def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int, data: st.DataObject) -> None:
+    """A task that dies goes on exactly, under any plan, from blocks as old as the last snapshot."""
+    life = Life(case)
+    got: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    cut = 0
+    points: dict[tuple[str, int], Any] = {}
+    for number, size in enumerate(turns):
+        got += life.turn(size)
+        if number < snapshots:
+            checkpoint = life.engine.checkpoint()
+            cut = checkpoint.cut
+            blocks = [
+                b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > checkpoint.live_from[b.stream]
+            ]
+            points = {key: life.engine.replay_point(*key, cut) for key in life.at}
+    born = Life(replace(case, plan=data.draw(orders(aliases_of(case)))))
+    if cut:
+        born.engine.restore(cut, blocks)
+        for (name, p), position in life.at.items():
+            born.engine.set_clock(name, p, points[name, p].max_ts)
+            born.push(name, p, points[name, p].offset, position, floor=cut)
+            born.at[name, p] = position
+        born.engine.advance(life.engine.cut)
+    else:
+        born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
+    got += born.turn(3)
+    got += born.finish()
+    assert got == oracle.results(case.query, case.rows)
+
+
+@PROPERTY
+@given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.data())
+def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataObject) -> None:
+    """A new machine replays what the windows still need, what has just died included, and nothing before it."""
+    life = Life(case)
+    got: list[dict[str, Any]] = []
+    for size in turns:
+        got += life.turn(size)
+    born = Life(replace(case, plan=data.draw(orders(aliases_of(case)))))
+    horizons = {s.name: life.engine.horizon(s.name) for s in case.query.streams()}
+    born.replay_from(life, horizons, floor=0)
+    got += born.finish()
+    assert got == oracle.results(case.query, case.rows)
