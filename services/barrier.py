@@ -92,6 +92,10 @@ class View:
         """The change of plans that came of a request, if one did."""
         return next((change for change in reversed(self.changes) if change.id == id_), None)
 
+    def reports_of(self, id_: str) -> bool:
+        """Whether the log's readers still keep reports of a change."""
+        return any(change.id == id_ for change in self.changes[-KEPT_REPORTS:])
+
     def version_at(self, event_time: int) -> int:
         """The version in force for tuples of that time: how many cuts are at or before it."""
         return sum(change.cut <= event_time for change in self.changes)
@@ -166,12 +170,17 @@ class Barrier:
                     self._withdrawn[message.id] = message
                     self._close(message.id)
             case Started():
-                self._started.setdefault((message.id, message.task), message)
+                if self._reports_of(message.id):
+                    self._started.setdefault((message.id, message.task), message)
             case Done():
-                self._done.setdefault((message.id, message.task), message)
+                if self._reports_of(message.id):
+                    self._done.setdefault((message.id, message.task), message)
 
     def _is_open(self, id_: str) -> bool:
         return self._open is not None and self._open.id == id_
+
+    def _reports_of(self, id_: str) -> bool:
+        return any(change.id == id_ for change in self._changes[-KEPT_REPORTS:])
 
     def _cut(self, message: Cut) -> None:
         if self._open is None or not self._is_open(message.id):

@@ -46,6 +46,14 @@ class WorkerMetrics:
         self.paused = gauge("paused_partitions", "Partitions not read now because they are ahead.")
         self.idle = gauge("idle_partitions", "Silent partitions that do not hold the watermark back.")
         self.snapshot_age = gauge("snapshot_watermark_milliseconds", "Cut of the newest snapshot on disk.")
+        self.migrations = counter(
+            "migrations",
+            "Plan changes by outcome: done; restored, where a restart cut it short; refused.",
+            (*_TASK, "outcome"),
+        )
+        self.migrating = gauge("migrations_in_progress", "Plan changes that have begun and are not done.")
+        self.plan_version = gauge("plan_version", "Version of the plan in force, 0 the worker's own.")
+        self.migration_silence = gauge("migration_longest_silence_seconds", "Longest silence of the last plan change.")
         self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
         self.tasks.labels(query).set(0)
 
@@ -84,6 +92,13 @@ class TaskMetrics:
         self.paused = worker.paused.labels(*labels)
         self.idle = worker.idle.labels(*labels)
         self.snapshot_age = worker.snapshot_age.labels(*labels)
+        self.migrating = worker.migrating.labels(*labels)
+        self.plan_version = worker.plan_version.labels(*labels)
+        self.migration_silence = worker.migration_silence.labels(*labels)
+
+    def migrations(self, outcome: str) -> Counter:
+        """Plan changes that ended so."""
+        return self._worker.migrations.labels(*self._labels, outcome)
 
     def retire(self) -> None:
         """The task is gone: its gauges would otherwise go on telling its last values."""
@@ -97,5 +112,8 @@ class TaskMetrics:
             worker.paused,
             worker.idle,
             worker.snapshot_age,
+            worker.migrating,
+            worker.plan_version,
+            worker.migration_silence,
         ):
             gauge.remove(*self._labels)

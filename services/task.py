@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from operators.engine import Engine
 from operators.plan import Plan
+from operators.statistics import EngineStatistics
 from schemas.codecs.encode import Encoded, encode_results
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
@@ -33,6 +34,7 @@ from services.recovery import RecoveryPlan, Snapshot
 from services.settings import WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
+from services.task_migrations import TaskMigrations
 from services.topics import Lane, OutputTopics
 
 INBOX_BYTES = 8 << 20
@@ -73,6 +75,7 @@ class TaskSpec:
     """What all tasks of a worker share.
 
     Attributes:
+        plan: of version 0; see `services.task_migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker`.
     """
@@ -89,6 +92,9 @@ class TaskSpec:
 class Task:
     """One task. Methods without underscore may be called from any thread.
 
+    Args:
+        publish: told the engine's statistics and the plan's version every STATISTICS_S.
+
     Attributes:
         held: partitions that must not be read now: they are ahead of the others.
         slowest: partitions that the watermark waits for, as of the last second.
@@ -100,6 +106,8 @@ class Task:
         spec: TaskSpec,
         number: int,
         recovery: RecoveryPlan,
+        migrations: TaskMigrations,
+        publish: Callable[[EngineStatistics, int], None],
         sink: Sink,
         store: StateStore | None,
         snapshots: SnapshotWriter,
@@ -116,6 +124,8 @@ class Task:
         self.slowest: frozenset[Lane] = frozenset()
         self.outcome: Outcome | None = None
         self.running = False
+        self._migrations = migrations
+        self._publish = publish
         self._sink = sink
         self._store = store
         self._snapshots = snapshots
@@ -128,7 +138,7 @@ class Task:
         for topic, partition in recovery.lanes:
             for stream in spec.streams[topic]:
                 partitions.setdefault(stream.name, []).append(partition)
-        self._engine = Engine(spec.query, plan=spec.plan, partitions=partitions)
+        self._engine = Engine(spec.query, plan=migrations.plan, partitions=partitions, clock=time.monotonic)
         self._lanes = {key: InputLane(key, spec.query, start, recovery.floor) for key, start in recovery.lanes.items()}
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
@@ -230,6 +240,7 @@ class Task:
                 self._ended(self, outcome)
 
     def _restore(self) -> None:
+        self._migrations.attach(self._engine)
         for lane in self._lanes.values():
             lane.restore_clocks(self._engine)
         if self._store is None:
@@ -364,15 +375,17 @@ class Task:
     def _epoch(self, final: bool) -> None:
         now = time.monotonic()
         results: Batch | None = None
-        cut = self._engine.watermark()
+        self._migrations.look(self._last_commit, now)
+        cut = self._migrations.limit(self._engine.watermark(), now)
         if cut > self._engine.cut:
             results = self._engine.advance(cut)
+            self._migrations.advanced(results, time.monotonic())
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
         delivering = bool(self._letters.letters) or (results is not None and len(results) > 0)
         moved = self._moved()
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
-        if delivering or (due and moved):
+        if delivering or (due and (moved or self._migrations.doubted)):
             self._deliver(results, commit=due or self.spec.settings.transactional)
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
@@ -413,7 +426,7 @@ class Task:
         if renew:
             self._renewed = now
         moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]
-        version, count = self.recovery.plan_version, len(self._lanes)
+        version, count = self._migrations.version, len(self._lanes)
         return {
             key: (
                 self._lanes[key].position,
@@ -444,6 +457,7 @@ class Task:
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )
         metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
+        self._publish(found, self._migrations.version)
 
 
 class _Damaged(Exception):

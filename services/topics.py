@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ Lane = tuple[str, int]
 LETTER_MAX_BYTES = 64 * 1024 * 1024
 """`max.message.bytes` of the late and dead-letter topics that Weir creates: a record too large for others
 must still find a place there."""
+
+REGISTRY = "weir.queries"
+"""The topic of registered queries."""
 
 _TIMEOUT_S = 10.0
 _RETRY_S = 1.0
@@ -39,6 +44,22 @@ class OutputTopics:
     dead: str
     partitions: Mapping[str, int]
     limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTopics:
+    """Where the workers and the coordinator of a group meet; see `schemas.control`."""
+
+    control: str
+    statistics: str
+
+    @staticmethod
+    def of(group: str) -> ControlTopics:
+        """Their names. A group may be called what a topic may not."""
+        stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
+        if stem != group:
+            stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
+        return ControlTopics(f"{stem}.control", f"{stem}.statistics")
 
 
 class TopicAdmin:
@@ -114,33 +135,74 @@ class TopicAdmin:
         """
         late, dead = f"{query}.late", f"{query}.dead"
         letters = {"max.message.bytes": str(LETTER_MAX_BYTES)}
-        wanted = {
-            sink: NewTopic(sink, tasks, replication),
-            late: NewTopic(late, tasks, replication, config=letters),
-            dead: NewTopic(dead, tasks, replication, config=letters),
-        }
+        wanted = [
+            NewTopic(sink, tasks, replication),
+            NewTopic(late, tasks, replication, config=letters),
+            NewTopic(dead, tasks, replication, config=letters),
+        ]
+        partitions = self._create(wanted)
+        return OutputTopics(sink, late, dead, partitions, self._limits(partitions))
+
+    def control(self, group: str, replication: int) -> ControlTopics:
+        """Create the control and statistics topics of a group where missing.
+
+        The control topic keeps everything for ever, uncompacted: whether a cut counts depends on the answers before
+        it (`services.barrier`), and a worker that comes back years later must fold what all others have folded. That
+        is some 500 bytes per task and plan change and 100 per task start: a change an hour in ten tasks makes 50 MB a
+        year, which is read in a second. Statistics are kept for minutes.
+
+        Raises:
+            BrokerError: a topic cannot be created.
+        """
+        topics = ControlTopics.of(group)
+        for_ever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        for_minutes = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "300000"}
+        self._create(
+            [
+                NewTopic(topics.control, 1, replication, config=for_ever),
+                NewTopic(topics.statistics, 1, replication, config=for_minutes),
+            ]
+        )
+        return topics
+
+    def registry(self, replication: int) -> str:
+        """Create the topic of registered queries where missing: one partition, the newest message per name.
+
+        Raises:
+            BrokerError: it cannot be created.
+        """
+        self._create([NewTopic(REGISTRY, 1, replication, config={"cleanup.policy": "compact"})])
+        return REGISTRY
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is a topic of that name.
+
+        Raises:
+            BrokerError: no broker answers.
+        """
+        return topic in self._listed()
+
+    def _create(self, wanted: list[NewTopic]) -> dict[str, int]:
+        """Create topics where missing, and wait until they show up; their partition counts."""
         existing = self._listed()
+        missing = [topic for topic in wanted if topic.topic not in existing]
         for name, created in (
-            self._admin.create_topics(
-                [topic for name, topic in wanted.items() if name not in existing], request_timeout=_TIMEOUT_S
-            ).items()
-            if set(wanted) - set(existing)
-            else ()
-        ):
+            self._admin.create_topics(missing, request_timeout=_TIMEOUT_S) if missing else {}
+        ).items():
             try:
                 created.result()
-                self._log.info("topic created", topic=name, partitions=tasks)
+                self._log.info("topic created", topic=name)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise BrokerError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
+        names = [topic.topic for topic in wanted]
         deadline = time.monotonic() + _UNTIL_SHOWN_S
-        while any(not existing.get(name) for name in wanted):
+        while any(not existing.get(name) for name in names):
             if time.monotonic() > deadline:
-                raise BrokerError(f"topics {', '.join(wanted)} do not show up within {_UNTIL_SHOWN_S:g} s")
+                raise BrokerError(f"topics {', '.join(names)} do not show up within {_UNTIL_SHOWN_S:g} s")
             time.sleep(0.05)
             existing = self._listed()
-        partitions = {name: existing[name] for name in wanted}
-        return OutputTopics(sink, late, dead, partitions, self._limits(wanted))
+        return {name: existing[name] for name in names}
 
     def _listed(self) -> dict[str, int]:
         try:
@@ -168,15 +230,32 @@ class TopicAdmin:
             BrokerError: Kafka does not say.
         """
         wanted = list(lanes)
-        ends: list[dict[Lane, int]] = []
-        # Refreshes what librdkafka believes of leaders: after a broker's restart it would ask with the old leader
-        # epoch again and again, and be refused.
-        self._listed()
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-            asked = {TopicPartition(topic, number): spec for topic, number in wanted}
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            # Refreshes what librdkafka believes of leaders: after a broker's restart it would ask with the old leader
+            # epoch again and again, and be refused.
+            self._listed()
             try:
-                found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
-                ends.append({(tp.topic, tp.partition): int(f.result().offset) for tp, f in found.items()})
+                first, end = (self._offsets(wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+                return {lane: (first[lane], end[lane]) for lane in wanted}
             except KafkaException as error:
-                raise BrokerError(f"offsets of input topics are unknown: {error.args[0].str()}") from None
-        return {lane: (ends[0][lane], ends[1][lane]) for lane in wanted}
+                cause = error.args[0]
+                if cause.code() not in _MOVING or time.monotonic() > deadline:
+                    raise BrokerError(f"offsets of input topics are unknown: {cause.str()}") from None
+            time.sleep(0.1)
+
+    def _offsets(self, lanes: list[Lane], spec: OffsetSpec) -> dict[Lane, int]:
+        asked = {TopicPartition(topic, number): spec for topic, number in lanes}
+        found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+        return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
+
+
+_MOVING = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""A partition is on its way to another broker: it pays to ask again."""

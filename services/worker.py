@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,7 @@ from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
+from services.control_log import ControlLog
 from services.fingerprint import fingerprint
 from services.lane import decoder_of
 from services.logs import get_log
@@ -42,6 +44,8 @@ from services.snapshots import SnapshotWriter
 from services.state_dir import StateDir
 from services.state_store import DamagedTableError, StateStore
 from services.task import Outcome, Task, TaskSpec, streams_by_topic
+from services.task_migrations import TaskMigrations
+from services.task_statistics import Publisher
 from services.topics import Lane, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
@@ -91,6 +95,7 @@ class Worker:
         self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
+        self._control: ControlLog | None = None
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
 
@@ -103,20 +108,25 @@ class Worker:
         topics = [stream.topic for stream in self._query.streams()]
         counts = self._admin.inputs(topics, self._settings.wait)
         layout = lay_out(self._query, counts)
+        topics_of_group = self._admin.control(self._settings.group, self._settings.replication)
         if self._settings.state_dir is not None:
             self._state = StateDir(self._settings.state_dir)
         memory.prepare()
+        name = f"{self._settings.client_id}-{self._settings.group}"
+        self._control = ControlLog(self._settings.clients, topics_of_group.control, name).start()
+        publisher = Publisher(self._control, topics_of_group.statistics, self._query.name, layout.tasks)
         try:
             with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
-                asyncio.run(self._main(layout, Path(scratch)))
+                asyncio.run(self._main(layout, publisher, Path(scratch)))
         finally:
+            self._control.close()
             self._snapshot_thread.shutdown()
             if self._state is not None:
                 self._state.release()
         if self._failure is not None:
             raise self._failure
 
-    async def _main(self, layout: Layout, scratch: Path) -> None:
+    async def _main(self, layout: Layout, publisher: Publisher, scratch: Path) -> None:
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,7 +143,7 @@ class Worker:
             settings=settings,
         )
         app = self._app(scratch)
-        roster = Roster(spec, layout, self._metrics, self._opener(app, spec, layout), self._wipe, self._fail)
+        roster = Roster(spec, layout, self._metrics, self._opener(app, spec, layout, publisher), self._wipe, self._fail)
         app.roster = roster
         transport = self._transport(app, roster, layout)
         app.transport = transport
@@ -286,7 +296,7 @@ class Worker:
             return None
 
     def _opener(
-        self, app: WeirApp, spec: TaskSpec, layout: Layout
+        self, app: WeirApp, spec: TaskSpec, layout: Layout, publisher: Publisher
     ) -> Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]:
         def open_task(
             number: int,
@@ -296,8 +306,11 @@ class Worker:
         ) -> Task:
             sink = self._sink(app, spec, number, give_up)
             store: StateStore | None = None
+            life = uuid.uuid4().hex[:12]
             try:
                 sink.open()
+                assert self._control is not None
+                view = self._control.open(number, life)
                 lanes = layout.lanes(number)
                 store = self._store(number)
                 log = task_log(self._query.name, number)
@@ -316,7 +329,34 @@ class Worker:
                 log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
                 metrics = self._metrics.of(str(number))
                 snapshots = SnapshotWriter(store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics)
-                return Task(spec, number, recovery, sink, store, snapshots, log, metrics, give_up, changed, ended)
+                migrations = TaskMigrations(
+                    query=spec.query,
+                    own=spec.plan,
+                    task=number,
+                    tasks=layout.tasks,
+                    life=life,
+                    fingerprint=spec.fingerprint,
+                    recovery=recovery,
+                    control=self._control,
+                    view=view,
+                    log=log,
+                    metrics=metrics,
+                )
+                return Task(
+                    spec,
+                    number,
+                    recovery,
+                    migrations,
+                    publisher.of(number, life),
+                    sink,
+                    store,
+                    snapshots,
+                    log,
+                    metrics,
+                    give_up,
+                    changed,
+                    ended,
+                )
             except BaseException:
                 sink.close()
                 if store is not None:

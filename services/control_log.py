@@ -1,0 +1,205 @@
+"""The control topic as its readers see it: read from the beginning by a thread of its own, folded, appended to.
+
+Everyone who takes part in the barrier needs every message, so this is a plain consumer without a group: an agent of
+the worker's Faust app would share the topic's one partition with the other members of the group. Reading begins
+anew with every process; the topic holds some hundred bytes per task and plan change (`TopicAdmin.control`).
+
+Nothing here waits for anything to be written: whoever appends looks for the message in the log, and appends it
+again. Only a task's `Opened` is waited for (`open`), since the task may not begin before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from schemas.control import (
+    BarrierMessage,
+    ControlMessage,
+    Opened,
+    RegisteredQuery,
+    Statistics,
+    decode_control,
+    encode_control,
+)
+from schemas.errors import BrokerError, StateError
+from services.barrier import Barrier, View
+from services.logs import get_log
+from services.security import KafkaClients
+
+POLL_S = 0.1
+
+MESSAGE_TIMEOUT_S = 10.0
+"""What could not be written for so long is given up; see the module."""
+
+OPEN_S = 30.0
+"""How long a task's beginning waits for the control topic."""
+
+
+class ControlLog:
+    """One process's copy of the log.
+
+    Attributes:
+        view: what the log says as far as it has been read. Replaced, never changed: any thread may read it.
+    """
+
+    def __init__(self, clients: KafkaClients, topic: str, client_id: str) -> None:
+        self.view = View()
+        self._topic = topic
+        self._log = get_log("control", topic=topic)
+        self._barrier = Barrier()
+        self._news = threading.Condition()
+        self._next = 0
+        self._at_end = False
+        self._stop = False
+        self._producer = Producer(
+            clients.librdkafka(
+                client__id=client_id,
+                enable__idempotence=True,
+                linger__ms=0,
+                message__timeout__ms=int(MESSAGE_TIMEOUT_S * 1000),
+                log_level=0,
+            )
+        )
+        self._consumer = Consumer(
+            clients.librdkafka(
+                client__id=client_id,
+                # Never joined; librdkafka wants a name.
+                group__id=f"{topic}.readers",
+                enable__auto__commit=False,
+                auto__offset__reset="earliest",
+                enable__partition__eof=True,
+                log_level=0,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> ControlLog:
+        """Begin to read."""
+        self._consumer.assign([TopicPartition(self._topic, 0, 0)])
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Write what is on its way, if that is quick, and stop reading."""
+        self._stop = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._producer.flush(2.0)
+        self._consumer.close()
+
+    # --- Writing ------------------------------------------------------------------------------------
+
+    def append(self, *messages: BarrierMessage) -> None:
+        """Send messages on their way."""
+        for message in messages:
+            self._send(self._topic, message)
+
+    def publish(self, topic: str, key: str, message: Statistics | RegisteredQuery) -> None:
+        """Send a message to another topic's first partition."""
+        self._send(topic, message, key.encode())
+
+    def _send(self, topic: str, message: ControlMessage, key: bytes | None = None) -> None:
+        try:
+            self._producer.produce(topic, encode_control(message), key, partition=0)
+        except BufferError:
+            return  # Kafka has been away for long; as with every message that gets lost
+        except KafkaException as error:
+            self._log.warning("control message not accepted", reason=error.args[0].str())
+
+    # --- Reading ------------------------------------------------------------------------------------
+
+    def wait(self, seen: View, seconds: float) -> View:
+        """The view, as soon as it is another one than `seen`, at the latest after `seconds`."""
+        with self._news:
+            self._news.wait_for(lambda: self.view is not seen or self._stop, seconds)
+            return self.view
+
+    def read_to_end(self, seconds: float) -> View:
+        """The view once all that was in the log has been read.
+
+        Raises:
+            BrokerError: it could not be read in time.
+        """
+        with self._news:
+            if not self._news.wait_for(lambda: self._at_end, seconds):
+                raise BrokerError(f"control topic {self._topic} could not be read within {seconds:g} s")
+            return self.view
+
+    def open(self, task: int, life: str) -> View:
+        """Begin a new life of a task: what the log says up to its `Opened`.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        written: list[int] = []
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                written.append(message.offset() or 0)
+            with self._news:
+                self._news.notify_all()
+
+        opened = encode_control(Opened(task=task, life=life))
+        try:
+            self._producer.produce(self._topic, opened, partition=0, on_delivery=delivered)
+        except (BufferError, KafkaException) as error:
+            raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
+        with self._news:
+            self._news.wait_for(lambda: failed or (written and self._next > written[0]), OPEN_S)
+            if failed:
+                raise BrokerError(f"control topic {self._topic} cannot be written: {failed[0].str()}")
+            if not written or self._next <= written[0]:
+                raise BrokerError(f"control topic {self._topic} does not answer within {OPEN_S:g} s")
+            return self.view
+
+    def _run(self) -> None:
+        trouble = ""
+        while not self._stop:
+            self._producer.poll(0)
+            try:
+                first = self._consumer.poll(POLL_S)
+                messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
+            except (KafkaException, RuntimeError) as error:
+                messages = []
+                trouble = self._told(trouble, str(error))
+                time.sleep(POLL_S)
+            if messages:
+                trouble = self._told(trouble, self._read(messages))
+
+    def _told(self, before: str, now: str) -> str:
+        if now and now != before:
+            self._log.warning("control topic cannot be read, trying on", reason=now)
+        return now
+
+    def _read(self, messages: Iterable[Message]) -> str:
+        """Fold messages; what is wrong with the topic, if something is."""
+        trouble = ""
+        at_end, changed, following = self._at_end, False, self._next
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                ended = error.code() == KafkaError._PARTITION_EOF
+                at_end, trouble = at_end or ended, trouble if ended else error.str()
+                continue
+            following = (message.offset() or 0) + 1
+            try:
+                decoded = decode_control(message.value(), f"{self._topic}[0]@{following - 1}")
+            except StateError as problem:
+                self._log.warning("control message passed over", reason=str(problem))
+                continue
+            if not isinstance(decoded, Statistics | RegisteredQuery):
+                self._barrier.apply(decoded)
+                changed = True
+        with self._news:
+            self._at_end, self._next = at_end, following
+            if changed:
+                self.view = self._barrier.view()
+            self._news.notify_all()
+        return trouble
