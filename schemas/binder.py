@@ -1,21 +1,21 @@
 """Binds statements: declarations to `Stream`, SELECT to `Query`.
 
 All streams of a program are declared before its queries are bound, wherever they stand in the text.
-Expressions are `schemas.expressions`; this module knows FROM, windows, the SELECT list, options and what a
-program as a whole must keep: names that are unique, queries that write to topics of their own.
+Expressions are `schemas.expressions`, aggregates `schemas.grouping`, the clauses after FROM `schemas.clauses`;
+this module knows FROM, EXCEPT, the SELECT list and what a program as a whole must keep: names that are unique,
+queries that write to topics of their own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from lark import Token, Tree
 
+from schemas.clauses import Clauses, bind_window
 from schemas.declarations import bind_stream, checked_topic
-from schemas.durations import duration_ms
-from schemas.errors import UsageError
 from schemas.expressions import EVENT_TIME, Scope
+from schemas.grouping import bind_aggregation, check_partitions, grouped_scope
 from schemas.query import (
     Column,
     Compare,
@@ -25,6 +25,7 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Subtraction,
     Type,
     Window,
 )
@@ -33,17 +34,13 @@ from schemas.query_text import (
     QueryText,
     did_you_mean,
     identifier,
-    numeral,
-    shortened,
     span,
     tree,
     unquoted,
 )
 
-RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
+RESERVED_OUTPUTS = ("_ts", "_phase", "_op", "_key")
 """Keys of a result object that Weir writes itself."""
-
-_MAX_ROWS = 2**62
 
 
 def bind_program(root: Tree[Token], text: QueryText) -> Program:
@@ -76,13 +73,22 @@ def _bind_query(
     node: Tree[Token], streams: Mapping[str, Stream], names: Sequence[str], text: QueryText
 ) -> Query:
     topic_node, items_node, sources_node, clauses_node = node.children
-    sources_tree, clauses = tree(sources_node), _Clauses(tree(clauses_node), text)
-    sources = _bind_sources(sources_tree, streams, clauses.window_of_all(), text)
-    scope = Scope(text, {source.alias: source for source in sources})
+    sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
+    source_nodes = _nodes_of(sources_tree, "source")
+    if clauses.excepts and len(source_nodes) > 1:
+        raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
+    source_nodes += [tree(clause.children[1]) for clause in clauses.excepts]
+    sources = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
+    read = sources[:1] if clauses.excepts else sources
+    scope = Scope(text, {source.alias: source for source in read})
+    if clauses.excepts:
+        _check_reads(items_node, sources, 0, text)
+        for piece in tree(clauses_node).children:
+            if tree(piece).data not in ("except_", "partition_by"):
+                _check_reads(piece, sources, 0, text)
     predicates: list[Expr] = []
-    for on in sources_tree.children:
-        if tree(on).data == "on":
-            predicates += scope.conjuncts(tree(on).children[0])
+    for on in _nodes_of(sources_tree, "on"):
+        predicates += scope.conjuncts(on.children[0])
     for kind, condition in clauses.conditions():
         if kind == "where":
             predicates += scope.conjuncts(condition)
@@ -90,8 +96,21 @@ def _bind_query(
             window_predicates = scope.for_window_condition().conjuncts(condition)
             _check_times_only(condition, scope, text)
             predicates += window_predicates
-    outputs = tuple(_bind_outputs(tree(items_node), scope))
-    partition_by = _bind_partition_by(clauses, scope, predicates)
+    subtracted = tuple(_bind_excepts(clauses, sources, text))
+    grouped = grouped_scope(tree(items_node), clauses, scope)
+    if grouped is not None and subtracted:
+        raise text.error(
+            "aggregates above EXCEPT are not part of this version's language; aggregate a join, or drop EXCEPT",
+            clauses.excepts[0].children[0],
+        )
+    outputs = tuple(_bind_outputs(tree(items_node), grouped or scope))
+    everything = Scope(text, {source.alias: source for source in sources})
+    conditions = [*predicates, *(p for part in subtracted for p in part.on)]
+    partition_by, partition = _bind_partition_by(clauses, everything, conditions)
+    aggregation = None
+    if grouped is not None:
+        aggregation = bind_aggregation(grouped, clauses)
+        check_partitions(aggregation, partition, clauses, text)
     sink = _bind_sink(topic_node, sources, text)
     name = sink or "results"
     if name in names:
@@ -101,7 +120,46 @@ def _bind_query(
             place,
         )
     start, end = span(node)
-    return Query(name, sink, sources, tuple(predicates), outputs, partition_by, text=text.text[start:end])
+    return Query(
+        name,
+        sink,
+        sources,
+        tuple(predicates),
+        outputs,
+        partition_by,
+        aggregation,
+        subtracted,
+        text=text.text[start:end],
+    )
+
+
+def _nodes_of(node: Tree[Token], kind: str) -> list[Tree[Token]]:
+    return [tree(child) for child in node.children if tree(child).data == kind]
+
+
+def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
+    """What is subtracted; `sources` are the first stream and those of the clauses, in order."""
+    first = sources[0]
+    for index, clause in enumerate(clauses.excepts, 1):
+        on, source = tree(clause.children[2]), sources[index]
+        _check_reads(on, sources, index, text)
+        scope = Scope(text, {first.alias: first, source.alias: source})
+        yield Subtraction(source.alias, scope.conjuncts(on.children[0]))
+
+
+def _check_reads(node: Node, sources: Sequence[Source], index: int, text: QueryText) -> None:
+    """Refuse a column of a stream that is out of reach; `index` is the subtracted stream's whose ON this is, or 0."""
+    first = sources[0].alias
+    others = {source.alias for source in sources[1:]} - {sources[index].alias}
+    for column in tree(node).find_data("column"):
+        alias, name = column.children
+        if name is None or identifier(alias) not in others:
+            continue
+        if index == 0:
+            what = f"what EXCEPT subtracts has no columns in the answer: this reads {first} only"
+        else:
+            what = f"ON after EXCEPT compares {first} with {sources[index].alias}"
+        raise text.error(f"{what}, not {identifier(alias)}", column)
 
 
 def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) -> str | None:
@@ -120,13 +178,11 @@ def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) ->
 
 
 def _bind_sources(
-    node: Tree[Token], streams: Mapping[str, Stream], window_of_all: Window | None, text: QueryText
+    nodes: Sequence[Tree[Token]], streams: Mapping[str, Stream], window_of_all: Window | None, text: QueryText
 ) -> tuple[Source, ...]:
     sources: dict[str, Source] = {}
-    for source_node in node.children:
-        if tree(source_node).data != "source":
-            continue
-        name_token, alias_token, window_node = tree(source_node).children
+    for source_node in nodes:
+        name_token, alias_token, window_node = source_node.children
         stream = streams.get(identifier(name_token))
         if stream is None:
             hint = did_you_mean(identifier(name_token), streams)
@@ -137,7 +193,7 @@ def _bind_sources(
             how = "give one of them another, as in " + f"{stream.name} {alias}2"
             raise text.error(f"alias {alias!r} stands for two streams; {how}", alias_token or name_token)
         if window_node is not None:
-            window = _bind_window(tree(tree(window_node).children[0]), text)
+            window = bind_window(tree(tree(window_node).children[0]), text)
         elif window_of_all is not None:
             window = window_of_all
         else:
@@ -148,71 +204,6 @@ def _bind_sources(
             )
         sources[alias] = Source(alias, stream, window)
     return tuple(sources.values())
-
-
-def _bind_window(node: Tree[Token], text: QueryText) -> Window:
-    match node.data:
-        case "unbounded":
-            return Window("UNBOUNDED")
-        case "range":
-            return _range(node.children[1], text)
-        case _:
-            number = tree(node.children[1])
-            written = numeral(number.children)
-            if not re.fullmatch(r"0*[1-9][0-9]{0,18}", written) or int(written) > _MAX_ROWS:
-                raise text.error(f"ROWS takes a whole number > 0, got {shortened(written)}", number)
-            return Window("ROWS", int(written))
-
-
-def _range(node: Node, text: QueryText) -> Window:
-    duration = tree(node)
-    number, unit = numeral(duration.children[:2]), str(duration.children[2])
-    try:
-        ms = duration_ms(number, unit)
-    except UsageError as error:
-        raise text.error(f"window: {error}", node) from None
-    if ms <= 0:
-        raise text.error(f"window must be > 0, got {number} {unit}", node)
-    return Window("RANGE", ms)
-
-
-class _Clauses:
-    """What follows FROM, in any order, each at most once (WINDOW once as a window, once as a condition)."""
-
-    def __init__(self, node: Tree[Token], text: QueryText) -> None:
-        self._text = text
-        self._clauses: dict[str, Tree[Token]] = {}
-        for clause in node.children:
-            kind = "window_of_all" if tree(clause).data == "max_window" else tree(clause).data
-            if kind in self._clauses:
-                what = {
-                    "where": "WHERE is given twice; join its conditions with AND",
-                    "window_of_all": "the window of all streams is given twice",
-                    "window_condition": "WINDOW is given twice; join its conditions with AND",
-                }.get(kind, "PARTITION BY is given twice")
-                raise text.error(what, tree(clause).children[0])
-            self._clauses[kind] = tree(clause)
-
-    def window_of_all(self) -> Window | None:
-        """The window of the streams that have none of their own."""
-        clause = self._clauses.get("window_of_all")
-        if clause is None:
-            return None
-        inner = tree(clause.children[1])
-        if inner.data == "signed_duration":
-            return _range(inner, self._text)
-        return _bind_window(tree(inner.children[0]) if inner.data == "window" else inner, self._text)
-
-    def conditions(self) -> Iterator[tuple[str, Node]]:
-        """'where' and 'window_condition' clauses with their conditions, in text order."""
-        for kind, clause in self._clauses.items():
-            if kind in ("where", "window_condition"):
-                yield kind, clause.children[1]
-
-    def partition_by(self) -> Sequence[Tree[Token]]:
-        """The columns of PARTITION BY."""
-        clause = self._clauses.get("partition_by")
-        return [] if clause is None else [tree(column) for column in clause.children[1:]]
 
 
 def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
@@ -269,11 +260,17 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
             yield Output(f"{source.alias}.{field.name}", Column(source.alias, field.name, field.type))
 
 
-def _bind_partition_by(clauses: _Clauses, scope: Scope, predicates: Sequence[Expr]) -> tuple[Column, ...]:
-    """One column per alias, in FROM order, all equated by the predicates: results stay in a partition."""
+def _bind_partition_by(
+    clauses: Clauses, scope: Scope, predicates: Sequence[Expr]
+) -> tuple[tuple[Column, ...], frozenset[Column]]:
+    """One column per alias, in FROM order, all equated by the predicates: results stay in a partition.
+
+    Returns:
+        The columns, and all that equal them.
+    """
     nodes = clauses.partition_by()
     if not nodes:
-        return ()
+        return (), frozenset()
     found: dict[str, Column] = {}
     for node in nodes:
         column = scope.column(node)
@@ -307,4 +304,4 @@ def _bind_partition_by(clauses: _Clauses, scope: Scope, predicates: Sequence[Exp
                 f"no condition says {first} = {scope.text.shown(node)}",
                 node if node is not nodes[0] else nodes[-1],
             )
-    return tuple(found[alias] for alias in scope.sources)
+    return tuple(found[alias] for alias in scope.sources), frozenset(equated)

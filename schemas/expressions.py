@@ -373,11 +373,7 @@ class Scope:
         name = str(token).upper()
         accepted = ", ".join(FUNCTIONS)
         if name in AGGREGATES:
-            return self.text.error(
-                f"aggregates such as {name} are not part of this version's language, which accepts "
-                f"{accepted}",
-                token,
-            )
+            return self.text.error(f"{name} is an aggregate, which belongs in the SELECT list", token)
         return self.text.error(
             f"unknown function {str(token)!r}{did_you_mean(name, FUNCTIONS) or f'; accepted: {accepted}'}",
             token,

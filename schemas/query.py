@@ -243,6 +243,10 @@ class Output:
     expr: Expr
 
 
+GROUPED = ""
+"""The alias of what an aggregation knows of a group; no source has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """An aggregate function over the living results of a group; `argument` is None for COUNT(*).
@@ -261,18 +265,29 @@ class Aggregation:
     """`GROUP BY ... EMIT EVERY d`: sliding aggregates above the join.
 
     At each multiple of `every_ms` in event time, over the results alive then (ts <= t <= expiry), a group whose
-    values have changed since the last multiple is emitted with `_ts` = t, as an upsert keyed by the group.
+    values have changed since the last multiple is emitted with `_ts` = t, as an upsert keyed by the group. A group
+    that no living result is left of is emitted once more, with the values over nothing, and then forgotten.
+
+    The query's outputs read columns of the alias GROUPED: see `group_column` and `aggregate_column`.
 
     Attributes:
         group_by: expressions over one result; empty for one group of all.
         aggregates: those that the SELECT list reads, each once.
-        outputs: per SELECT item its name and the index into group_by (>= 0) or, as ~index, into aggregates.
     """
 
     every_ms: int
     group_by: tuple[Expr, ...]
     aggregates: tuple[Aggregate, ...]
-    outputs: tuple[tuple[str, int], ...]
+
+
+def group_column(index: int, type: Type) -> Column:
+    """What a group's value of `Aggregation.group_by[index]` is called."""
+    return Column(GROUPED, f"group {index}", type)
+
+
+def aggregate_column(index: int, type: Type) -> Column:
+    """What a group's value of `Aggregation.aggregates[index]` is called."""
+    return Column(GROUPED, f"aggregate {index}", type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +310,7 @@ class Query:
         sink: the output topic; None when the query is a bare SELECT.
         sources: in FROM order, which is also the tie-break order of the total order.
         predicates: top-level conjuncts of WHERE and of the WINDOW clause, in text order.
-        outputs: the SELECT list, expanded.
+        outputs: the SELECT list, expanded; over groups where there is an aggregation.
         partition_by: columns named by PARTITION BY, one per alias; empty when absent.
         aggregation: what is computed above the join; None when its results are the answer.
         subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
@@ -319,6 +334,13 @@ class Query:
             if source.alias == alias:
                 return source
         raise KeyError(alias)
+
+    def read_of_results(self) -> tuple[Expr, ...]:
+        """The expressions that are computed of each result of the join."""
+        if self.aggregation is None:
+            return tuple(output.expr for output in self.outputs)
+        arguments = [a.argument for a in self.aggregation.aggregates if a.argument is not None]
+        return (*self.aggregation.group_by, *arguments)
 
     def streams(self) -> tuple[Stream, ...]:
         """The distinct streams in order of first use: the stream ordinals of the total order."""

@@ -30,21 +30,16 @@ _UNCLOSED = {
     '"': 'this name is never closed; end it with " (a quote inside is written "")',
 }
 
+_CLAUSES = "WHERE, WINDOW, MAXWINDOW, PARTITION BY, GROUP BY, EMIT EVERY and EXCEPT after FROM"
 _LEFT_OUT = {
     "TABLE": ("CREATE TABLE", "CREATE STREAM"),
     "VIEW": ("CREATE VIEW", "CREATE STREAM"),
-    "EXCEPT": ("EXCEPT", "joins of streams: FROM a [window], b [window] WHERE ..."),
     "UNION": ("UNION", "one SELECT per statement"),
     "INTERSECT": ("INTERSECT", "one SELECT per statement"),
-    "GROUP": ("GROUP BY", "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM"),
-    "HAVING": ("HAVING", "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM"),
-    "ORDER": (
-        "ORDER BY",
-        "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM; results come in timestamp order",
-    ),
-    "LIMIT": ("LIMIT", "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM"),
-    "OFFSET": ("OFFSET", "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM"),
-    "EMIT": ("EMIT EVERY", "WHERE, WINDOW, MAXWINDOW and PARTITION BY after FROM"),
+    "HAVING": ("HAVING", _CLAUSES),
+    "ORDER": ("ORDER BY", f"{_CLAUSES}; results come in timestamp order"),
+    "LIMIT": ("LIMIT", _CLAUSES),
+    "OFFSET": ("OFFSET", _CLAUSES),
     "LEFT": ("LEFT JOIN", "[INNER] JOIN ... ON and ','"),
     "RIGHT": ("RIGHT JOIN", "[INNER] JOIN ... ON and ','"),
     "FULL": ("FULL JOIN", "[INNER] JOIN ... ON and ','"),
@@ -114,6 +109,10 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("WINDOW", "WINDOW"),
         ("MAXWINDOW", "MAXWINDOW"),
         ("PARTITION", "PARTITION BY"),
+        ("GROUP", "GROUP BY"),
+        ("EMIT", "EMIT EVERY"),
+        ("_EVERY", "EVERY"),
+        ("EXCEPT", "EXCEPT"),
         ("_CREATE", "CREATE STREAM"),
         ("_STREAM", "STREAM"),
         ("_SELECT", "SELECT"),
@@ -146,6 +145,7 @@ _NAME_AFTER = {
     "STREAM": "the stream's name",
     "FROM": "a stream's name",
     "JOIN": "a stream's name",
+    "EXCEPT": "a stream's name",
     "AS": "an alias",
     ".": "a column's name",
     "BY": "a column such as A.k",
@@ -172,6 +172,7 @@ _KEYWORDS = {
     "ROWS": ("ROWS",),
     "UNBOUNDED": ("UNBOUNDED",),
     "PARTITION": ("PARTITION",),
+    "EMIT": ("EMIT",),
     "_CREATE": ("CREATE",),
     "_INSERT": ("INSERT",),
 } | {
@@ -182,6 +183,9 @@ _KEYWORDS = {
         "WHERE",
         "WINDOW",
         "MAXWINDOW",
+        "GROUP",
+        "_EVERY",
+        "EXCEPT",
         "_STREAM",
         "_SELECT",
         "_INTO",
@@ -261,7 +265,8 @@ def _error(source: QueryText, at: int, accepted: Set[str]) -> QueryError:
     if not hint and before and before[-1]["name"] and previous.upper() not in _EVERY_KEYWORD:
         # A misspelt keyword may have been taken for a name: FROM a WHRE a.x = 1.
         near = nearest(
-            previous, ("WHERE", "WINDOW", "MAXWINDOW", "PARTITION", "JOIN", "FROM", "SELECT", "BETWEEN")
+            previous,
+            ("WHERE", "WINDOW", "MAXWINDOW", "PARTITION", "GROUP", "EMIT", "JOIN", "FROM", "SELECT", "BETWEEN"),
         )
         hint = f"; did you mean {near} for {previous}?" if near else ""
     return source.error_at(

@@ -1,7 +1,7 @@
 """A query's identity across restarts: what must stay the same for its committed state to mean the same.
 
-Streams, windows, predicates, partitioning and the order of sources count; the SELECT list, the sink and
-how the text is laid out do not.
+Streams, windows, predicates, partitioning, the order of sources, what is aggregated and what is subtracted count;
+the SELECT list of a join, the sink and how the text is laid out do not.
 """
 
 from __future__ import annotations
@@ -19,4 +19,6 @@ def fingerprint(query: Query) -> str:
     ]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
     said = repr((declared, sources, query.predicates, query.partition_by))
+    if query.aggregation is not None or query.subtracted:
+        said += repr((query.aggregation, query.subtracted))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
