@@ -5,10 +5,14 @@ inputs are entered and probed, outputs are built. Sizes follow the textbook mode
 holds rate x length tuples, an equality keeps one pair in max(distinct values), an order comparison one in
 three, anything else one in four, independently of each other. Exhaustive over bushy trees without cross
 products up to EXHAUSTIVE aliases, greedy beyond.
+
+A set difference subtracts in the order of its operators' cost per share of the tuples that they stop, which is
+the best order of filters that are independent of each other (Hellerstein 1993).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,8 +21,8 @@ import numpy as np
 
 from operators.evaluate import Resolve, holds
 from operators.keys import column_words
-from operators.plan import Join, Leaf, Plan, postorder
-from operators.predicates import selections
+from operators.plan import Join, Leaf, Plan, left_deep, postorder
+from operators.predicates import conjuncts, selections
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
@@ -78,7 +82,7 @@ def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
         for predicate in selections(query, source.alias):
             passed &= holds(predicate, _resolver(batch), len(batch))
         selected[source.alias] = max(float(passed.mean()), 0.5 / len(batch))
-        for predicate in query.predicates:
+        for predicate in conjuncts(query):
             for column in columns_of(predicate):
                 key = (column.alias, column.name)
                 if column.alias == source.alias and key not in distinct and len(aliases_of(predicate)) > 1:
@@ -120,7 +124,7 @@ class CostModel:
     def __init__(self, query: Query, statistics: Statistics) -> None:
         self.query = query
         self.statistics = statistics
-        self._joins = [(p, aliases_of(p)) for p in query.predicates if len(aliases_of(p)) > 1]
+        self._joins = [(p, aliases_of(p)) for p in conjuncts(query) if len(aliases_of(p)) > 1]
 
     def leaf(self, alias: str) -> Estimate:
         """A source after its selections."""
@@ -170,6 +174,17 @@ class CostModel:
         examined = 0.0 if hashed else left.rate * right.alive + right.rate * left.alive
         return Estimate(rate, alive, left.cost + right.cost + left.rate + right.rate + rate + 0.1 * examined)
 
+    def subtract(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
+        """What is left of a sub-plan when a stream is subtracted: matches come to a tuple independently (Poisson).
+
+        A tuple that has been covered comes again when its match ends.
+        """
+        free = math.exp(-right.alive * selectivity)
+        taken = right.rate * left.alive * free * min(selectivity, 1.0)
+        pairs = left.rate * right.alive + right.rate * left.alive
+        cost = left.cost + left.rate + right.rate + pairs * (selectivity if hashed else selectivity + 0.1)
+        return Estimate(left.rate * free + taken, left.alive * free, cost)
+
     def hashed(self, left: frozenset[str], right: frozenset[str]) -> bool:
         """True when an equality lies between the sides."""
         return any(
@@ -185,7 +200,8 @@ class CostModel:
                 found[frozenset({node.alias})] = self.leaf(node.alias)
                 continue
             left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
-            found[left | right] = self.join(
+            combine = self.subtract if self.query.subtracted else self.join
+            found[left | right] = combine(
                 found[left], found[right], self.selectivity(left, right), self.hashed(left, right)
             )
         return found
@@ -199,9 +215,23 @@ def choose_plan(query: Query, statistics: Statistics | None = None) -> Plan:
     """The cheapest plan under the statistics (declared ones when None). Deterministic."""
     model = CostModel(query, statistics or declared_statistics(query))
     aliases = [source.alias for source in query.sources]
+    if query.subtracted:
+        return left_deep([aliases[0], *_subtraction_order(model, aliases[0], aliases[1:])])
     if len(aliases) <= EXHAUSTIVE:
         return _exhaustive(model, aliases)
     return _greedy(model, aliases)
+
+
+def _subtraction_order(model: CostModel, first: str, rest: list[str]) -> list[str]:
+    """The cheapest per share of the tuples that it stops comes first; ties in the order of the text."""
+    whole = model.leaf(first)
+
+    def price(alias: str) -> float:
+        sides = frozenset({first}), frozenset({alias})
+        left = model.subtract(whole, model.leaf(alias), model.selectivity(*sides), model.hashed(*sides))
+        return left.cost / max(whole.alive - left.alive, 1e-9 * max(whole.alive, 1.0))
+
+    return sorted(rest, key=price)
 
 
 _SubPlan = tuple[Estimate, Plan, frozenset[str]]

@@ -21,13 +21,13 @@ from operators.links import measure_links
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
-from operators.pipeline import OP_KEY, change_kinds
+from operators.pipeline import change_kinds
 from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
 from operators.statistics import EngineStatistics, SourceStatistics
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Batch, Column, Mask
+from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.query import Column as ColumnRef
 from schemas.query import Query

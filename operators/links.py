@@ -17,7 +17,7 @@ import numpy as np
 from operators.evaluate import holds
 from operators.kernels.hashing import mix_words
 from operators.keys import key_hashes
-from operators.predicates import join_condition, selections
+from operators.predicates import conjuncts, join_condition, selections
 from operators.sources import Sources
 from operators.statistics import LinkStatistics
 from operators.tuples import FOREVER
@@ -37,7 +37,7 @@ def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
     Cost: O(SAMPLED_ROWS log SAMPLED_ROWS) per equality, O(DRAWN_COMBINATIONS) per other predicate.
     """
     groups: dict[frozenset[str], list[Expr]] = {}
-    for predicate in sources.query.predicates:
+    for predicate in conjuncts(sources.query):
         used = aliases_of(predicate)
         if len(used) > 1:
             groups.setdefault(used, []).append(predicate)

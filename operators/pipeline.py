@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from operators.statistics import OperatorStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Column
 from schemas.query import Type
-
-OP_KEY: Final = "_op"
-"""The column that says of a change whether its tuple comes into the answer, "+", or leaves it, "-"."""
 
 
 def change_kinds(changes: Tuples) -> Column:
@@ -267,7 +263,7 @@ class DifferencePipeline:
             places = self._places
             rows = np.flatnonzero(places.witness)
             for stop, witness in {*zip(places.place[rows].tolist(), places.witness[rows].tolist(), strict=True)}:
-                complete[stop : witness] = [False] * (witness - stop)
+                complete[stop:witness] = [False] * (witness - stop)
         return complete
 
     def _counted(self) -> tuple[int, int]:

@@ -21,6 +21,9 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
+OP_KEY = "_op"
+"""The column that a set difference adds: "+" where a tuple comes into the answer, "-" where it leaves it."""
+
 DTYPES: dict[Type, np.dtype[np.generic]] = {
     Type.BIGINT: np.dtype(np.int64),
     Type.DOUBLE: np.dtype(np.float64),

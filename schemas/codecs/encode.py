@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from schemas.columns import I64, Batch, Column
+from schemas.columns import I64, OP_KEY, Batch, Column
 from schemas.errors import UsageError
 from schemas.query import Query, Type
 
@@ -39,10 +39,11 @@ def check_output_names(query: Query) -> None:
     """Refuse a SELECT list that names a key that Weir adds itself.
 
     Raises:
-        UsageError: an output is called `_ts` or `_phase`.
+        UsageError: an output is called `_ts` or `_phase`, or `_op` in a set difference.
     """
+    taken = (TIMESTAMP_KEY, PHASE_KEY, *((OP_KEY,) if query.subtracted else ()))
     for output in query.outputs:
-        if output.name in (TIMESTAMP_KEY, PHASE_KEY):
+        if output.name in taken:
             raise UsageError(
                 f"output '{output.name}' is a key that Weir adds itself, give it another name with AS"
             )
