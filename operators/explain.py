@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from operators.choose import CostModel, Estimate, Statistics, declared_statistics
+from operators.equalities import equality_classes
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import JoinCondition, Operand, constants, join_condition, selections
 from schemas.expression_text import text_of
@@ -47,7 +48,8 @@ def _tree(query: Query, plan: Plan, sizes: _Sizes, first: str, rest: str, bar: s
         lines = [f"{first}source {shown} {source.window}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines
-    condition = join_condition(query.predicates, plan.left.aliases, plan.right.aliases)
+    classes = equality_classes(query.predicates)
+    condition = join_condition(query.predicates, plan.left.aliases, plan.right.aliases, classes)
     lines = [f"{first}{_kind(condition)} {plan}  {size}"]
     lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
     lines += _tree(query, plan.left, sizes, rest + "├─ ", rest + "│  ", _bar(plan.left))

@@ -22,7 +22,7 @@ class BinaryJoin:
 
     def __init__(self, sources: Sources, left: tuple[str, ...], right: tuple[str, ...]) -> None:
         self.sources = sources
-        self.match = Match(sources, left, right)
+        self.match = Match(sources, left, right, implied=True)
         self.aliases = self.match.aliases
         self.states: list[SideState] = [self.match.new_state(LEFT), self.match.new_state(RIGHT)]
 

@@ -62,14 +62,20 @@ _NO_TERMS = ProbeTerms(
 class Match:
     """The predicates between two sets of aliases.
 
+    Args:
+        implied: for a join of a tree or a chain, where one equality per class will do (`operators.equalities`).
+
     Attributes:
         sides: the aliases of the left and of the right side.
         aliases: the output's aliases, left's then right's.
     """
 
-    def __init__(self, sources: Sources, left: tuple[str, ...], right: tuple[str, ...]) -> None:
+    def __init__(
+        self, sources: Sources, left: tuple[str, ...], right: tuple[str, ...], *, implied: bool = False
+    ) -> None:
         self.sources = sources
-        self.condition: JoinCondition = join_condition(conjuncts(sources.query), left, right)
+        classes = sources.equalities if implied else {}
+        self.condition: JoinCondition = join_condition(conjuncts(sources.query), left, right, classes)
         self.sides = (left, right)
         self.aliases = left + right
         self.counters = MatchCounters()

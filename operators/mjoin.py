@@ -93,7 +93,7 @@ class MJoin:
             covered: tuple[str, ...] = (source,)
             steps = self._steps[source] = []
             for alias in order:
-                match = Match(sources, covered, (alias,))
+                match = Match(sources, covered, (alias,), implied=True)
                 signature = match.signature(RIGHT)
                 if signature not in self._states:
                     self._states[signature] = match, state_of(match, RIGHT)

@@ -10,15 +10,19 @@ join that covers its aliases, in the cheapest form that keeps its meaning:
 `A.x - B.x < 5` over whole numbers has its columns moved apart (`A.x <= B.x + 4`, saturating). The moved
 form lets through everything that the original accepts, and the original is checked on what remains, since
 its own overflow rule (NULL) may differ. Doubles are never moved: rounding would change the answer.
+
+Equalities that follow from others act too (`operators.equalities`), so no plan of a query that joins by one shared
+key has a cross product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from operators.equalities import EqualityClass
 from operators.evaluate import Resolve, evaluate
 from operators.keys import is_exact
 from schemas.columns import Column
@@ -28,6 +32,7 @@ from schemas.query import Column as ColumnRef
 _MIRROR = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 _INTEGER = frozenset({Type.BIGINT, Type.TIMESTAMP})
 _MAX, _MIN = 2**63 - 1, -(2**63)
+_NO_CLASSES: Mapping[Expr, EqualityClass] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,8 @@ class JoinCondition:
         keys: equalities that make the hash key; empty for a nested-loop join.
         int_terms, float_terms: order comparisons for the nested-loop kernel; empty for a hash join.
         residual: checked on candidate pairs, in original form.
-        predicates: everything placed here, as written, for `weir explain`.
+        predicates: everything placed here, as written, for `weir explain`; what follows from predicates placed
+            elsewhere stands for itself.
     """
 
     keys: tuple[Term, ...]
@@ -106,15 +112,35 @@ def constants(query: Query) -> tuple[Expr, ...]:
     return tuple(p for p in query.predicates if not aliases_of(p))
 
 
-def join_condition(predicates: Sequence[Expr], left: Sequence[str], right: Sequence[str]) -> JoinCondition:
-    """Place those predicates whose lowest covering join has these sides."""
+def join_condition(
+    predicates: Sequence[Expr],
+    left: Sequence[str],
+    right: Sequence[str],
+    classes: Mapping[Expr, EqualityClass] = _NO_CLASSES,
+) -> JoinCondition:
+    """Place those predicates whose lowest covering join has these sides.
+
+    Args:
+        classes: see `operators.equalities`; only for a join of a tree or of a chain whose joins below are placed with
+            them too. Each class on both sides then gives one equality here, instead of those written.
+    """
     left_set, right_set = frozenset(left), frozenset(right)
-    both = left_set | right_set
-    here = tuple(
-        p
-        for p in predicates
-        if (used := aliases_of(p)) and used <= both and not used <= left_set and not used <= right_set
-    )
+    here: list[Expr] = []
+    shown: list[Expr] = []
+    seen: set[EqualityClass] = set()
+    for p in predicates:
+        one = classes.get(p)
+        if one is None:
+            if _spans(p, left_set, right_set):
+                here.append(p)
+                shown.append(p)
+        elif one not in seen:
+            seen.add(one)
+            equality = one.between(left_set, right_set)
+            if equality is not None:
+                here.append(equality)
+                written = [q for q in predicates if q in one.predicates and _spans(q, left_set, right_set)]
+                shown += written or [equality]
     keys: list[Term] = []
     terms: list[Term] = []
     residual: list[Expr] = []
@@ -138,10 +164,15 @@ def join_condition(predicates: Sequence[Expr], left: Sequence[str], right: Seque
         types = [(type_of(k.left.expr), type_of(k.right.expr)) for k in keys]
         proved = exact and is_exact(types)
         left_over = [p for p in here if p not in from_keys] if proved else here
-        return JoinCondition(tuple(keys), (), (), tuple(left_over), here)
+        return JoinCondition(tuple(keys), (), (), tuple(left_over), tuple(shown))
     ints = tuple(t for t in terms if type_of(t.left.expr) in _INTEGER)
     floats = tuple(t for t in terms if type_of(t.left.expr) is Type.DOUBLE)
-    return JoinCondition((), ints, floats, tuple(residual), here)
+    return JoinCondition((), ints, floats, tuple(residual), tuple(shown))
+
+
+def _spans(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> bool:
+    used = aliases_of(predicate)
+    return bool(used) and used <= left | right and not used <= left and not used <= right
 
 
 def _separate(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> tuple[Term, bool] | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from operators.equalities import equality_classes
 from operators.evaluate import Resolve
 from operators.predicates import conjuncts, left_conditions
 from operators.state import Scratch
@@ -29,6 +30,7 @@ class Sources:
 
     Attributes:
         cut: every tuple with a smaller ts has been stored.
+        equalities: which equalities follow from which; a set difference has none, it does not join.
     """
 
     def __init__(self, query: Query) -> None:
@@ -38,6 +40,7 @@ class Sources:
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
         }
         self.scratch = Scratch()
+        self.equalities = equality_classes(() if query.subtracted else query.predicates)
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
         exprs = [output.expr for output in query.outputs]

@@ -170,7 +170,7 @@ MUTANTS: list[Mutant] = [
         ("strict=place[alias] > place[source]", "strict=True"),
         ("strict=place[alias] > place[source]", "strict=False"),
         ("match.prepare(RIGHT, new), now)", "match.prepare(RIGHT, new.take(new.ts > now)), now)"),
-        ("match.signature(RIGHT), (match", "((alias,), (), (), ()), (match"),
+        ("signature = match.signature(RIGHT)", "signature = (alias,), (), (), ()"),
     ),
     *_of(
         "kernels/route.py",
@@ -226,6 +226,15 @@ MUTANTS: list[Mutant] = [
         ("np.where(values > _MAX - addend, _MAX, values + addend)", "values + addend"),
         ("values, addend = ~values, addend + 1", "values, addend = -values, addend"),
         ("if p not in from_keys", "if False"),
+    ),
+    *_of(
+        "equalities.py",
+        ("not ends.keys().isdisjoint(group[0])", "group is groups[0]"),
+        ("len(set(operands.values())) == len(operands)", "True"),
+        (" or _DOMAINS[type_of(left)] != _DOMAINS[type_of(right)]", ""),
+        ("Type.DOUBLE: \"real\"", "Type.DOUBLE: \"whole\""),
+        ("operands |= group[0]", "operands = group[0]"),
+        ("if len(operands) > 2 and", "if len(operands) > 3 and"),
     ),
     *_of(
         "evaluate.py",

@@ -37,6 +37,7 @@ FIRST = {
     "operators/intake.py": ["test_intake.py"],
     "operators/watermark.py": ["test_intake.py"],
     "operators/predicates.py": ["test_predicates.py"],
+    "operators/equalities.py": ["test_equalities.py"],
     "operators/evaluate.py": ["test_evaluate.py"],
     "operators/keys.py": ["test_kernels_hash.py"],
     "operators/engine.py": ["test_engine.py", "test_durability.py"],
