@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from operators.migration.strategies import STRATEGIES, check_strategy
+from operators.migration.advise import Goal
+from operators.migration.strategies import AUTO, STRATEGIES, check_strategy
 from operators.plan import Plan, parse_plan
 from schemas.errors import UsageError
 from schemas.query import Query
@@ -16,14 +17,15 @@ _FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """Change to `plan` at event time `cut` (ms) by `strategy`."""
+    """Change to `plan` at event time `cut` (ms) by `strategy`; where that is `auto`, by what serves `goal`."""
 
     cut: int
     plan: Plan
     strategy: str
+    goal: Goal = field(default_factory=Goal)
 
 
-def parse_plan_change(text: str, query: Query, executor: str) -> PlanChange:
+def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None = None) -> PlanChange:
     """A plan change of a query that runs as `executor`.
 
     Raises:
@@ -34,7 +36,7 @@ def parse_plan_change(text: str, query: Query, executor: str) -> PlanChange:
     if found is None:
         raise UsageError(
             f"--migrate {text!r}: expected TS:PLAN:STRATEGY, such as '2026-01-31T12:00:00Z:((A B) C):jisc', with TS in "
-            f"milliseconds or ISO 8601 and one of the strategies {', '.join(STRATEGIES)}"
+            f"milliseconds or ISO 8601 and one of the strategies {', '.join((AUTO, *STRATEGIES))}"
         )
     try:
         cut = int(found["ts"]) if re.fullmatch(r"-?[0-9]+", found["ts"]) else parse_iso(found["ts"])
@@ -46,4 +48,4 @@ def parse_plan_change(text: str, query: Query, executor: str) -> PlanChange:
         check_strategy(found["strategy"], executor, query)
     except UsageError as error:
         raise UsageError(f"--migrate: {error}") from None
-    return PlanChange(cut, parse_plan(found["plan"], query), found["strategy"])
+    return PlanChange(cut, parse_plan(found["plan"], query), found["strategy"], goal or Goal())

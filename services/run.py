@@ -141,7 +141,7 @@ class Run:
         executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
         engine = Engine(self.query, plan=plan, executor=executor, statistics=statistics, clock=time.perf_counter)
         for change in self._changes:
-            engine.migrate(change.plan, change.strategy, change.cut)
+            engine.migrate(change.plan, change.strategy, change.cut, change.goal)
         return engine
 
     def _boundary(self, ts: int) -> int:

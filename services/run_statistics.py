@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 
 from operators.engine import Engine
+from operators.migration.advise import seconds
+from operators.migration.cost import Prediction
+from operators.migration.schedule import MigrationRecord
 from operators.statistics import EngineStatistics
 from operators.watermark import END
 
@@ -75,6 +78,7 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
         "migrations": [
             {
                 "strategy": record.strategy,
+                "asked": record.asked,
                 "from_plan": None if record.from_plan is None else str(record.from_plan),
                 "to_plan": str(record.plan),
                 "cut": record.cut,
@@ -84,6 +88,7 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
                 "comparisons": record.comparisons,
                 "peak_extra_tuples": record.counters.peak_extra_tuples,
                 "completed_keys": record.counters.completed_keys,
+                **_prediction(record),
             }
             for record in task.migrations
         ],
@@ -94,3 +99,37 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _prediction(record: MigrationRecord) -> dict[str, Any]:
+    """What was predicted of a strategy that `auto` chose, beside what came of it; null where it was named."""
+    if record.advice is None:
+        return {"predicted": None, "reason": None, "considered": []}
+    considered = [asdict(prediction) for prediction in record.advice.predictions]
+    return {"predicted": asdict(record.advice.predicted), "reason": record.advice.reason, "considered": considered}
+
+
+def outcome_lines(task: Engine) -> list[str]:
+    """For people: of every migration what it cost, and where its strategy was chosen, why, and what was predicted."""
+    lines: list[str] = []
+    for record in task.migrations:
+        if record.began_at is None:
+            lines.append(f"the change to {record.plan} at {record.cut} never began: no tuple is that late")
+            continue
+        lines.append(f"{record.from_plan} -> {record.plan} at {record.began_at} by {record.strategy}")
+        if record.advice is not None:
+            lines += [f"  {line}" for line in record.advice.lines()]
+            lines.append(f"  predicted {_figures(*_of_prediction(record.advice.predicted))}")
+        until = None if record.finished_at in (None, END) else (record.finished_at or 0) - record.began_at
+        extra = record.counters.peak_extra_tuples
+        lines.append(f"  measured  {_figures(record.longest_silence_s, record.comparisons, extra, until)}")
+    return lines
+
+
+def _of_prediction(prediction: Prediction) -> tuple[float, float, float, float]:
+    return prediction.silence_s, prediction.comparisons, prediction.extra_tuples, prediction.duration_ms
+
+
+def _figures(silence_s: float, comparisons: float, extra_tuples: float, duration_ms: float | None) -> str:
+    over = "not over" if duration_ms is None else f"over after {seconds(duration_ms / 1000)}"
+    return f"{seconds(silence_s)} of silence, {comparisons:,.0f} comparisons, {extra_tuples:,.0f} extra tuples, {over}"

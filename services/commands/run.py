@@ -44,6 +44,14 @@ class Switch(StrEnum):
     ON = "on"
 
 
+class Preference(StrEnum):
+    """What a plan change should cost least of."""
+
+    WORK = "work"
+    SILENCE = "silence"
+    MEMORY = "memory"
+
+
 class Cleanup(StrEnum):
     """Where spilled state is joined."""
 
@@ -72,9 +80,7 @@ def run(
     ] = None,
     out: Annotated[
         str,
-        typer.Option(
-            envvar="WEIR_OUT", metavar="PATH", help="File of results, JSON lines; - is standard output."
-        ),
+        typer.Option(envvar="WEIR_OUT", metavar="PATH", help="File of results, JSON lines; - is standard output."),
     ] = "-",
     plan: Annotated[
         str | None,
@@ -140,19 +146,25 @@ def run(
             metavar="TS:PLAN:STRATEGY",
             help=(
                 "Change to another plan at an event time (milliseconds or ISO 8601), such as "
-                "'2026-01-31T12:00:00Z:((A B) C):jisc'; may be given several times. Strategies: moving-state, "
-                "parallel-track, hybmig, hybmig-bsc, jisc, gms, gpt, ghm. Results stay the same."
+                "'2026-01-31T12:00:00Z:((A B) C):auto'; may be given several times. Strategies: auto (the cost model "
+                "picks one at that time; -v prints why), moving-state, parallel-track, hybmig, hybmig-bsc, jisc, gms, "
+                "gpt, ghm. Results stay the same."
             ),
         ),
     ] = None,
+    prefer: Annotated[
+        Preference,
+        typer.Option(
+            envvar="WEIR_PREFER",
+            help="What the strategy auto makes least: work, silence (the longest pause) or memory (extra tuples).",
+        ),
+    ] = Preference.WORK,
     jit: Annotated[
         Switch, typer.Option(envvar="WEIR_JIT", help="Just-in-time feedback. Not in this version.")
     ] = Switch.OFF,
     memory: Annotated[
         str | None,
-        typer.Option(
-            envvar="WEIR_MEMORY", metavar="BYTES", help="State budget, such as 64MiB. Not in this version."
-        ),
+        typer.Option(envvar="WEIR_MEMORY", metavar="BYTES", help="State budget, such as 64MiB. Not in this version."),
     ] = None,
     spill: Annotated[
         str | None,
@@ -160,9 +172,7 @@ def run(
     ] = None,
     spill_dir: Annotated[
         str | None,
-        typer.Option(
-            envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of spilled state. Not in this version."
-        ),
+        typer.Option(envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of spilled state. Not in this version."),
     ] = None,
     cleanup: Annotated[
         Cleanup,
@@ -171,7 +181,7 @@ def run(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", envvar="WEIR_VERBOSE", help="Print a summary line on standard error."
+            "--verbose", "-v", envvar="WEIR_VERBOSE", help="Print a summary on standard error, plan changes included."
         ),
     ] = False,
 ) -> None:
@@ -197,14 +207,16 @@ def run(
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [])
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    from operators.migration.advise import Goal
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
     from services.plan_changes import parse_plan_change
     from services.run import Outputs, Run
-    from services.run_statistics import stats_json
+    from services.run_statistics import outcome_lines, stats_json
     from services.sinks import LineSink, check_outputs
 
-    changes = [parse_plan_change(text, bound, executor or Executor.XJOIN) for text in migrate or []]
+    goal = Goal(prefer=prefer.value)
+    changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
     check_output_names(bound)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
     check_outputs(given, {"the query": str(query)} | {f"--source {n}": path for n, path in paths.items()})
@@ -235,6 +247,8 @@ def run(
         except BrokenPipeError:
             raise typer.Exit(BROKEN_PIPE) from None
     _report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
+    if verbose:
+        print(*(f"weir: {line}" for line in outcome_lines(engine)), sep="\n", end="\n" * bool(changes), file=sys.stderr)
 
 
 def _refuse_later_options(given: dict[str, bool]) -> None:
@@ -265,13 +279,9 @@ def _report(
     dead = job.statistics.dead_letters
     if dead and dead_unseen:
         kept = "--dead-letters FILE keeps them"
-        print(
-            f"weir: {dead:,} record(s) are no tuples ({kept}), the first is {job.first_dead}", file=sys.stderr
-        )
+        print(f"weir: {dead:,} record(s) are no tuples ({kept}), the first is {job.first_dead}", file=sys.stderr)
     if counters.late and late_unseen:
-        print(
-            f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr
-        )
+        print(f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr)
     if verbose:
         seconds = job.statistics.seconds
         rate = counters.input_tuples / seconds if seconds > 0 else 0.0

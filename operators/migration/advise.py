@@ -1,0 +1,216 @@
+"""Picks a migration strategy: `--strategy auto`. Pure: the same numbers give the same advice.
+
+    advice = advise(query, old, new, [engine.statistics(links=True)], executor="xjoin")
+    advice.strategy                # 'jisc'
+    print("\\n".join(advice.lines()))
+
+`operators.migration.cost` predicts what each strategy costs; here one is chosen among those that can migrate the query:
+
+1. Those that stand still longer than `Goal.silence_s`, or hold more tuples than `Goal.extra_share` of what the states
+   hold now, are left out. If none is left, the one that breaks the limits least stays.
+2. Of the rest the best by `Goal.prefer`: least work, shortest silence or fewest extra tuples.
+3. Those less than CLEARLY worse, or by less than the absolute margins, are as good as it: the model is no finer. Of
+   these the one that is over first, then the one that comes first in PREFERENCE.
+
+A migration that runs and may be overlapped (JISC 4.5) leaves no choice: any other strategy would wait for its end.
+
+The statistics of several tasks of a query may be given: each migrates for itself, so they stand still as long as the
+one that does longest, and their work adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from operators.migration.cost import CostOfMigration, Prediction
+from operators.migration.strategies import STRATEGIES, check_strategy
+from operators.plan import Plan
+from operators.statistics import EngineStatistics
+from schemas.errors import UsageError
+from schemas.query import Query
+
+SILENCE_S = 0.1
+"""Nobody should wait longer for a result because a plan changes."""
+
+EXTRA_SHARE = 1.0
+"""A migration may hold as many tuples again as the states hold."""
+
+EXTRA_TUPLES = 10_000
+"""So few extra tuples are never too many."""
+
+SLICES = 2.0
+"""A silence of so many usual slices is none."""
+
+CLEARLY = 1.25
+SAME_WORK_S = 0.002
+SAME_SILENCE_S = 0.002
+SAME_TUPLES = 1_000.0
+"""What is less than CLEARLY times, or by less than this, worse is as good."""
+
+PREFERENCE = ("jisc", "moving-state", "hybmig-bsc", "hybmig", "ghm", "gms", "gpt", "parallel-track")
+"""Among equals, what depends least on the model being right comes first: JISC does only what turns out to be needed."""
+
+Preference = Literal["work", "silence", "memory"]
+PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the user cares for: two limits, and what is to be least within them."""
+
+    prefer: Preference = "work"
+    silence_s: float = SILENCE_S
+    extra_share: float = EXTRA_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A strategy, and why.
+
+    Attributes:
+        predictions: of all that can migrate the query, the best first; those over a limit last.
+        over: why a strategy was left out.
+        refused: why a strategy cannot migrate the query.
+    """
+
+    strategy: str
+    reason: str
+    predictions: tuple[Prediction, ...]
+    over: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> Prediction:
+        """Of the chosen strategy."""
+        return next(p for p in self.predictions if p.strategy == self.strategy)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A table for people, with the reason below it."""
+        rows = [("strategy", "silence", "comparisons", "extra tuples", "work", "over after", "")]
+        for p in self.predictions:
+            note = "chosen" if p.strategy == self.strategy else self.over.get(p.strategy, "")
+            counts = f"{p.comparisons:,.0f}", f"{p.extra_tuples:,.0f}"
+            times = seconds(p.work_s), seconds(p.duration_ms / 1000)
+            rows.append((p.strategy, seconds(p.silence_s), *counts, *times, note))
+        rows += [(name, "-", "-", "-", "-", "-", why) for name, why in self.refused.items()]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        out = []
+        for row in rows:
+            cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:6], widths[1:6], strict=True))]
+            out.append("  ".join([*cells, row[6]]).rstrip())
+        return [*out, f"{self.strategy}: {self.reason}"]
+
+
+def seconds(value: float) -> str:
+    """A duration with three digits."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if value < limit:
+            return f"{value * factor:.3g} {unit}" if value > 0 else "0 s"
+    return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"
+
+
+def advise(
+    query: Query,
+    old: Plan,
+    new: Plan,
+    observed: Sequence[EngineStatistics],
+    *,
+    executor: str,
+    goal: Goal | None = None,
+    load: float = 0.0,
+    running: str | None = None,
+) -> Advice:
+    """The strategy to change from one plan to another by.
+
+    Args:
+        observed: of each task of the query, with links.
+        load: the share of one core that the busiest task needs as it is; 0 for a replay, where nobody waits.
+        running: the strategy of a migration that has not finished.
+
+    Raises:
+        UsageError: there are no statistics to go by.
+    """
+    if not observed:
+        raise UsageError("no task has published statistics to choose a migration strategy by: name one instead")
+    goal = goal or Goal()
+    refused: dict[str, str] = {}
+    for name in STRATEGIES:
+        try:
+            check_strategy(name, executor, query)
+        except UsageError as error:
+            refused[name] = str(error)
+    able = [name for name in PREFERENCE if name in STRATEGIES and name not in refused]
+    costs = [CostOfMigration(query, old, new, one, executor=executor, load=load) for one in observed]
+    predictions = {name: together([cost.prediction(name) for cost in costs]) for name in able}
+    if running is not None and running in able and STRATEGIES[running].overlaps:
+        reason = f"the {running} migration before it has not finished; any other strategy would wait for its end"
+        return Advice(running, reason, tuple(predictions.values()), {}, refused)
+    held = sum(one.state_tuples for one in observed)
+    usual_s = max(cost.slice_s for cost in costs)
+    longest_s = max(goal.silence_s, SLICES * usual_s)
+    most = max(goal.extra_share * held, EXTRA_TUPLES)
+    over = {p.strategy: why for p in predictions.values() if (why := _over(p, longest_s, most))}
+    left = [p for p in predictions.values() if p.strategy not in over]
+    within = f"within {seconds(longest_s)} of silence and {most:,.0f} extra tuples"
+    if not left:
+        chosen = min(predictions.values(), key=lambda p: max(p.silence_s / longest_s, p.extra_tuples / most))
+        reason = f"none stays {within}; this one is nearest"
+        del over[chosen.strategy]
+    else:
+        chosen = _best(left, goal.prefer)
+        reason = f"{_WHY[goal.prefer]} of the {len(left)} that stay {within}"
+        best = min(left, key=_KEYS[goal.prefer])
+        equals = [p.strategy for p in left if p is not chosen and as_good(p, best, goal.prefer)]
+        if equals:
+            reason += f", as far as the model can tell from {' and '.join(equals)}; over first, or the safest of them"
+    order = sorted(predictions.values(), key=lambda p: (p is not chosen, p.strategy in over, _KEYS[goal.prefer](p)))
+    return Advice(chosen.strategy, reason, tuple(order), over, refused)
+
+
+_WHY = {"work": "least work", "silence": "shortest silence", "memory": "fewest extra tuples"}
+_KEYS: dict[Preference, Callable[[Prediction], float]] = {
+    "work": lambda p: p.work_s,
+    "silence": lambda p: p.silence_s,
+    "memory": lambda p: p.extra_tuples,
+}
+_MARGINS = {"work": SAME_WORK_S, "silence": SAME_SILENCE_S, "memory": SAME_TUPLES}
+
+
+def as_good(prediction: Prediction, best: Prediction, prefer: Preference) -> bool:
+    """True when the model cannot tell a prediction from a better one."""
+    value, least = _KEYS[prefer](prediction), _KEYS[prefer](best)
+    return value <= least * CLEARLY or value <= least + _MARGINS[prefer]
+
+
+def _best(predictions: list[Prediction], prefer: Preference) -> Prediction:
+    """The first by duration, then PREFERENCE, of those as good as the best."""
+    best = min(predictions, key=_KEYS[prefer])
+    equals = [p for p in predictions if as_good(p, best, prefer)]
+    return min(equals, key=lambda p: (p.duration_ms, PREFERENCE.index(p.strategy)))
+
+
+def _over(prediction: Prediction, longest_s: float, most: float) -> str:
+    """Which limit a strategy breaks."""
+    if prediction.silence_s > longest_s:
+        return f"silence over {seconds(longest_s)}"
+    if prediction.extra_tuples > most:
+        return f"over {most:,.0f} extra tuples"
+    return ""
+
+
+def together(predictions: Sequence[Prediction]) -> Prediction:
+    """One strategy in several tasks."""
+    return Prediction(
+        predictions[0].strategy,
+        max(p.silence_s for p in predictions),
+        sum(p.comparisons for p in predictions),
+        sum(p.extra_tuples for p in predictions),
+        sum(p.work_s for p in predictions),
+        max(p.duration_ms for p in predictions),
+    )
