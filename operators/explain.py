@@ -1,4 +1,4 @@
-"""Prints a plan: each join with its predicates, keys and expected sizes; each source with its window."""
+"""Prints a plan: each operator with its predicates, keys and expected sizes; each source with its window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from operators.choose import CostModel, Estimate, Statistics, declared_statistics
 from operators.equalities import equality_classes
 from operators.plan import Join, Leaf, Plan
-from operators.predicates import JoinCondition, Operand, constants, join_condition, selections
+from operators.predicates import (
+    JoinCondition,
+    Operand,
+    conjuncts,
+    constants,
+    join_condition,
+    left_conditions,
+    selections,
+)
 from schemas.expression_text import text_of
 from schemas.query import Compare, Query
 
@@ -48,9 +56,12 @@ def _tree(query: Query, plan: Plan, sizes: _Sizes, first: str, rest: str, bar: s
         lines = [f"{first}source {shown} {source.window}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines
-    classes = equality_classes(query.predicates)
-    condition = join_condition(query.predicates, plan.left.aliases, plan.right.aliases, classes)
-    lines = [f"{first}{_kind(condition)} {plan}  {size}"]
+    classes = {} if query.subtracted else equality_classes(query.predicates)
+    condition = join_condition(conjuncts(query), plan.left.aliases, plan.right.aliases, classes)
+    lines = [f"{first}{_kind(condition, 'difference' if query.subtracted else 'join')} {plan}  {size}"]
+    if query.subtracted:
+        conditions = left_conditions(query, plan.right.aliases[0])
+        lines += [f"{rest}{bar}  if    {text_of(p)}" for p in conditions]
     lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
     lines += _tree(query, plan.left, sizes, rest + "├─ ", rest + "│  ", _bar(plan.left))
     lines += _tree(query, plan.right, sizes, rest + "└─ ", rest + "   ", _bar(plan.right))
@@ -61,10 +72,10 @@ def _bar(plan: Plan) -> str:
     return "│" if isinstance(plan, Join) else ""
 
 
-def _kind(condition: JoinCondition) -> str:
+def _kind(condition: JoinCondition, operator: str) -> str:
     if condition.keys:
-        return "hash join"
-    return "nested-loop join" if condition.predicates else "cross join"
+        return f"hash {operator}"
+    return f"nested-loop {operator}" if condition.predicates else f"cross {operator}"
 
 
 def _placed(condition: JoinCondition) -> list[str]:
