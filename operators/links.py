@@ -11,6 +11,7 @@ state gives the same answer). A share is never 0: half an observation stands for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,21 +33,23 @@ DRAWN_COMBINATIONS = 8_192
 
 
 def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
-    """One entry per set of aliases that predicates relate, in the order of the query's text.
+    """One entry per set of aliases that predicates relate and class of equalities, in the order of the query's text.
 
     Cost: O(SAMPLED_ROWS log SAMPLED_ROWS) per equality, O(DRAWN_COMBINATIONS) per other predicate.
     """
-    groups: dict[frozenset[str], list[Expr]] = {}
+    classes = list(dict.fromkeys(sources.equalities.values()))
+    groups: dict[tuple[frozenset[str], int], list[Expr]] = {}
     for predicate in conjuncts(sources.query):
         used = aliases_of(predicate)
+        one = sources.equalities.get(predicate)
         if len(used) > 1:
-            groups.setdefault(used, []).append(predicate)
-    needed = {alias for used in groups for alias in used}
+            groups.setdefault((used, -1 if one is None else classes.index(one)), []).append(predicate)
+    needed = {alias for used, _ in groups for alias in used}
     order = [source.alias for source in sources.query.sources]
     rows = {alias: sample(sources, alias, cut) for alias in order if alias in needed}
     return tuple(
-        _link(sources, tuple(alias for alias in order if alias in used), predicates, rows)
-        for used, predicates in groups.items()
+        replace(_link(sources, tuple(alias for alias in order if alias in used), predicates, rows), equality=number)
+        for (used, number), predicates in groups.items()
     )
 
 

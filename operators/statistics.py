@@ -78,11 +78,14 @@ class LinkStatistics:
         aliases: in FROM order.
         key_share: share of the combinations that agree in all equalities between single aliases; 1 without any.
         share: share that passes every predicate.
+        equality: number of the class of equalities that this is one of (`operators.equalities`), of which a join asks
+            for one; -1 for all other predicates over the aliases.
     """
 
     aliases: tuple[str, ...]
     key_share: float
     share: float
+    equality: int = -1
 
 
 @dataclass(frozen=True, slots=True)

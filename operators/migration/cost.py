@@ -1,13 +1,7 @@
 """What each migration strategy would cost, from what an engine knows of itself. Pure: numbers in, numbers out.
 
-Sizes. A source's window holds `living` tuples, of which `rate` come per second. A sub-plan holds those combinations
-that pass the predicates between its sources: as many as the running plan counts in its own state of the same
-sources, else the product of its inputs' sizes and of what the predicates between them keep (`LinkStatistics`),
-independently of each other. A combination is made when its latest component comes, so a sub-plan's rate is its size
-times the sum of its sources' rate / living. What a state holds beyond the living has not been purged yet.
-
-Work. To join two inputs by a key is to walk the chains of equal keys and of the index's collisions; without a key, to
-scan all pairs. HybMig 4.4 and JISC 5 count the same things; here each strategy is charged with
+HybMig 4.4 and JISC 5 count the same things: the states that the new plan lacks and the work of running the old one. On
+`operators.migration.sizes`, each strategy is charged with
 
 | strategy | comparisons | extra tuples | until |
 | --- | --- | --- | --- |
@@ -32,36 +26,23 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from operators.equalities import equality_classes
-from operators.plan import Join, Leaf, Plan, postorder
-from operators.predicates import Operand, conjuncts, join_condition
-from operators.statistics import EngineStatistics, LinkStatistics
+from operators.migration.sizes import (
+    CALL_S,
+    ENTER_S,
+    PROBE_S,
+    SLICE_S,
+    SORT_S,
+    Aliases,
+    Sizes,
+    Work,
+    below_root,
+    joins_of,
+    total,
+)
+from operators.plan import Join, Plan
+from operators.predicates import Operand
+from operators.statistics import EngineStatistics
 from schemas.query import Query, aliases_of
-
-# Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
-ENTER_S = 25e-9
-"""To enter a tuple into a state."""
-PROBE_S = 20e-9
-"""To probe a hashed state with a tuple."""
-MAKE_S = 150e-9
-"""To make a tuple of two, the comparisons that find it included."""
-SCAN_S = 11e-9
-"""To look at a pair in a nested loop."""
-SORT_S = 370e-9
-"""To sort a key: JISC counts a state's keys before it completes the first."""
-CALL_S = 70e-6
-"""To call a join, however little it does."""
-SLICE_S = 200e-6
-"""To process a slice, however small."""
-
-BOTH_SIDES = 2.0
-"""Two whole inputs that probe each other walk every chain twice."""
-
-HELD = 1.5
-"""Tuples in the state of a sub-plan per living one: the dead go when room is needed."""
-
-RING_LEAST = 1024
-"""Slots of a state's index; they double, so a bucket has up to one entry more than it should."""
 
 BACKGROUND_SHARE = 1.0
 """Old tuples that `hybmig-bsc` joins per new one, and `BACKGROUND_SLICE` at most between two slices."""
@@ -70,22 +51,8 @@ CATCH_UP_SHARE = 4.0
 """Tuples that `ghm` feeds its new plan per new one, in pieces of `PIECE`."""
 PIECE = 16_384
 
-ENDLESS_S = 3600.0
-"""How long an UNBOUNDED window is taken to be."""
-
 STEPS = 40
 """Of the numerical integration over a window."""
-
-Aliases = frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A source or sub-plan: tuples that one to come can meet, tuples in its state, and tuples made per second."""
-
-    living: float
-    held: float
-    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,158 +72,6 @@ class Prediction:
     extra_tuples: float
     work_s: float
     duration_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Comparisons and seconds."""
-
-    comparisons: float = 0.0
-    seconds: float = 0.0
-
-    def __add__(self, other: _Work) -> _Work:
-        return _Work(self.comparisons + other.comparisons, self.seconds + other.seconds)
-
-    def __mul__(self, share: float) -> _Work:
-        return _Work(self.comparisons * share, self.seconds * share)
-
-
-def total(parts: Iterator[_Work] | list[_Work]) -> _Work:
-    """The sum."""
-    found = _Work()
-    for part in parts:
-        found += part
-    return found
-
-
-class Sizes:
-    """Sizes of sub-plans of one query, and the work of joining them."""
-
-    def __init__(self, query: Query, observed: EngineStatistics) -> None:
-        self.query = query
-        self._predicates = conjuncts(query)
-        self._classes = {} if query.subtracted else equality_classes(query.predicates)
-        self._links: tuple[LinkStatistics, ...] = observed.links
-        self.leaves: dict[str, Size] = {}
-        self.window_s: dict[str, float] = {}
-        for source in observed.sources:
-            living = float(source.living_tuples)
-            rate = max(source.per_second, 1e-9)
-            match query.source(source.alias).window.kind:
-                case "RANGE":
-                    window = query.source(source.alias).window.size / 1000
-                case "ROWS":
-                    window = query.source(source.alias).window.size / rate
-                case _:
-                    window = max(ENDLESS_S, observed.span_ms / 1000)
-            self.window_s[source.alias] = max(window, 1e-3)
-            self.leaves[source.alias] = Size(living, living, rate)
-        self._known: dict[Aliases, tuple[float, float]] = {}
-        for operator in observed.operators:
-            for side in (0, 1):
-                if len(operator.aliases[side]) > 1 and operator.complete[side] and operator.track != "new":
-                    counted = float(operator.living_tuples[side]), float(operator.state_tuples[side])
-                    self._known.setdefault(frozenset(operator.aliases[side]), counted)
-        self._sizes: dict[Aliases, Size] = {}
-
-    @property
-    def longest_s(self) -> float:
-        """The longest window."""
-        return max(self.window_s.values())
-
-    @property
-    def arriving(self) -> float:
-        """New tuples per second, of all sources."""
-        return sum(size.rate for size in self.leaves.values())
-
-    def life_s(self, aliases: Aliases) -> float:
-        """How long after it is made a tuple may be met."""
-        return min(self.window_s[alias] for alias in aliases)
-
-    def share(self, left: Aliases, right: Aliases, *, of_key: bool = False) -> float:
-        """What the predicates between two sides, or only their equalities, keep of the pairs."""
-        found = 1.0
-        for link in self._links:
-            used = frozenset(link.aliases)
-            if used <= left | right and used & left and used & right:
-                found *= link.key_share if of_key else link.share
-        return found
-
-    def size(self, plan: Plan) -> Size:
-        """The size of a sub-plan."""
-        if isinstance(plan, Leaf):
-            return self.leaves[plan.alias]
-        aliases = frozenset(plan.aliases)
-        if aliases not in self._sizes:
-            living, held = self._known.get(aliases, (-1.0, -1.0))
-            if living < 0:
-                left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
-                found, other = self.size(plan.left).living, self.size(plan.right).living
-                share = self.share(left, right)
-                # A set difference keeps what meets nothing; matches of a tuple are as good as independent.
-                living = found * math.exp(-other * share) if self.query.subtracted else found * other * share
-                held = living * HELD
-            turnover = sum(self.leaves[a].rate / max(self.leaves[a].living, 1.0) for a in aliases)
-            self._sizes[aliases] = Size(living, held, living * turnover)
-        return self._sizes[aliases]
-
-    def key(self, join: Join, side: int) -> tuple[Operand, ...]:
-        """What a side's state is indexed by; empty for a nested loop."""
-        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
-        return tuple(term.operand(side) for term in condition.keys)
-
-    def signature(self, join: Join, side: int) -> tuple[object, ...]:
-        """What a side's state holds: states of equal signatures can stand for each other (`Match.signature`)."""
-        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
-        terms = (condition.keys, condition.int_terms, condition.float_terms)
-        child = join.right if side else join.left
-        return child.aliases, *(tuple(term.operand(side) for term in some) for some in terms)
-
-    def probing(self, join: Join, probes: float, state: Size, *, dead: bool = False) -> _Work:
-        """`probes` tuples of one side that look for partners in the other side's state, its `dead` tuples included."""
-        left, right = frozenset(join.left.aliases), frozenset(join.right.aliases)
-        share = self.share(left, right, of_key=True)
-        if not self.key(join, 0):
-            pairs = probes * state.living
-            scanned = probes * (state.held if dead else state.living)
-            return _Work(pairs, scanned * SCAN_S + pairs * self.share(left, right) * MAKE_S)
-        walked = probes * (state.held if dead else state.living) * share
-        slots = RING_LEAST
-        while slots < state.held:
-            slots *= 2
-        collisions = probes * state.held * (1 - share) / slots
-        return _Work(walked + collisions, probes * PROBE_S + walked * MAKE_S)
-
-    def running(self, join: Join) -> _Work:
-        """What a join does per second of event time."""
-        left, right = self.size(join.left), self.size(join.right)
-        entering = (left.rate + right.rate) * ENTER_S
-        return (
-            self.probing(join, left.rate, right, dead=True)
-            + self.probing(join, right.rate, left, dead=True)
-            + _Work(0.0, entering)
-        )
-
-    def computing(self, join: Join) -> _Work:
-        """To join all living tuples of both inputs at once, and to enter what comes out."""
-        left, right = self.size(join.left), self.size(join.right)
-        made = self.size(join).living
-        if self.key(join, 0):
-            found = self.probing(join, left.living, right) + self.probing(join, right.living, left)
-            found = _Work(found.comparisons, found.seconds / BOTH_SIDES)
-        else:
-            found = self.probing(join, left.living, right)
-        return found + _Work(0.0, CALL_S + (left.living + right.living + made) * ENTER_S)
-
-
-def joins_of(plan: Plan) -> list[Join]:
-    """The joins of a plan, children before parents."""
-    return [node for node in postorder(plan) if isinstance(node, Join)]
-
-
-def below_root(plan: Plan) -> dict[Aliases, Join]:
-    """The sub-plans that have states of their own."""
-    return {frozenset(join.aliases): join for join in joins_of(plan) if join is not plan}
 
 
 class CostOfMigration:
@@ -312,12 +127,12 @@ class CostOfMigration:
         return make[strategy]()
 
     def _predicted(
-        self, strategy: str, work: _Work, extra: float, duration_s: float, still_s: float, beside: float = 0.0
+        self, strategy: str, work: Work, extra: float, duration_s: float, still_s: float, beside: float = 0.0
     ) -> Prediction:
         """`still_s` beyond a usual slice; `beside` the seconds of work per second beside the new plan's own."""
         if beside:
             # Every join of the old plan is called once more per slice.
-            work += _Work(0.0, len(self.old) * CALL_S * self.slices_per_s * duration_s)
+            work += Work(0.0, len(self.old) * CALL_S * self.slices_per_s * duration_s)
         ratio = beside / max(self.new_work.seconds, 1e-12)
         behind_s = max(0.0, self.load * (1 + ratio) - 1) * duration_s if self.load else 0.0
         silence = self.slice_s * (1 + min(ratio, 4.0)) + still_s + behind_s
@@ -325,7 +140,7 @@ class CostOfMigration:
 
     # --- What they are made of ------------------------------------------------------------------------
 
-    def _moved(self) -> _Work:
+    def _moved(self) -> Work:
         """Complete states whose other side is new: indexed anew."""
         held = {frozenset(child.aliases): (join, side) for join, side, child in _inputs(self.old)}
         found = 0.0
@@ -333,7 +148,7 @@ class CostOfMigration:
             former = held.get(frozenset(child.aliases))
             if former is not None and self.sizes.signature(*former) != self.sizes.signature(join, side):
                 found += CALL_S + self.sizes.size(child).living * (ENTER_S + PROBE_S)
-        return _Work(0.0, found)
+        return Work(0.0, found)
 
     def _decay(self, power: int, until_s: float) -> float:
         """The seconds' worth of what falls to nothing over a window, (1 - t / w)^power, up to a time."""
@@ -341,9 +156,9 @@ class CostOfMigration:
         rest = max(0.0, 1 - until_s / w)
         return w * (1 - rest ** (power + 1)) / (power + 1)
 
-    def _pruned_old(self, until_s: float) -> _Work:
+    def _pruned_old(self, until_s: float) -> Work:
         """The old plan on tuples whose components are old in some box (HybMig, Table 2), up to a time."""
-        sizes, found = self.sizes, _Work()
+        sizes, found = self.sizes, Work()
         old = {frozenset(join.aliases): join for join in self.old}
         shared = old.keys() & {frozenset(join.aliases) for join in self.new}
         for top in self.new:
@@ -392,14 +207,14 @@ class CostOfMigration:
 
     def _moving_state(self) -> Prediction:
         if not self.keeps_states:
-            return self._predicted("moving-state", _Work(), 0.0, 0.0, self._moved().seconds)
+            return self._predicted("moving-state", Work(), 0.0, 0.0, self._moved().seconds)
         work = total([self.sizes.computing(join) for join in self.missing]) + self._moved()
         made = sum(self.sizes.size(join).living for join in self.missing)
         return self._predicted("moving-state", work, made, 0.0, work.seconds)
 
     def _parallel_track(self) -> Prediction:
         looked = self.slices_per_s * self._window_s * self._looked_at()
-        work = self.old_work * self._window_s + _Work(looked, looked * ENTER_S)
+        work = self.old_work * self._window_s + Work(looked, looked * ENTER_S)
         extra = sum(self.sizes.size(child).held for _, _, child in _inputs(self.old))
         return self._predicted("parallel-track", work, extra, self._window_s, 0.0, self.old_work.seconds)
 
@@ -416,7 +231,7 @@ class CostOfMigration:
 
     def _hybmig(self) -> Prediction:
         if not self.keeps_states or not self.missing:
-            return self._predicted("hybmig", _Work() + self._moved(), 0.0, 0.0, self._moved().seconds)
+            return self._predicted("hybmig", Work() + self._moved(), 0.0, 0.0, self._moved().seconds)
         work = self._pruned_old(self._window_s)
         beside = work.seconds / self._window_s
         return self._predicted(
@@ -431,7 +246,7 @@ class CostOfMigration:
         duration = min(old / max(BACKGROUND_SHARE * sizes.arriving, 1e-9), self._window_s)
         # What has expired before its turn comes is not joined.
         share = self._decay(1, duration) / max(duration, 1e-9) if duration else 1.0
-        made = _Work()
+        made = Work()
         for join in self.missing:
             left, right = sizes.size(join.left), sizes.size(join.right)
             made += sizes.probing(join, left.living, right)
@@ -464,7 +279,7 @@ class CostOfMigration:
         if not key or below is None:
             # Nothing smaller than the whole can be looked up: the first probe completes all.
             work = sizes.probing(join, left.living, right)
-            work += _Work(0.0, CALL_S + (made + left.living) * ENTER_S)
+            work += Work(0.0, CALL_S + (made + left.living) * ENTER_S)
             return _Completing(work, work.seconds, made, 0.0)
         size = right if below else left
         probing = sizes.size(parent.left if side else parent.right).rate
@@ -483,13 +298,13 @@ class CostOfMigration:
             kept += (now - demanded) * (1 - (k + 0.5) / STEPS) ** len(join.aliases)
             demanded = now
         first = 1 - math.exp(-probing / max(self.slices_per_s, 1e-9) / values)
-        counting = _Work(0.0, size.living * SORT_S + CALL_S)
+        counting = Work(0.0, size.living * SORT_S + CALL_S)
         calls = min(present, probing * sizes.life_s(frozenset(join.aliases)), self.slices_per_s * self._window_s)
-        work = whole * share + counting + _Work(0.0, calls * CALL_S)
+        work = whole * share + counting + Work(0.0, calls * CALL_S)
         until = self._window_s if demanded < 0.999 else math.log(max(present, 2.0)) * values / max(probing, 1e-9)
         return _Completing(work, counting.seconds + whole.seconds * first, made * kept, min(until, self._window_s))
 
-    def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[_Work, int]:
+    def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int]:
         """To find all tuples of an incomplete sub-plan by a key that its input `below` has, and join them; and over how
         many sources the complete state is where the key is looked up in the end."""
         sizes = self.sizes
@@ -502,7 +317,7 @@ class CostOfMigration:
                 return found + beneath, rooted
         if sizes.key(join, below) == key:
             looked = sizes.size(child).living
-            found += _Work(looked, looked * PROBE_S)
+            found += Work(looked, looked * PROBE_S)
         return found, len(child.aliases)
 
     def _gms(self) -> Prediction:
@@ -526,7 +341,7 @@ class CostOfMigration:
 class _Completing:
     """What completing a state takes in all, in the first slice, how many tuples it makes, and until when it lasts."""
 
-    work: _Work
+    work: Work
     first_s: float
     made: float
     until_s: float

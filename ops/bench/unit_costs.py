@@ -1,4 +1,4 @@
-"""What the engine's elementary steps take: the unit costs of `operators.migration.advise`.
+"""What the engine's elementary steps take: the unit costs of `operators.migration.sizes`.
 
     python -m ops.bench.unit_costs
 

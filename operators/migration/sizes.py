@@ -1,0 +1,227 @@
+"""Sizes of a query's sub-plans as they are now, and the work of joining them, in comparisons and seconds.
+
+A source's window holds `living` tuples, of which `rate` come per second. A sub-plan holds those combinations that pass
+the predicates between its sources: as many as the running plan counts in its own state of the same sources, else the
+product of its inputs' sizes and of what the predicates between them keep (`LinkStatistics`), independently of each
+other. A combination is made when its latest component comes, so a sub-plan's rate is its size times the sum of its
+sources' rate / living. What a state holds beyond the living has not been purged yet.
+
+To join two inputs by a key is to walk the chains of equal keys and of the index's collisions; without a key, to scan
+all pairs. The unit costs are measured; a loaded machine takes longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from operators.equalities import EqualityClass, equality_classes
+from operators.plan import Join, Leaf, Plan, postorder
+from operators.predicates import Operand, conjuncts, join_condition
+from operators.statistics import EngineStatistics, LinkStatistics
+from schemas.query import Query
+
+# Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
+ENTER_S = 25e-9
+"""To enter a tuple into a state."""
+PROBE_S = 20e-9
+"""To probe a hashed state with a tuple."""
+MAKE_S = 150e-9
+"""To make a tuple of two, the comparisons that find it included."""
+SCAN_S = 11e-9
+"""To look at a pair in a nested loop."""
+SORT_S = 370e-9
+"""To sort a key: JISC counts a state's keys before it completes the first."""
+CALL_S = 70e-6
+"""To call a join, however little it does."""
+SLICE_S = 200e-6
+"""To process a slice, however small."""
+
+BOTH_SIDES = 2.0
+"""Two whole inputs that probe each other walk every chain twice."""
+
+HELD = 1.5
+"""Tuples in the state of a sub-plan per living one: the dead go when room is needed."""
+
+RING_LEAST = 1024
+"""Slots of a state's index; they double, so a bucket has up to one entry more than it should."""
+
+ENDLESS_S = 3600.0
+"""How long an UNBOUNDED window is taken to be."""
+
+Aliases = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A source or sub-plan: tuples that one to come can meet, tuples in its state, and tuples made per second."""
+
+    living: float
+    held: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Comparisons and seconds."""
+
+    comparisons: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.comparisons + other.comparisons, self.seconds + other.seconds)
+
+    def __mul__(self, share: float) -> Work:
+        return Work(self.comparisons * share, self.seconds * share)
+
+
+def total(parts: Iterator[Work] | list[Work]) -> Work:
+    """The sum."""
+    found = Work()
+    for part in parts:
+        found += part
+    return found
+
+
+class Sizes:
+    """Sizes of sub-plans of one query, and the work of joining them."""
+
+    def __init__(self, query: Query, observed: EngineStatistics) -> None:
+        self.query = query
+        self._predicates = conjuncts(query)
+        self._classes = {} if query.subtracted else equality_classes(query.predicates)
+        self._links: tuple[LinkStatistics, ...] = tuple(link for link in observed.links if link.equality < 0)
+        # In the order that `measure_links` numbers them.
+        self._numbered: list[EqualityClass] = list(dict.fromkeys(self._classes.values()))
+        self._equal = [link for link in observed.links if link.equality >= 0]
+        self.leaves: dict[str, Size] = {}
+        self.window_s: dict[str, float] = {}
+        for source in observed.sources:
+            living = float(source.living_tuples)
+            rate = max(source.per_second, 1e-9)
+            match query.source(source.alias).window.kind:
+                case "RANGE":
+                    window = query.source(source.alias).window.size / 1000
+                case "ROWS":
+                    window = query.source(source.alias).window.size / rate
+                case _:
+                    window = max(ENDLESS_S, observed.span_ms / 1000)
+            self.window_s[source.alias] = max(window, 1e-3)
+            self.leaves[source.alias] = Size(living, living, rate)
+        self._known: dict[Aliases, tuple[float, float]] = {}
+        for operator in observed.operators:
+            for side in (0, 1):
+                if len(operator.aliases[side]) > 1 and operator.complete[side] and operator.track != "new":
+                    counted = float(operator.living_tuples[side]), float(operator.state_tuples[side])
+                    self._known.setdefault(frozenset(operator.aliases[side]), counted)
+        self._sizes: dict[Aliases, Size] = {}
+
+    @property
+    def longest_s(self) -> float:
+        """The longest window."""
+        return max(self.window_s.values())
+
+    @property
+    def arriving(self) -> float:
+        """New tuples per second, of all sources."""
+        return sum(size.rate for size in self.leaves.values())
+
+    def life_s(self, aliases: Aliases) -> float:
+        """How long after it is made a tuple may be met."""
+        return min(self.window_s[alias] for alias in aliases)
+
+    def share(self, left: Aliases, right: Aliases, *, of_key: bool = False) -> float:
+        """What the predicates between two sides, or only their equalities, keep of the pairs."""
+        found = 1.0
+        for link in self._links:
+            used = frozenset(link.aliases)
+            if used <= left | right and used & left and used & right:
+                found *= link.key_share if of_key else link.share
+        for number, one in enumerate(self._numbered):
+            if one.between(left, right) is not None:
+                found *= self._equality(number, left, right)
+        return found
+
+    def _equality(self, number: int, left: Aliases, right: Aliases) -> float:
+        """What one equality of a class keeps: as those between the sides do, else as those of the whole class."""
+        of_class = [link for link in self._equal if link.equality == number]
+        spanning = [link for link in of_class if left & set(link.aliases) and right & set(link.aliases)]
+        shares = [max(link.share, 1e-300) for link in spanning or of_class]
+        return math.exp(sum(map(math.log, shares)) / max(len(shares), 1))
+
+    def size(self, plan: Plan) -> Size:
+        """The size of a sub-plan."""
+        if isinstance(plan, Leaf):
+            return self.leaves[plan.alias]
+        aliases = frozenset(plan.aliases)
+        if aliases not in self._sizes:
+            living, held = self._known.get(aliases, (-1.0, -1.0))
+            if living < 0:
+                left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
+                found, other = self.size(plan.left).living, self.size(plan.right).living
+                share = self.share(left, right)
+                # A set difference keeps what meets nothing; matches of a tuple are as good as independent.
+                living = found * math.exp(-other * share) if self.query.subtracted else found * other * share
+                held = living * HELD
+            turnover = sum(self.leaves[a].rate / max(self.leaves[a].living, 1.0) for a in aliases)
+            self._sizes[aliases] = Size(living, held, living * turnover)
+        return self._sizes[aliases]
+
+    def key(self, join: Join, side: int) -> tuple[Operand, ...]:
+        """What a side's state is indexed by; empty for a nested loop."""
+        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
+        return tuple(term.operand(side) for term in condition.keys)
+
+    def signature(self, join: Join, side: int) -> tuple[object, ...]:
+        """What a side's state holds: states of equal signatures can stand for each other (`Match.signature`)."""
+        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
+        terms = (condition.keys, condition.int_terms, condition.float_terms)
+        child = join.right if side else join.left
+        return child.aliases, *(tuple(term.operand(side) for term in some) for some in terms)
+
+    def probing(self, join: Join, probes: float, state: Size, *, dead: bool = False) -> Work:
+        """`probes` tuples of one side that look for partners in the other side's state, its `dead` tuples included."""
+        left, right = frozenset(join.left.aliases), frozenset(join.right.aliases)
+        share = self.share(left, right, of_key=True)
+        if not self.key(join, 0):
+            pairs = probes * state.living
+            scanned = probes * (state.held if dead else state.living)
+            return Work(pairs, scanned * SCAN_S + pairs * self.share(left, right) * MAKE_S)
+        walked = probes * (state.held if dead else state.living) * share
+        slots = RING_LEAST
+        while slots < state.held:
+            slots *= 2
+        collisions = probes * state.held * (1 - share) / slots
+        return Work(walked + collisions, probes * PROBE_S + walked * MAKE_S)
+
+    def running(self, join: Join) -> Work:
+        """What a join does per second of event time."""
+        left, right = self.size(join.left), self.size(join.right)
+        entering = (left.rate + right.rate) * ENTER_S
+        return (
+            self.probing(join, left.rate, right, dead=True)
+            + self.probing(join, right.rate, left, dead=True)
+            + Work(0.0, entering)
+        )
+
+    def computing(self, join: Join) -> Work:
+        """To join all living tuples of both inputs at once, and to enter what comes out."""
+        left, right = self.size(join.left), self.size(join.right)
+        made = self.size(join).living
+        if self.key(join, 0):
+            found = self.probing(join, left.living, right) + self.probing(join, right.living, left)
+            found = Work(found.comparisons, found.seconds / BOTH_SIDES)
+        else:
+            found = self.probing(join, left.living, right)
+        return found + Work(0.0, CALL_S + (left.living + right.living + made) * ENTER_S)
+
+
+def joins_of(plan: Plan) -> list[Join]:
+    """The joins of a plan, children before parents."""
+    return [node for node in postorder(plan) if isinstance(node, Join)]
+
+
+def below_root(plan: Plan) -> dict[Aliases, Join]:
+    """The sub-plans that have states of their own."""
+    return {frozenset(join.aliases): join for join in joins_of(plan) if join is not plan}
