@@ -48,6 +48,7 @@ class Request(_Message, frozen=True, kw_only=True, tag="request"):
     Attributes:
         id: a name for this migration that nobody else uses.
         plan: as `parse_plan` reads it.
+        prefer: what the strategy `auto` makes least; see `operators.migration.advise`.
         at: event time before which it must not happen; None for as soon as possible.
         timeout_ms: how long the tasks may take to answer.
         fingerprint: of the query that it was asked for.
@@ -61,6 +62,7 @@ class Request(_Message, frozen=True, kw_only=True, tag="request"):
     asked_ms: int
     at: int | None = None
     timeout_ms: int = 10_000
+    prefer: str = "work"
 
 
 class Propose(_Message, frozen=True, kw_only=True, tag="propose"):
@@ -77,6 +79,7 @@ class Propose(_Message, frozen=True, kw_only=True, tag="propose"):
     tasks: int
     at: int | None = None
     timeout_ms: int = 10_000
+    prefer: str = "work"
 
 
 class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
@@ -120,7 +123,8 @@ class Started(_Message, frozen=True, kw_only=True, tag="started"):
 
     Attributes:
         began_at: event time; the cut, unless the task had passed it (`exact` is False then).
-        strategy: the one that runs, where `auto` was asked for.
+        strategy: the one that runs.
+        why: it was chosen, where `auto` was asked for.
         silence_s: how long the barrier kept the task waiting.
     """
 
@@ -130,6 +134,7 @@ class Started(_Message, frozen=True, kw_only=True, tag="started"):
     began_at: int
     exact: bool
     strategy: str = ""
+    why: str = ""
     silence_s: float = 0.0
 
 
@@ -142,6 +147,7 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
         peak_extra_tuples, comparisons, completed_keys: what it cost; see `MigrationCounters`.
         first_result_ts: event time of the first result at or after the cut; None while there was none.
         first_result_s: how long after the change of plans it was delivered.
+        predicted: what `auto` had expected of the strategy that it chose; None where it was named.
         restored: the task was restarted in mid-migration: the new plan's states were made from the window.
         error: why the task stayed with its old plan; empty when it did not.
     """
@@ -157,6 +163,7 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
     completed_keys: int = 0
     first_result_ts: int | None = None
     first_result_s: float | None = None
+    predicted: dict[str, Any] | None = None
     restored: bool = False
     error: str = ""
 

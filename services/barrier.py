@@ -56,13 +56,19 @@ KEPT_REPORTS = 32
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A decided change of plans: tuples with ts >= `cut` are new to the plan of `version`."""
+    """A decided change of plans of a query of `tasks` tasks: tuples with ts >= `cut` are new to the plan of `version`.
+
+    Attributes:
+        prefer: what the strategy `auto` makes least.
+    """
 
     version: int
     id: str
     plan: str
     strategy: str
     cut: int
+    tasks: int
+    prefer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +194,10 @@ class Barrier:
         view = self.view()
         if view.missing or view.refusals or message.cut < view.least_cut:
             return
-        version = len(self._changes) + 1
-        self._changes.append(Change(version, message.id, self._open.plan, self._open.strategy, message.cut))
+        version, asked = len(self._changes) + 1, self._open
+        self._changes.append(
+            Change(version, asked.id, asked.plan, asked.strategy, message.cut, asked.tasks, asked.prefer)
+        )
         self._close(message.id)
         if version > KEPT_REPORTS:
             old = self._changes[version - KEPT_REPORTS - 1].id

@@ -81,4 +81,5 @@ class Coordination:
             tasks=self._tasks,
             at=request.at,
             timeout_ms=request.timeout_ms,
+            prefer=request.prefer,
         )

@@ -23,19 +23,27 @@ def read_query(path: Path, name: str | None) -> Query:
     except OSError as error:
         raise UsageError(f"cannot read the query {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}"
-        ) from None
+        raise UsageError(f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return pick_query(text, name, str(path))
+
+
+def pick_query(text: str, name: str | None, place: str) -> Query:
+    """The query of a text; `name` picks one by its sink where there are several, `place` is for errors.
+
+    Raises:
+        UsageError: it holds no query or several.
+        QueryError: the text is wrong; shows where.
+    """
     queries = parse_program(text).queries
     names = [query.name for query in queries]
     if not queries:
-        raise UsageError(f"{path} declares streams but has no SELECT")
+        raise UsageError(f"{place} declares streams but has no SELECT")
     if name is not None:
         if names.count(name) != 1:
-            raise UsageError(f"--query {name}: {path} has {_listed(names)}{_suggestion(name, names)}")
+            raise UsageError(f"--query {name}: {place} has {_listed(names)}{_suggestion(name, names)}")
         return queries[names.index(name)]
     if len(queries) > 1:
-        raise UsageError(f"{path} has {len(queries)} queries, pick one with --query: {_listed(names)}")
+        raise UsageError(f"{place} has {len(queries)} queries, pick one with --query: {_listed(names)}")
     return queries[0]
 
 
@@ -59,9 +67,7 @@ def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -
             alias = next((s.stream.name for s in query.sources if s.alias == name), None)
             if alias is not None:
                 hint = f"; '{name}' is an alias of stream '{alias}'"
-            raise UsageError(
-                f"--source {name}: the query reads no such stream, it reads {_listed(names)}{hint}"
-            )
+            raise UsageError(f"--source {name}: the query reads no such stream, it reads {_listed(names)}{hint}")
         if name in paths:
             raise UsageError(f"--source {name} is given twice: {paths[name]} and {path}")
         if path == "-" and "-" in paths.values():

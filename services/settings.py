@@ -8,6 +8,9 @@ from pathlib import Path
 
 from services.security import KafkaClients
 
+EXECUTOR = "xjoin"
+"""How workers execute plans: as the trees that they are, so that every one of them can be asked for."""
+
 
 class Guarantee(StrEnum):
     """What happens to a result when a worker dies."""

@@ -148,6 +148,7 @@ class Task:
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
         self._renewed = float("-inf")
         self._last_statistics = 0.0
+        self._busy = (time.monotonic(), 0.0)
         self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = queue.SimpleQueue()
         self._inbox_bytes = 0
         self._lock = threading.Lock()
@@ -457,6 +458,10 @@ class Task:
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )
         metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
+        now = time.monotonic()
+        began, busy_s = self._busy
+        self._busy = now, found.busy_s
+        self._engine.load = min(1.0, (found.busy_s - busy_s) / max(now - began, 0.001))
         self._publish(found, self._migrations.version)
 
 

@@ -13,13 +13,14 @@ keeps its epochs within what it has promised (`services.participant`). Reports a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Protocol, cast
 
 from operators.engine import Engine
+from operators.migration.advise import PREFERENCES, Goal, Preference
 from operators.migration.schedule import MigrationRecord
 from operators.migration.strategies import check_strategy
-from operators.plan import Plan, parse_plan
+from operators.plan import Plan, check_plan, parse_plan
 from schemas.columns import Batch
 from schemas.control import BarrierMessage, Done, Propose, Started
 from schemas.errors import UsageError
@@ -29,9 +30,7 @@ from services.logs import Log
 from services.metrics import TaskMetrics
 from services.participant import RESEND_S, Participant
 from services.recovery import RecoveryPlan
-
-EXECUTOR = "xjoin"
-"""How workers execute plans."""
+from services.settings import EXECUTOR
 
 SPEED_S = 1.0
 """Over how long a task's speed in event time is measured."""
@@ -138,8 +137,10 @@ class TaskMigrations:
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
             return f"it is one of {self._tasks} tasks, not {proposal.tasks}: were partitions added? restart all workers"
+        if proposal.prefer not in PREFERENCES:
+            return f"cannot prefer {proposal.prefer!r}; there are {', '.join(PREFERENCES)}"
         try:
-            parse_plan(proposal.plan, self._query)
+            check_plan(parse_plan(proposal.plan, self._query), self._query)
             check_strategy(proposal.strategy, EXECUTOR, self._query)
         except UsageError as error:
             return str(error)
@@ -235,7 +236,7 @@ class TaskMigrations:
             )
         try:
             plan = parse_plan(change.plan, self._query)
-            self._engine.migrate(plan, change.strategy, cut)
+            self._engine.migrate(plan, change.strategy, cut, Goal(cast(Preference, change.prefer)))
         except UsageError as error:
             self._log.error("plan cannot be changed, the old one goes on", version=change.version, reason=str(error))
             self._report(Done(id=change.id, task=self._task, version=change.version, error=str(error)))
@@ -262,6 +263,7 @@ class TaskMigrations:
                 began_at=began_at,
                 exact=began_at == asked.change.cut,
                 strategy=record.strategy,
+                why="" if record.advice is None else record.advice.reason,
                 silence_s=asked.waited_s,
             )
         )
@@ -299,6 +301,7 @@ class TaskMigrations:
                 completed_keys=record.counters.completed_keys,
                 first_result_ts=asked.first_result_ts,
                 first_result_s=asked.first_result_s,
+                predicted=None if record.advice is None else asdict(record.advice.predicted),
             )
         )
 

@@ -318,12 +318,62 @@ class WorkerProcess:
             raise AssertionError(self.said("the worker does not stop")) from None
 
 
+class CoordinatorProcess:
+    """`weir coordinator` in a process of its own."""
+
+    def __init__(self, case: Case, *options: str, log: Path) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "services.cli", "coordinator", str(case.path)]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*command, "--bootstrap", case.bootstrap, *options], stdout=out, stderr=out, start_new_session=True
+            )
+
+    def wait_running(self) -> CoordinatorProcess:
+        """Wait until it has read the log."""
+        wait_for(lambda: "coordinator running" in self.text(), lambda: f"a coordinator; its log:\n{self.text()}")
+        return self
+
+    def text(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+
+class MigrateProcess:
+    """`weir migrate` in a process of its own."""
+
+    def __init__(self, case: Case, plan: str, strategy: str, *options: str) -> None:
+        command = [sys.executable, "-m", "services.cli", "migrate", str(case.path), "--bootstrap", case.bootstrap]
+        self.process = subprocess.Popen(
+            [*command, "--plan", plan, "--strategy", strategy, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def finish(self) -> tuple[int, str, str]:
+        """Its exit code and what it wrote."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out, err
+
+
 class Workers:
     """Starts workers of one test and ends them after it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._started: list[WorkerProcess] = []
+        self._others: list[CoordinatorProcess | MigrateProcess] = []
 
     def start(self, case: Case, *options: str, state: Path | str | None = None, **more: Any) -> WorkerProcess:
         """Start one; `state` is shared by all that name none."""
@@ -332,8 +382,24 @@ class Workers:
         self._started.append(worker)
         return worker
 
+    def coordinator(self, case: Case, *options: str) -> CoordinatorProcess:
+        """Start a coordinator."""
+        started = CoordinatorProcess(case, *options, log=self._folder / f"coordinator-{len(self._others)}.log")
+        self._others.append(started)
+        return started
+
+    def migrate(self, case: Case, plan: str, strategy: str, *options: str) -> MigrateProcess:
+        """Ask for another plan."""
+        started = MigrateProcess(case, plan, strategy, *options)
+        self._others.append(started)
+        return started
+
     def end(self) -> None:
         """Kill what is left."""
+        for other in self._others:
+            if other.process.poll() is None:
+                other.process.kill()
+                other.process.wait()
         for worker in self._started:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGCONT)

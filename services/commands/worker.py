@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,61 +10,33 @@ import typer
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from services import memory
+from services.commands.kafka_options import with_kafka
+from services.commands.query_options import (
+    Group,
+    LogForm,
+    LogFormat,
+    LogLeast,
+    LogLevel,
+    QueryArgument,
+    QueryName,
+    Replication,
+    WaitForTopics,
+    group_of,
+)
 from services.logs import set_up_logs
-from services.query_files import read_query
+from services.registry import find_query
 from services.security import KafkaClients
 from services.settings import Guarantee, Start, WorkerSettings
 
 NEVER = "never"
-
-
-class LogFormat(StrEnum):
-    """Form of log lines."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """Least severity that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-KAFKA = "Kafka security"
 TUNING = "Tuning"
 
 
+@with_kafka
 def worker(
-    query: Annotated[
-        Path,
-        typer.Argument(envvar="WEIR_QUERY_FILE", metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO."),
-    ],
-    bootstrap: Annotated[
-        str,
-        typer.Option(envvar="WEIR_BOOTSTRAP", metavar="HOST:PORT,...", help="Kafka brokers to begin with."),
-    ] = "127.0.0.1:9092",
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--query",
-            envvar="WEIR_QUERY",
-            metavar="NAME",
-            help="Which query, by its sink topic, if the file has several.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_GROUP",
-            metavar="NAME",
-            help="Consumer group of all workers of this query; offsets and transactional ids belong to it. "
-            "Default: weir-<sink topic>.",
-        ),
-    ] = None,
+    query: QueryArgument,
+    name: QueryName = None,
+    group: Group = None,
     state_dir: Annotated[
         str,
         typer.Option(
@@ -137,12 +108,7 @@ def worker(
             "idle_timeout; what it brings later, behind the results, is late. 'never': wait for it.",
         ),
     ] = NEVER,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait/--no-wait", envvar="WEIR_WAIT", help="Wait for missing input topics, or exit with code 1."
-        ),
-    ] = True,
+    wait: WaitForTopics = True,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -151,20 +117,9 @@ def worker(
             help="Go on although Kafka's retention has deleted input that is still needed. Default: exit with code 1.",
         ),
     ] = False,
-    replication: Annotated[
-        int,
-        typer.Option(
-            envvar="WEIR_REPLICATION",
-            min=-1,
-            help="Replication factor of topics that the worker creates; -1 is the broker's default.",
-        ),
-    ] = -1,
-    log_format: Annotated[
-        LogFormat, typer.Option(envvar="WEIR_LOG_FORMAT", help="Form of log lines on standard error.")
-    ] = LogFormat.TEXT,
-    log_level: Annotated[
-        LogLevel, typer.Option(envvar="WEIR_LOG_LEVEL", help="Least severity that is logged.")
-    ] = LogLevel.INFO,
+    replication: Replication = -1,
+    log_format: LogForm = LogFormat.TEXT,
+    log_level: LogLeast = LogLevel.INFO,
     max_pending: Annotated[
         int,
         typer.Option(
@@ -203,80 +158,8 @@ def worker(
             "transaction.max.timeout.ms.",
         ),
     ] = "1m",
-    security_protocol: Annotated[
-        str,
-        typer.Option(
-            envvar="WEIR_KAFKA_SECURITY_PROTOCOL",
-            rich_help_panel=KAFKA,
-            help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
-        ),
-    ] = "PLAINTEXT",
-    sasl_mechanism: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SASL_MECHANISM",
-            rich_help_panel=KAFKA,
-            help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Default: PLAIN.",
-        ),
-    ] = None,
-    sasl_username: Annotated[
-        str | None,
-        typer.Option(envvar="WEIR_KAFKA_SASL_USERNAME", rich_help_panel=KAFKA, help="SASL user. Default: none."),
-    ] = None,
-    sasl_password: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SASL_PASSWORD",
-            rich_help_panel=KAFKA,
-            show_default=False,
-            help="SASL password. Default: none. Use the variable: arguments are seen by other users.",
-        ),
-    ] = None,
-    ssl_ca: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SSL_CA",
-            metavar="FILE",
-            rich_help_panel=KAFKA,
-            help="Certificates of trusted authorities, PEM. Default: the system's.",
-        ),
-    ] = None,
-    ssl_certificate: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SSL_CERTIFICATE",
-            metavar="FILE",
-            rich_help_panel=KAFKA,
-            help="Own certificate, PEM. Default: none.",
-        ),
-    ] = None,
-    ssl_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SSL_KEY",
-            metavar="FILE",
-            rich_help_panel=KAFKA,
-            help="Own private key, PEM. Default: none.",
-        ),
-    ] = None,
-    ssl_key_password: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_KAFKA_SSL_KEY_PASSWORD",
-            rich_help_panel=KAFKA,
-            show_default=False,
-            help="Password of the private key. Default: none. Use the variable.",
-        ),
-    ] = None,
-    ssl_check_hostname: Annotated[
-        bool,
-        typer.Option(
-            "--ssl-check-hostname/--no-ssl-check-hostname",
-            envvar="WEIR_KAFKA_SSL_CHECK_HOSTNAME",
-            rich_help_panel=KAFKA,
-            help="Whether a broker's certificate must carry its host name.",
-        ),
-    ] = True,
+    *,
+    clients: KafkaClients,
 ) -> None:
     """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic.
 
@@ -285,22 +168,10 @@ def worker(
     SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or
     the arguments are wrong; 1 anything else.
     """
-    bound = read_query(query, name)
-    clients = KafkaClients(
-        bootstrap,
-        security_protocol.upper(),
-        sasl_mechanism.upper() if sasl_mechanism else None,
-        sasl_username,
-        sasl_password,
-        ssl_ca,
-        ssl_certificate,
-        ssl_key,
-        ssl_key_password,
-        ssl_check_hostname,
-    )
+    bound = find_query(query, name, clients)
     settings = WorkerSettings(
         clients=clients,
-        group=group or f"weir-{bound.name}",
+        group=group_of(bound, group),
         state_dir=None if state_dir == "none" else Path(state_dir),
         http_port=http_port,
         http_bind=http_bind,

@@ -47,7 +47,7 @@ ANSWERED = (*ASKED, answer("a", 0, 50), answer("a", 1, 70))
 
 def test_a_cut_beyond_all_bounds_makes_a_version() -> None:
     view = folded(*ANSWERED, Cut(id="a", cut=70))
-    assert view.changes == (Change(1, "a", "(A B)", "jisc", 70),)
+    assert view.changes == (Change(1, "a", "(A B)", "jisc", 70, 2, "work"),)
     assert view.open is None
     assert view.waiting == ()
     assert [view.version_at(t) for t in (0, 69, 70, 71)] == [0, 0, 1, 1]

@@ -1,0 +1,53 @@
+"""`weir coordinator`: leads the workers of a query through changes of its plan."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from services.commands.kafka_options import with_kafka
+from services.commands.query_options import (
+    Group,
+    LogForm,
+    LogFormat,
+    LogLeast,
+    LogLevel,
+    QueryArgument,
+    QueryName,
+    Replication,
+    WaitForTopics,
+    group_of,
+)
+from services.logs import set_up_logs
+from services.registry import find_query
+from services.security import KafkaClients
+
+
+@with_kafka
+def coordinator(
+    query: QueryArgument,
+    name: QueryName = None,
+    group: Group = None,
+    wait: WaitForTopics = True,
+    replication: Replication = -1,
+    log_format: LogForm = LogFormat.TEXT,
+    log_level: LogLeast = LogLevel.INFO,
+    *,
+    clients: KafkaClients,
+) -> None:
+    """Lead the workers of a query through changes of its plan (`weir migrate`), until stopped.
+
+    It keeps no state: start it anywhere, several if you like; without one, workers run on with the plan they have.
+    Exit codes: 0 stopped; 2 the query or the arguments are wrong; 1 anything else.
+    """
+    bound = find_query(query, name, clients)
+    set_up_logs(log_format, log_level)
+
+    # Imported here: the engine takes a second, which a wrong argument need not wait for.
+    from services.coordinator import Coordinator, CoordinatorSettings
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings = CoordinatorSettings(clients, group_of(bound, group), wait, replication or -1)
+    Coordinator(bound, settings).run(stop)

@@ -1,0 +1,147 @@
+"""`weir migrate`: another plan for a query that runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from operators.plan import check_plan, parse_plan
+from schemas.control import Done
+from schemas.durations import parse_duration
+from schemas.errors import UsageError
+from schemas.timestamps import format_iso, parse_iso
+from services.commands.kafka_options import with_kafka
+from services.commands.query_options import Group, QueryArgument, QueryName, group_of
+from services.commands.run import Preference
+from services.plan_requests import PlanRequest, Progress
+from services.registry import find_query
+from services.security import KafkaClients
+from services.settings import EXECUTOR
+
+INTERRUPTED = 130
+REFUSED = 1
+
+
+@with_kafka
+def migrate(
+    query: QueryArgument,
+    plan: Annotated[
+        str,
+        typer.Option(envvar="WEIR_PLAN", metavar="PLAN", help="The new join tree, such as '((A B) C)'."),
+    ],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_STRATEGY",
+            metavar="NAME",
+            help="How to change; `auto` picks from what the query does just then.",
+        ),
+    ] = "auto",
+    prefer: Annotated[
+        Preference,
+        typer.Option(envvar="WEIR_PREFER", help="What the strategy auto makes least."),
+    ] = Preference.WORK,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_AT",
+            metavar="TIME",
+            help="Event time of the change, in ms or ISO 8601; later where tasks have passed it. Default: at once.",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Return when every task runs the new plan alone. Default: when the cut is fixed."),
+    ] = False,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_TIMEOUT",
+            metavar="DURATION",
+            help="How long the tasks may take to agree; a plan that is not agreed on is withdrawn.",
+        ),
+    ] = "10s",
+    name: QueryName = None,
+    group: Group = None,
+    *,
+    clients: KafkaClients,
+) -> None:
+    """Change the plan of a query that runs; results stay what they are, and in order.
+
+    Every task changes at the same event time, the cut, which `weir coordinator` fixes. What was agreed on holds
+    whatever dies: Ctrl-C only stops watching. Exit codes: 0 agreed, with --wait done; 1 withdrawn, or nobody
+    answers; 2 the arguments are wrong; 130 interrupted.
+    """
+    bound = find_query(query, name, clients)
+    tree = parse_plan(plan, bound)
+    check_plan(tree, bound)
+
+    # Imported here: the engine takes a second, which a wrong plan need not wait for.
+    from operators.migration.strategies import check_strategy
+
+    try:
+        check_strategy(strategy, EXECUTOR, bound)
+    except UsageError as error:
+        raise UsageError(f"--strategy: {error}") from None
+    timeout_ms = parse_duration(timeout)
+    if timeout_ms < 100:
+        raise UsageError(f"--timeout must be at least 100ms, got {timeout!r}")
+    event_time = None if at is None else _event_time(at)
+    console = Console(stderr=True)
+    with console.status("looking for the coordinator") as status:
+        request = PlanRequest(bound, clients, group_of(bound, group), lambda p: status.update(_stage(p, wait)))
+        try:
+            progress = request.run(str(tree), strategy, prefer=prefer, at=event_time, timeout_ms=timeout_ms, wait=wait)
+        except KeyboardInterrupt:
+            print("weir: stopped watching; what was asked for goes on", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+    change = progress.change
+    assert change is not None
+    typer.echo(f"plan {change.version}: {change.plan} by {change.strategy}, from {format_iso(change.cut)} on")
+    for started in progress.started:
+        if started.why:
+            typer.echo(f"task {started.task}: {started.strategy}: {started.why}")
+    for done in progress.done:
+        typer.echo(_line(done))
+    if any(done.error for done in progress.done):
+        raise typer.Exit(REFUSED)
+
+
+def _event_time(text: str) -> int:
+    try:
+        found = int(text) if re.fullmatch(r"[0-9]+", text) else parse_iso(text)
+    except ValueError as error:
+        raise UsageError(f"--at: {error}") from None
+    if found < 0:
+        raise UsageError(f"--at: the event time {text!r} is before 1970")
+    return found
+
+
+def _stage(progress: Progress, wait: bool) -> str:
+    """What is going on, for a terminal."""
+    if progress.change is None:
+        if not progress.answered:
+            return "waiting for the coordinator and the tasks"
+        return f"{progress.answered} of {progress.tasks} tasks have answered"
+    where = f"cut at {format_iso(progress.change.cut)}"
+    if not wait:
+        return where
+    return f"{where}: {len(progress.started)} of {progress.tasks} tasks changed, {len(progress.done)} done"
+
+
+def _line(done: Done) -> str:
+    """One task's report."""
+    if done.error:
+        return f"task {done.task}: kept its plan: {done.error}"
+    if done.restored:
+        return f"task {done.task}: restarted in between, runs the new plan"
+    said = [f"longest silence {done.longest_silence_s * 1000:.0f} ms", f"{done.peak_extra_tuples} tuples more at most"]
+    if done.began_at is not None and done.finished_at is not None:
+        said.insert(0, f"changed at {format_iso(done.began_at)}, done at {format_iso(done.finished_at)}")
+    if done.first_result_s is not None:
+        said.append(f"first result after {done.first_result_s * 1000:.0f} ms")
+    return f"task {done.task}: {', '.join(said)}"

@@ -1,0 +1,80 @@
+"""Options that the commands of a running query share: which query, which group, which logs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.query import Query
+
+
+class LogFormat(StrEnum):
+    """Form of log lines."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Least severity that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+QueryArgument = Annotated[
+    Path,
+    typer.Argument(
+        envvar="WEIR_QUERY_FILE",
+        metavar="QUERY",
+        help="File with CREATE STREAM and INSERT INTO, or the name of a registered query (`weir query`).",
+    ),
+]
+
+QueryName = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        envvar="WEIR_QUERY",
+        metavar="NAME",
+        help="Which query, by its sink topic, if the file has several.",
+    ),
+]
+
+Group = Annotated[
+    str | None,
+    typer.Option(
+        envvar="WEIR_GROUP",
+        metavar="NAME",
+        help="Consumer group of all workers of this query; offsets, transactional ids and control topics belong to "
+        "it. Default: weir-<sink topic>.",
+    ),
+]
+
+Replication = Annotated[
+    int,
+    typer.Option(
+        envvar="WEIR_REPLICATION",
+        min=-1,
+        help="Replication factor of topics that are created; -1 is the broker's default.",
+    ),
+]
+
+WaitForTopics = Annotated[
+    bool,
+    typer.Option("--wait/--no-wait", envvar="WEIR_WAIT", help="Wait for missing input topics, or exit with code 1."),
+]
+
+LogForm = Annotated[LogFormat, typer.Option(envvar="WEIR_LOG_FORMAT", help="Form of log lines on standard error.")]
+
+LogLeast = Annotated[LogLevel, typer.Option(envvar="WEIR_LOG_LEVEL", help="Least severity that is logged.")]
+
+
+def group_of(query: Query, given: str | None) -> str:
+    """The consumer group of a query's workers."""
+    return given or f"weir-{query.name}"
