@@ -51,6 +51,9 @@ CATCH_UP_SHARE = 4.0
 """Tuples that `ghm` feeds its new plan per new one, in pieces of `PIECE`."""
 PIECE = 16_384
 
+MOST_PACE = 4.0
+"""How much slower or faster than the unit costs a machine is taken to be."""
+
 STEPS = 40
 """Of the numerical integration over a window."""
 
@@ -102,8 +105,10 @@ class CostOfMigration:
         self.slices_per_s = observed.slices / span_s
         self.slice_tuples = sizes.arriving / max(self.slices_per_s, 1e-9)
         self.old_work = total([sizes.running(join) for join in self.old])
-        usual_s = SLICE_S + self.old_work.seconds / max(self.slices_per_s, 1e-9)
-        self.slice_s = observed.busy_s / observed.slices if observed.slices and observed.busy_s else usual_s
+        expected_s = SLICE_S + len(self.old) * CALL_S + self.old_work.seconds / max(self.slices_per_s, 1e-9)
+        self.slice_s = observed.busy_s / observed.slices if observed.slices and observed.busy_s else expected_s
+        # The unit costs are those of a machine at rest; what a slice has taken lately says what this one is like.
+        self.pace = min(max(self.slice_s / expected_s, 1 / MOST_PACE), MOST_PACE)
         self.new_work = total([sizes.running(join) for join in self.new])
         self._all_computed = total([sizes.computing(join) for join in self.new])
         self._window_s = sizes.longest_s
@@ -135,8 +140,8 @@ class CostOfMigration:
             work += Work(0.0, len(self.old) * CALL_S * self.slices_per_s * duration_s)
         ratio = beside / max(self.new_work.seconds, 1e-12)
         behind_s = max(0.0, self.load * (1 + ratio) - 1) * duration_s if self.load else 0.0
-        silence = self.slice_s * (1 + min(ratio, 4.0)) + still_s + behind_s
-        return Prediction(strategy, silence, work.comparisons, extra, work.seconds, duration_s * 1000)
+        silence = self.slice_s * (1 + min(ratio, 4.0)) + still_s * self.pace + behind_s
+        return Prediction(strategy, silence, work.comparisons, extra, work.seconds * self.pace, duration_s * 1000)
 
     # --- What they are made of ------------------------------------------------------------------------
 
