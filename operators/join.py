@@ -6,7 +6,7 @@ counts as later).
 
 from __future__ import annotations
 
-from operators.match import LEFT, RIGHT, Match, MatchCounters
+from operators.match import LEFT, RIGHT, Match, MatchCounters, Prepared
 from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import Tuples
@@ -31,7 +31,7 @@ class BinaryJoin:
         """What the join has done so far."""
         return self.match.counters
 
-    def process(self, left: Tuples, right: Tuples, now: int) -> Tuples:
+    def process(self, left: Tuples | Prepared, right: Tuples | Prepared, now: int) -> Tuples:
         """Enter an epoch's new tuples of both sides; the new results, ascending by ts.
 
         Args:

@@ -10,7 +10,7 @@ Every executor is made of these: a binary join is one match over two states, an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,8 +109,10 @@ class Match:
             exact_expiry=sorted_by_ts and len(aliases) == 1 and aliases[0] not in sources.rows_windows,
         )
 
-    def prepare(self, side: int, tuples: Tuples) -> Prepared:
-        """Tuples of a side with what the condition reads of them."""
+    def prepare(self, side: int, tuples: Tuples | Prepared) -> Prepared:
+        """Tuples of a side with what the condition reads of them; prepared ones as they are."""
+        if isinstance(tuples, Prepared):
+            return tuples
         condition = self.condition
         n = len(tuples)
         resolve = self.sources.resolver(tuples.aliases, tuples.rows)
@@ -144,7 +146,26 @@ class Match:
         self.counters.results += len(found)
         return found
 
+    def find_alive(self, side: int, probe: Prepared, opposite: SideState, now: int) -> tuple[Tuples, int]:
+        """Results of one side's living tuples with all that lives at `now` in the opposite state, earlier or later, in
+        any order; and the comparisons it took. For states that are computed out of their time: counts no results."""
+        tuples, before = probe.tuples, self.counters.comparisons
+        parts: list[Tuples] = []
+        late = replace(probe, tuples=Tuples(tuples.aliases, tuples.rows, np.full(len(tuples), now), tuples.expiry))
+        for state in (opposite.older, opposite):
+            if state is not None:
+                parts += self._pairs(side, late, state, strict=False, stamps=tuples.ts)
+        compared = self.counters.comparisons - before
+        self.counters.comparisons = before
+        return Tuples.concat(parts, self.aliases), compared
+
     def _find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
+        return Tuples.concat(self._pairs(side, probe, opposite, strict=strict), self.aliases)
+
+    def _pairs(
+        self, side: int, probe: Prepared, opposite: SideState, *, strict: bool, stamps: I64 | None = None
+    ) -> list[Tuples]:
+        """Results piece by piece; where the probing tuples' ts are not their own, `stamps` are."""
         tuples = probe.tuples
         found: list[Tuples] = []
         start, resume, n = 0, -1, len(tuples)
@@ -162,15 +183,15 @@ class Match:
             self.counters.comparisons += compared
             self.counters.candidates += count
             if count:
-                pairs = scratch.probe_idx[:count], scratch.entries[:count]
-                found.append(self._combine(side, tuples, opposite, *pairs))
-        return Tuples.concat(found, self.aliases)
+                probe_idx, entries = scratch.probe_idx[:count], scratch.entries[:count]
+                rows, ts, expiry = opposite.combine(tuples, probe_idx, entries, probe_first=side == LEFT)
+                if stamps is not None:
+                    ts = np.maximum(stamps[probe_idx], opposite.ts[entries & (opposite.capacity - 1)])
+                found.append(self._passing(Tuples(self.aliases, rows, ts, expiry)))
+        return found
 
-    def _combine(
-        self, side: int, tuples: Tuples, opposite: SideState, probe_idx: I64, entries: I64
-    ) -> Tuples:
-        """Candidate pairs as output tuples, those that pass every remaining predicate."""
-        result = Tuples(self.aliases, *opposite.combine(tuples, probe_idx, entries, probe_first=side == LEFT))
+    def _passing(self, result: Tuples) -> Tuples:
+        """The candidates that pass every remaining predicate."""
         alive = self.sources.rows_alive(result)
         if alive is not None and not alive.all():
             result = result.take(alive)

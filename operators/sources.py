@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -42,6 +43,7 @@ class Sources:
         self.scratch = Scratch()
         self.equalities = equality_classes(() if query.subtracted else query.predicates)
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
+        self._readers = Counter(s.stream.name for s in query.sources)
         kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
         exprs = [output.expr for output in query.outputs]
         predicates = conjuncts(query)
@@ -74,8 +76,7 @@ class Sources:
     def shared(self, alias: str) -> bool:
         """True when the store holds rows that this alias's selections refuse: other aliases want them, or
         a ROWS window counts them."""
-        name = self.query.source(alias).stream.name
-        return bool(self.rows_windows) or sum(s.stream.name == name for s in self.query.sources) > 1
+        return bool(self.rows_windows) or self._readers[self.query.source(alias).stream.name] > 1
 
     def store(self, alias: str) -> SourceStore:
         """The store behind an alias."""
@@ -83,13 +84,12 @@ class Sources:
 
     def resolver(self, aliases: Sequence[str], rows: I64) -> Resolve:
         """Reads columns of (k, n) component rows; each column is gathered once."""
-        position = {alias: k for k, alias in enumerate(aliases)}
         cache: dict[ColumnRef, Column] = {}
 
         def resolve(column: ColumnRef) -> Column:
             found = cache.get(column)
             if found is None:
-                found = self._store_of[column.alias].gather(column.name, rows[position[column.alias]])
+                found = self._store_of[column.alias].gather(column.name, rows[aliases.index(column.alias)])
                 cache[column] = found
             return found
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT
+from operators.match import LEFT, RIGHT, Prepared
 from operators.plan import Plan
 from operators.sources import Sources
 from operators.state import SideState
@@ -67,7 +67,7 @@ class Stairs(XJoinTree):
         pairs = (Stair(join, side) for _, join in self.joins for side in (LEFT, RIGHT))
         return {frozenset(stair.aliases): stair for stair in pairs}
 
-    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+    def process(self, epoch: Mapping[str, Tuples | Prepared], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         # What waits in the eddy, by what it covers. Both duals' tuples are inserted before either is probed.
         waiting = {frozenset({alias}): tuples for alias, tuples in epoch.items() if len(tuples)}
@@ -76,4 +76,5 @@ class Stairs(XJoinTree):
             self.routings += len(left) + len(right)
             if len(left) or len(right):
                 waiting[frozenset(join.aliases)] = join.process(left, right, now)
-        return waiting.pop(frozenset(self.plan.aliases), Tuples.empty(self.plan.aliases))
+        found = waiting.pop(frozenset(self.plan.aliases), Tuples.empty(self.plan.aliases))
+        return found.tuples if isinstance(found, Prepared) else found

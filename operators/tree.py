@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from operators.executor import operator_statistics
 from operators.join import BinaryJoin
+from operators.match import Prepared
 from operators.plan import Join, Leaf, Plan, postorder
 from operators.sources import Sources
 from operators.statistics import OperatorStatistics
@@ -27,18 +28,19 @@ class XJoinTree:
             if isinstance(node, Join):
                 self.joins.append((node, BinaryJoin(sources, node.left.aliases, node.right.aliases)))
 
-    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+    def process(self, epoch: Mapping[str, Tuples | Prepared], now: int) -> Tuples:
         """Run one epoch.
 
         Args:
-            epoch: new tuples per alias, ascending by ts; aliases without any may be absent.
+            epoch: new tuples per alias, ascending by ts; aliases without any may be absent. Those that have been
+                prepared for their join already are taken so.
             now: the epoch's beginning.
 
         Returns:
             The query's new results, ascending by ts, with rows in the plan's alias order.
         """
 
-        def new(node: Plan) -> Tuples:
+        def new(node: Plan) -> Tuples | Prepared:
             if isinstance(node, Leaf):
                 return epoch.get(node.alias) or Tuples.empty((node.alias,))
             return outputs.pop(id(node))
@@ -49,7 +51,8 @@ class XJoinTree:
             outputs[id(node)] = (
                 join.process(left, right, now) if len(left) or len(right) else Tuples.empty(join.aliases)
             )
-        return new(self.plan)
+        found = new(self.plan)
+        return found.tuples if isinstance(found, Prepared) else found
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet, in every state."""

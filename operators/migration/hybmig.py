@@ -26,7 +26,7 @@ import numpy as np
 from operators.executor import Executor
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, stamped, states_by_aliases, tree_like
+from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Plan
 from operators.tree import XJoinTree
@@ -325,18 +325,15 @@ class _Job:
         return good
 
     def _join_chunk(self, chunk: Tuples, now: int) -> None:
-        match, sources = self._join.match, self._migration.sources
+        match = self._join.match
         if len(chunk) == 0:
             return
-        before = match.counters.comparisons, match.counters.results
-        probing = Tuples(chunk.aliases, chunk.rows, np.full(len(chunk), now, np.int64), chunk.expiry)
-        found = match.find(LEFT, match.prepare(LEFT, probing), self._join.states[RIGHT], strict=False)
-        self._migration.counters.comparisons += match.counters.comparisons - before[0]
-        match.counters.comparisons, match.counters.results = before
+        found, compared = match.find_alive(LEFT, match.prepare(LEFT, chunk), self._join.states[RIGHT], now)
+        self._migration.counters.comparisons += compared
         good = within(found, self._boxes[self._at])
         for box in self._boxes[: self._at]:
             good &= ~within(found, box)
-        found = stamped(sources, found.take(good)).reorder(self._match.sides[self._side])
+        found = found.take(good).reorder(self._match.sides[self._side])
         self._match.enter(self._older, self._match.prepare(self._side, found), now)
 
     def attach(self) -> None:

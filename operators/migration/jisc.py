@@ -6,8 +6,14 @@ join keys are computed first, each key once (definition 2: a key that was attemp
 climbing from the highest complete state below (procedures 2 and 3). That holds for left-deep and bushy trees
 alike, and for any join columns: a state's keys are looked up in whichever of its inputs has the columns.
 
-Where the paper counts down distinct values to detect completion (4.3), so does this; besides, a state is
-complete when all old tuples have left their windows. Clearing windows through incomplete states (4.2) needs
+A slice's demands are met together. Source tuples about to probe an incomplete state say which of its keys are
+wanted; so do, by the same keys, the incomplete states above it. Going down the plan collects what is wanted of each
+state, going up again computes it: every state is completed once per slice, not once per state above it. What
+intermediate results will ask for is not known then, and is completed when they come.
+
+Where the paper counts down distinct values to detect completion (4.3), so does this: a key of a state is a key of
+both its inputs, as far as they are hashed by it. Besides, a state is complete when all old tuples have left their
+windows. Clearing windows through incomplete states (4.2) needs
 nothing here: every tuple carries its own expiry, and a dead one is never met.
 
 Where a state's key has columns of both its inputs, or there is no key (theta joins), nothing smaller than the
@@ -16,16 +22,18 @@ whole state can be looked up, and its first probe completes all of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from operators.executor import Executor
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
-from operators.match import LEFT, RIGHT, Match
-from operators.migration.migration import Migration, stamped, states_by_aliases, tree_like
+from operators.match import LEFT, RIGHT, Match, Prepared
+from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
-from operators.plan import Join, Plan
+from operators.plan import Join, Leaf, Plan
 from operators.predicates import Operand
 from operators.state import SideState
 from operators.tuples import FOREVER, Tuples
@@ -42,6 +50,7 @@ class Jisc(Migration):
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
         new = tree_like(old, plan)
         super().__init__(old, new, cut)
+        self._tree = new
         self._indexes: dict[tuple[frozenset[str], Operands, int], Index] = {}
         held = states_by_aliases(old)
         self.counters.dropped_tuples = dropped(held, plan)
@@ -59,10 +68,16 @@ class Jisc(Migration):
                     join.states[side] = moved(self.sources, former, join.match, side, cut)
                     continue
                 assert isinstance(child, Join)
-                self.completions.append(self._incomplete(join, side, child, former))
+                facing = (node.right, node.left)[side]
+                self.completions.append(self._incomplete(join, side, child, facing, former))
 
     def _incomplete(
-        self, join: BinaryJoin, side: int, child: Join, former: tuple[Match, int, SideState] | None
+        self,
+        join: BinaryJoin,
+        side: int,
+        child: Join,
+        facing: Plan,
+        former: tuple[Match, int, SideState] | None,
     ) -> Completer:
         """An empty state, or what an earlier transition has of it (4.5)."""
         before, done = self.cut, np.zeros(0, np.uint64)
@@ -79,7 +94,7 @@ class Jisc(Migration):
                 # Keys that were attempted say nothing about keys of other columns: begin again.
                 state.older = None
                 join.states[side] = moved(self.sources, former, join.match, side, self.cut)
-        return Completer(self, child, join, side, before, done)
+        return Completer(self, child, facing, join, side, before, done)
 
     @property
     def finished(self) -> bool:
@@ -92,6 +107,44 @@ class Jisc(Migration):
         if counted and all(total for _, total in counted):
             return sum(done for done, _ in counted), sum(total for _, total in counted), "keys"
         return sum(completer.over for completer in self.completions), len(self.completions), "states"
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice; see `Executor.process`."""
+        return self._tree.process(epoch if self.finished else self._met(epoch, now), now)
+
+    def _met(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples | Prepared]:
+        """Complete what the slice's source tuples will look for; those tuples, prepared as far as that took."""
+        ready: dict[str, Tuples | Prepared] = dict(epoch)
+        wanted: dict[int, list[U64]] = {}
+        claimed: list[tuple[Completer, U64]] = []
+        for completer in reversed(self.completions):  # parents before children
+            if completer.over:
+                continue
+            keys = wanted.pop(id(completer), [])
+            facing = completer.facing
+            if isinstance(facing, Leaf) and facing.alias in epoch:
+                prepared = ready[facing.alias] = completer.prepare(epoch[facing.alias])
+                if prepared.hashes is not None and len(prepared):
+                    keys.append(prepared.hashes)
+            fresh = completer.claim(np.concatenate(keys), now) if keys else None
+            if fresh is None:
+                continue
+            claimed.append((completer, fresh))
+            below = self.below(completer)
+            if below is not None and len(fresh):
+                wanted.setdefault(id(below), []).append(fresh)
+        for completer, fresh in reversed(claimed):
+            completer.fill(fresh, now)
+        return ready
+
+    def below(self, completer: Completer) -> Completer | None:
+        """What completes the input that has the columns of a state's key, if that is incomplete and keyed by them."""
+        child = input_of(completer.node, completer.operands)
+        if child is None:
+            return None
+        join, side = self.place(child)
+        owed = join.states[side].owed
+        return owed if isinstance(owed, Completer) and owed.operands == completer.operands else None
 
     # --- Looking things up in the new plan's states ---------------------------------------------------
 
@@ -162,16 +215,11 @@ class Jisc(Migration):
         """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them."""
         match = join.match
         state = join.states[1 - side]
-        start = match.counters.comparisons
-        probing = match.prepare(side, at(tuples.reorder(match.sides[side]), now))
+        probing = match.prepare(side, tuples.reorder(match.sides[side]))
         if state.owed is not None and len(probing):
             state.owed.demand(probing.hashes, now)
-        results = match.counters.results
-        found = match.find(side, probing, state, strict=False)
-        match.counters.results = results  # they count where they are kept
-        self.counters.comparisons += match.counters.comparisons - start
-        match.counters.comparisons = start
-        found = stamped(self.sources, found)
+        found, compared = match.find_alive(side, probing, state, now)
+        self.counters.comparisons += compared
         return found.take(found.ts < before)
 
     def hashes(self, tuples: Tuples, operands: Operands) -> U64:
@@ -197,29 +245,42 @@ class Jisc(Migration):
         if below is None:
             return None
         join, side = self.place(below)
-        if not isinstance(join.states[side].owed, Completer):
-            if join.match.key(side) == operands:
-                return join.states[side].distinct_keys()
-            return self.index(below, operands, before, now).keys
-        assert isinstance(below, Join)
-        deeper = self.keys(below, operands, before, now)
-        if deeper is None:
-            return None
-        present = self.hashes(alive(self.sources, join.states[side], now), operands)
-        return np.union1d(deeper, present)
+        state = join.states[side]
+        owed = state.owed
+        if not isinstance(owed, Completer):
+            if join.match.key(side) != operands:
+                return self.index(below, operands, before, now).keys
+            found: U64 | None = state.distinct_keys()
+        elif owed.operands == operands and owed.before == before:
+            found = owed.keys(now)
+        else:
+            assert isinstance(below, Join)
+            found = self.keys(below, operands, before, now)
+            if found is not None:
+                found = np.union1d(found, self.hashes(alive(self.sources, state, now), operands))
+        other = join.states[1 - side]
+        if found is not None and other.owed is None and join.match.key(side) == operands:
+            # Each of its tuples has a partner there.
+            present = np.isin(found, other.distinct_keys(), assume_unique=True)
+            found = found if present.all() else found[present]
+        return found
 
 
 class Completer:
     """Completes one state on demand.
 
     Attributes:
+        node: whose tuples the state holds; `facing` is what probes it.
         before: the tuples that may be missing have only components with smaller ts.
         operands: what the state's key is made of; empty where it has none.
     """
 
-    def __init__(self, jisc: Jisc, node: Join, join: BinaryJoin, side: int, before: int, done: U64) -> None:
+    def __init__(
+        self, jisc: Jisc, node: Join, facing: Plan, join: BinaryJoin, side: int, before: int, done: U64
+    ) -> None:
         self._jisc = jisc
-        self._node = node
+        self.node = node
+        self.facing = facing
         self._match = join.match
         self._side = side
         self._state = state = join.states[side]
@@ -229,6 +290,7 @@ class Completer:
         self._keys: U64 | None = None
         self._done: Mask = np.zeros(0, np.bool_)
         self._ready = False
+        self._left = 0
         state.owed = self
         if state.life < FOREVER:
             state.older_until = before + state.life
@@ -250,36 +312,57 @@ class Completer:
 
     def demand(self, hashes: U64 | None, now: int) -> None:
         """Complete what tuples with these key hashes would look for."""
-        if not self._ready:
-            self._begin(now)
-        if hashes is None or self._keys is None:
+        fresh = None if hashes is None else self.claim(hashes, now)
+        if fresh is None:
             self._complete_all(now)
-            return
-        at_ = np.searchsorted(self._keys, hashes)
-        known = at_ < len(self._keys)
-        known[known] = self._keys[at_[known]] == hashes[known]
-        wanted = at_[known]
-        fresh = np.unique(wanted[~self._done[wanted]])
-        if len(fresh) == 0:
-            return
+        else:
+            self.fill(fresh, now)
+
+    def prepare(self, tuples: Tuples) -> Prepared:
+        """Tuples of the opposite side, with what they look for here."""
+        return self._match.prepare(1 - self._side, tuples)
+
+    def claim(self, hashes: U64, now: int) -> U64 | None:
+        """Those of some keys that may have entries which were not computed, each once, ascending; from now on they
+        count as attempted, so `fill` must follow. None where completion cannot go by keys."""
+        keys = self.keys(now)
+        if keys is None:
+            return None
+        if self._left == 0:
+            return keys[:0]
+        places = np.searchsorted(keys, hashes)
+        places[places == len(keys)] = 0
+        places = places[(keys[places] == hashes) & ~self._done[places]]
+        if len(places) == 0:
+            return keys[:0]
+        fresh: I64 = np.unique(places)
         self._done[fresh] = True
+        self._left -= len(fresh)
         self._jisc.counters.completed_keys += len(fresh)
-        jisc = self._jisc
-        self._keep(jisc.derive(self._node, self.operands, self._keys[fresh], self.before, now), now)
-        if self._done.all():
+        return np.take(keys, fresh)
+
+    def fill(self, keys: U64, now: int) -> None:
+        """Compute the entries of claimed keys; the states below have theirs, or complete them on the way."""
+        if len(keys):
+            self._keep(self._jisc.derive(self.node, self.operands, keys, self.before, now), now)
+        if self._left == 0:
             self._state.owed = None
 
-    def _begin(self, now: int) -> None:
-        """Count the distinct keys (4.3), and remember which an earlier transition has completed."""
-        self._ready = True
-        if self.operands:
-            self._keys = self._jisc.keys(self._node, self.operands, self.before, now)
-        if self._keys is not None:
-            self._done = np.isin(self._keys, self._inherited)
+    def keys(self, now: int) -> U64 | None:
+        """The distinct keys that entries may be missing of, ascending (4.3); None where they cannot be counted."""
+        if not self._ready:
+            self._ready = True
+            if self.operands:
+                self._keys = self._jisc.keys(self.node, self.operands, self.before, now)
+            if self._keys is not None:
+                # What an earlier transition has completed need not be computed again.
+                self._done = np.isin(self._keys, self._inherited)
+                self._left = int(np.count_nonzero(~self._done))
+        return self._keys
 
     def _complete_all(self, now: int) -> None:
         """Compute the whole state; what was completed before is computed again."""
-        jisc, node = self._jisc, self._node
+        jisc, node = self._jisc, self.node
         self._state.older = None
         left = jisc.everything(node.left, self.before, now)
         self._keep(jisc.joined(jisc.join_of(node), left, node.right, LEFT, self.before, now), now)
@@ -334,8 +417,3 @@ def member(hashes: U64, wanted: U64) -> Mask:
         return np.zeros(len(hashes), np.bool_)
     places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
     return np.asarray(wanted[places] == hashes)
-
-
-def at(tuples: Tuples, now: int) -> Tuples:
-    """As if they had come at `now`: all that lives then is an earlier partner."""
-    return Tuples(tuples.aliases, tuples.rows, np.full(len(tuples), now, np.int64), tuples.expiry)

@@ -157,11 +157,3 @@ def states_by_aliases(executor: Executor) -> dict[frozenset[str], tuple[Match, i
         for _, join in executor.joins
         for side in (0, RIGHT)
     }
-
-
-def stamped(sources: Sources, tuples: Tuples) -> Tuples:
-    """With the ts that their components say, for tuples that were joined out of their time."""
-    ts = np.full(len(tuples), -1, np.int64)
-    for k, alias in enumerate(tuples.aliases):
-        ts = np.maximum(ts, sources.store(alias).gather("_ts", tuples.rows[k]).values)
-    return Tuples(tuples.aliases, tuples.rows, ts, tuples.expiry)

@@ -152,7 +152,7 @@ MUTANTS: list[Mutant] = [
         ("first = max(store.lo, store.hi - rows)", "first = max(store.lo, store.hi - rows + 1)"),
         ("return ts + life", "return ts + life - 1"),
         ("successors = rows + self.rows_windows[alias]", "successors = rows + self.rows_windows[alias] - 1"),
-        ("for s in self.query.sources) > 1", "for s in self.query.sources) > 2"),
+        ("stream.name] > 1", "stream.name] > 2"),
     ),
     *_of(
         "match.py",
