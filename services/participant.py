@@ -55,7 +55,7 @@ class Participant:
         self._claimed = float("-inf")
         self.superseded = None
         self._held_since: float | None = None
-        self._waited_s = 0.0
+        self._waited_s: dict[str, float] = {}
 
     @property
     def bound(self) -> int | None:
@@ -81,8 +81,9 @@ class Participant:
         """
         messages = self._claim(view, committed, now)
         if self._promise is not None and (view.open is None or view.open.id != self._promise.answer.id):
-            self._promise = None
             self.let_go(now)
+            self._promise = None
+            self._waited_s = {id_: s for id_, s in self._waited_s.items() if id_ not in view.withdrawn}
         if view.open is None:
             return messages
         if self._promise is None:
@@ -130,11 +131,11 @@ class Participant:
 
     def let_go(self, now: float) -> None:
         """The task goes on."""
-        if self._held_since is not None:
-            self._waited_s = max(self._waited_s, now - self._held_since)
-            self._held_since = None
+        if self._held_since is not None and self._promise is not None:
+            id_ = self._promise.answer.id
+            self._waited_s[id_] = max(self._waited_s.get(id_, 0.0), now - self._held_since)
+        self._held_since = None
 
-    def take_waited(self) -> float:
-        """Seconds that promises have held the task up at most since the last call."""
-        waited, self._waited_s = self._waited_s, 0.0
-        return waited
+    def take_waited(self, id_: str) -> float:
+        """Seconds that the promise for a change has held the task up at most; forgotten then."""
+        return self._waited_s.pop(id_, 0.0)

@@ -248,7 +248,7 @@ class TaskMigrations:
     # --- Reporting ----------------------------------------------------------------------------------
 
     def _started(self, asked: _Asked, record: MigrationRecord, began_at: int, now: float) -> None:
-        asked.began_s, asked.waited_s = now, self._participant.take_waited()
+        asked.began_s, asked.waited_s = now, self._participant.take_waited(asked.change.id)
         version = asked.change.version
         self._metrics.plan_version.set(version)
         self._metrics.migrating.inc()

@@ -199,9 +199,9 @@ def test_how_long_a_promise_held_the_task_up_is_told() -> None:
     look(participant, folded(*ASKED), 0.0)
     participant.hold(1.0)
     participant.hold(1.2)
-    look(participant, folded(*OPENED), 1.5)
-    assert participant.take_waited() == 0.5
-    assert participant.take_waited() == 0.0
+    look(participant, folded(*ANSWERED, Cut(id="a", cut=70)), 1.5)
+    assert participant.take_waited("a") == 0.5
+    assert participant.take_waited("a") == 0.0
 
 
 # --- All together -------------------------------------------------------------------------------------

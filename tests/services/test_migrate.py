@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from schemas.control import Propose
+from schemas.errors import BrokerError, WeirError
+from services.barrier import View
 from services.control_log import ControlLog
+from services.coordinator import Coordinator, CoordinatorSettings
+from services.fingerprint import fingerprint
+from services.plan_requests import PlanRequest, Progress, Withdrawn
 from services.security import KafkaClients
 from services.topics import ControlTopics
 from tests.broker_fixture import Topics
@@ -34,7 +43,7 @@ PER_PARTITION = THREE.replace("PARTITIONED", "PARTITION BY A.x, B.x, C.x")
 CLOSING: dict[str, Row] = {"a": {"x": -1, "n": 0}, "b": {"x": -2, "y": 0}, "c": {"x": -3, "y": 0}}
 BASE = 1_700_000_000_000
 PLANS = ("((A B) C)", "((B C) A)", "((A C) B)", "(A (B C))")
-STEP_MS = 10
+STEP_MS = 20
 
 
 @pytest.fixture
@@ -46,61 +55,254 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 class Load:
-    """Rows that keep coming, a few per look, so that the watermark goes on; keys choose the partition."""
+    """Rows that keep coming, some per look, so that the watermark goes on; their keys choose the partition."""
 
-    def __init__(self, case: Case, seed: int = 1) -> None:
+    def __init__(self, case: Case, worker: WorkerProcess, seed: int = 1) -> None:
         self.case = case
+        self.worker = worker
         self.feed = Feed(case)
+        self.reader = Reader(case.bootstrap, case.sink)
         self._rng = random.Random(seed)
         self._step = 0
-        self.more(100)
+        self.more(30)
 
-    def more(self, steps: int = 5) -> None:
+    def more(self, steps: int = 1) -> None:
         """So many steps of event time; in each every partition of every stream gets a row."""
         rng, parts = self._rng, self.case.partitions
         for step in range(self._step, self._step + steps):
             for stream in self.case.rows:
                 for part in range(parts):
                     at = BASE + STEP_MS * step - rng.choice([0, 0, 30, 90])
-                    row = {"x": part + parts * rng.randrange(6), ("n" if stream == "a" else "y"): step, "at": at}
+                    row = {"x": part + parts * rng.randrange(8), ("n" if stream == "a" else "y"): step, "at": at}
                     self.feed.send(stream, [row], part)
         self._step += steps
         self.feed.flush()
 
-    def until(self, condition: Callable[[], object], what: str, worker: WorkerProcess | None = None) -> None:
+    def until(self, condition: Callable[[], object], what: str) -> None:
         """Keep on until a condition holds."""
 
         def look() -> object:
-            self.more(2)
+            self.more()
             return condition()
 
-        wait_for(look, lambda: what if worker is None else worker.said(what))
+        wait_for(look, lambda: self.worker.said(what))
+
+    def in_a_second(self) -> int:
+        """An event time that is soon reached."""
+        return BASE + STEP_MS * self._step + 1_000
+
+    def end(self) -> None:
+        """Close the input, and compare what came out with the oracle."""
+        self.feed.finish(CLOSING)
+        assert_exact(self.case, self.reader, self.worker)
 
 
-def log_of(case: Case) -> ControlLog:
-    """The query's control topic, to read beside the others."""
-    topic = ControlTopics.of(f"weir-{case.sink}").control
-    return ControlLog(KafkaClients(case.bootstrap), topic, "test").start()
+class Control:
+    """The query's control topic, read and written beside the others."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.group = f"weir-{case.sink}"
+        self.clients = KafkaClients(case.bootstrap)
+        self.log = ControlLog(self.clients, ControlTopics.of(self.group).control, "test").start()
+
+    @property
+    def view(self) -> View:
+        return self.log.view
+
+    def ask(self, plan: str, strategy: str, *, at: int | None = None, timeout_ms: int = 20_000) -> Asked:
+        """Ask for another plan, and follow it."""
+        return Asked(self, plan, strategy, at, timeout_ms)
+
+    @contextlib.contextmanager
+    def coordinator(self) -> Iterator[None]:
+        """A coordinator in a thread of this process."""
+        stop = threading.Event()
+        running = Coordinator(self.case.query, CoordinatorSettings(self.clients, self.group))
+        thread = threading.Thread(target=running.run, args=(stop,))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
 
-@pytest.mark.parametrize("strategy", ["jisc", "moving-state"])
-def test_a_plan_changes_under_load(topics: Topics, tmp_path: Path, workers: Workers, strategy: str) -> None:
+class Asked:
+    """A request that is followed in a thread."""
+
+    def __init__(self, control: Control, plan: str, strategy: str, at: int | None, timeout_ms: int) -> None:
+        self.seen = Progress()
+        self.error: WeirError | None = None
+        request = PlanRequest(control.case.query, control.clients, control.group, self._watch)
+
+        def run() -> None:
+            try:
+                request.run(plan, strategy, prefer="work", at=at, timeout_ms=timeout_ms, wait=True)
+            except WeirError as error:
+                self.error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def _watch(self, progress: Progress) -> None:
+        self.seen = progress
+
+    def ended(self) -> bool:
+        """Whether every task is done, or nothing comes of it."""
+        return not self._thread.is_alive()
+
+    def decided(self) -> bool:
+        """Whether the cut is known."""
+        return self.seen.change is not None
+
+    def exact(self) -> Progress:
+        """How it ended: every task has changed plans at the cut."""
+        assert self.error is None, self.error
+        assert self.seen.change is not None
+        assert self.seen.finished
+        cut = self.seen.change.cut
+        assert [(s.task, s.began_at, s.exact) for s in self.seen.started] == [
+            (task, cut, True) for task in range(self.seen.tasks)
+        ]
+        return self.seen
+
+
+def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    worker = workers.start(case, "--plan", PLANS[0])
+    coordinator = workers.coordinator(case)
+    worker.wait_running()
+    coordinator.wait_running()
+    load = Load(case, worker)
+    asked = workers.migrate(case, PLANS[1], "jisc", "--wait")
+    load.until(asked.ended, "an answer")
+    code, out, err = asked.finish()
+    assert code == 0, worker.said(err)
+    said = out.splitlines()
+    assert said[0].startswith(f"plan 1: {PLANS[1]} by jisc, from 2023-")
+    assert said[1].startswith("task 0: changed at 2023-")
+    assert "first result after" in said[1]
+    assert worker.metric("plan_version") == 1
+    assert worker.metric("migrations_total") == 1
+    assert worker.metric("migrations_in_progress") == 0
+    assert err == ""
+    load.end()
+    assert worker.stop() == 0
+    coordinator.process.send_signal(signal.SIGTERM)
+    assert coordinator.process.wait(30) == 0
+
+
+def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Two at once wait in line; a later worker begins with the last plan."""
     case = Case.make(topics, tmp_path, ONE_TASK)
     worker = workers.start(case, "--plan", PLANS[0]).wait_running()
-    workers.coordinator(case).wait_running()
-    load, reader = Load(case), Reader(case.bootstrap, case.sink)
-    for version, plan in enumerate(PLANS[1:3], 1):
-        asked = workers.migrate(case, plan, strategy, "--wait")
-        load.until(asked.ended, "an answer", worker)
-        code, out, err = asked.finish()
-        assert code == 0, worker.said(err)
-        said = out.splitlines()
-        assert said[0].startswith(f"plan {version}: {plan} by {strategy}, from 2023-")
-        assert said[1].startswith("task 0: changed at ")
-        assert "first result after" in said[1]
-        assert worker.metric("plan_version") == version
-    assert worker.metric("migrations_total") == 2
-    load.feed.finish(CLOSING)
-    assert_exact(case, reader, worker)
+    load, control = Load(case, worker), Control(case)
+    with control.coordinator():
+        asked = [control.ask(PLANS[1], "moving-state"), control.ask(PLANS[2], "parallel-track")]
+        load.until(lambda: all(each.ended() for each in asked), "both are done")
+    changes = [each.seen.change for each in asked if each.seen.finished and each.seen.change is not None]
+    assert sorted(change.version for change in changes) == [1, 2]
+    last = max(changes, key=lambda change: change.version)
     assert worker.stop() == 0
-    assert "changes later than at its cut" not in worker.text()
+    load.worker = heir = workers.start(case, "--plan", PLANS[0]).wait_running()
+    assert f'plan query={case.sink} task=0 version=2 plan="{last.plan}"' in heir.text()
+    load.end()
+
+
+def test_a_worker_is_killed_before_and_during_a_migration(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Its successor takes the cut that it had promised; the one that it had taken it takes no more."""
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    first = workers.start(case, "--plan", PLANS[0]).wait_running()
+    load, control = Load(case, first), Control(case)
+    with control.coordinator():
+        asked = control.ask(PLANS[1], "parallel-track", at=load.in_a_second())
+        load.until(asked.decided, "a cut")
+        first.kill()
+        load.worker = second = workers.start(case, "--plan", PLANS[0]).wait_running()
+        load.until(lambda: asked.seen.started, "the change of plans")
+        # Committed with the new version, and not done before its window is over.
+        load.until(lambda: second.metric("plan_version") == 1 or asked.seen.done, "the new version")
+        second.kill()
+        load.worker = workers.start(case, "--plan", PLANS[0]).wait_running()
+        load.until(asked.ended, "the end of the migration")
+    asked.exact()
+    load.end()
+
+
+def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Between the proposal and the cut. Its successor decides; nobody has waited for long."""
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    worker = workers.start(case, "--plan", PLANS[0])
+    coordinator = workers.coordinator(case)
+    worker.wait_running()
+    coordinator.wait_running()
+    load, control = Load(case, worker), Control(case)
+    worker.signal(signal.SIGSTOP)
+    asked = control.ask(PLANS[1], "jisc", timeout_ms=60_000)
+    wait_for(lambda: control.view.open is not None, "a proposal")
+    coordinator.kill()
+    worker.signal(signal.SIGCONT)
+    load.until(lambda: len(control.view.answers) == 1, "the task's answer")
+    with control.coordinator():
+        load.until(asked.ended, "the end of the migration")
+    asked.exact()
+    load.end()
+
+
+def test_promises_end_without_a_coordinator(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The coordinator dies for good: the task withdraws the proposal and goes on. What nobody takes up ends too."""
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    worker = workers.start(case, "--plan", PLANS[0]).wait_running()
+    load, control = Load(case, worker), Control(case)
+    orphan = Propose(
+        id="orphan", plan=PLANS[1], strategy="jisc", fingerprint=fingerprint(case.query), tasks=1, timeout_ms=500
+    )
+    control.log.append(orphan)
+    load.until(lambda: "orphan" in control.view.withdrawn, "a withdrawal")
+    assert control.view.withdrawn["orphan"].by == "task 0"
+    at = case.watermark()
+    load.until(lambda: worker.metric("watermark_milliseconds") >= at, "progress")
+    asked = control.ask(PLANS[1], "jisc")
+    load.until(asked.ended, "a word that nobody answers")
+    assert isinstance(asked.error, BrokerError)
+    assert "no coordinator of group" in str(asked.error)
+    assert control.view.changes == ()
+    load.end()
+
+
+def test_a_task_that_does_not_answer(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The plan is withdrawn, the others go on; then a rebalance comes between cut and change of plans."""
+    case = Case.make(topics, tmp_path, PER_PARTITION, partitions=2)
+    one = workers.start(case, "--plan", PLANS[0])
+    one.wait_running([0, 1])
+    two = workers.start(case, "--plan", PLANS[0])
+    wait_for(lambda: len(one.running_tasks()) == len(two.running_tasks()) == 1, lambda: two.said("a task each"))
+    load, control = Load(case, one), Control(case)
+    with control.coordinator():
+        two.signal(signal.SIGSTOP)
+        asked = control.ask(PLANS[1], "jisc", timeout_ms=1_500)
+        load.until(asked.ended, "a withdrawal")
+        assert isinstance(asked.error, Withdrawn)
+        assert "1 of 2 tasks did not answer within 1.5 s" in str(asked.error)
+        two.signal(signal.SIGCONT)
+        asked = control.ask(PLANS[2], "moving-state", at=load.in_a_second())
+        load.until(asked.decided, "a cut")
+        assert two.stop() == 0
+        load.until(asked.ended, "the end of the migration")
+    asked.exact()
+    load.end()
+
+
+def test_a_plan_that_cannot_be(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Before anything runs, and where the query of who asks is another one."""
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    expected = [
+        (("((A B) D)", "jisc"), 2, "unknown alias 'D'; the query has A, B, C"),
+        (("((A B) C)", "quickly"), 2, "unknown migration strategy 'quickly'; there are"),
+        (("((A B) C)", "jisc", "--at", "noon"), 2, "--at: 'noon' is not of the form"),
+        (("((A B) C)", "jisc"), 1, f"no worker of group 'weir-{case.sink}' has ever run"),
+    ]
+    for asked, code, said in [(workers.migrate(case, *options), code, said) for options, code, said in expected]:
+        assert asked.process.wait(60) == code
+        assert said in asked.finish()[2]
