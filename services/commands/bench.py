@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ops.bench.figures import Suite
     from ops.bench.report import Report
 
 app = typer.Typer(
@@ -25,6 +28,16 @@ Runs = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the events.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also store everything as JSON.")]
+
+Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, which take hours; default: what fits minutes.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables (.md, .json) and charts (.png) go.")]
+PaperRuns = Annotated[
+    int | None,
+    typer.Option("--runs", min=1, help="Runs of every figure; default 2, with --full 3.", show_default=False),
+]
+FigureNumber = Annotated[
+    int | None, typer.Option("--figure", min=1, help="Draw this figure only; default all.", show_default=False)
+]
 
 
 @app.command()
@@ -143,12 +156,41 @@ def kafka(
     _finish(report, json)
 
 
+@app.command()
+def jisc(
+    full: Full = False,
+    figure: FigureNumber = None,
+    runs: PaperRuns = None,
+    seed: Seed = 1,
+    out: Out = Path("bench-results"),
+) -> None:
+    """The figures of the JISC paper, 7 to 12, redrawn: lazy migration against Parallel Track, CACQ and Moving State."""
+    from dataclasses import replace
+
+    from ops.bench.measure import Progress
+    from ops.bench.paper_jisc import FULL, JiscSettings, bench_jisc
+
+    settings = FULL if full else JiscSettings()
+    settings = replace(settings, runs=runs or settings.runs, seed=seed)
+    with Progress() as progress:
+        suite = bench_jisc(settings, progress, figure)
+    _finish_suite(suite, out)
+
+
+def _finish_suite(suite: Suite, out: Path) -> None:
+    files = suite.write(out)
+    suite.show(_console())
+    typer.echo("written: " + ", ".join(str(path) for path in files))
+
+
 def _finish(report: Report, json: Path | None) -> None:
+    report.show(_console())
+    if json is not None:
+        json.write_text(report.to_json())
+
+
+def _console() -> Console:
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    report.show(console)
-    if json is not None:
-        json.write_text(report.to_json())
+    return console if console.is_terminal else Console(width=160)

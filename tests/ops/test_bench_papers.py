@@ -1,0 +1,123 @@
+"""`weir bench jisc` at tiny sizes: every figure is drawn, and counters have the shapes of the paper."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ops.bench.charts import missing
+from ops.bench.figures import Figure, Panel, Series, Suite
+from ops.bench.measure import Progress
+from ops.bench.paper_jisc import FULL, JiscSettings, bench_jisc
+from ops.bench.paper_jisc_runs import Feed, Star
+from schemas.errors import UsageError
+
+TINY = JiscSettings(
+    joins=(3, 8),
+    window=64,
+    chain=4,
+    step_tuples=200,
+    hash_windows=(32, 64),
+    loop_windows=(32,),
+    share=0.005,
+    millions=2,
+    every=(1,),
+    runs=2,
+)
+
+
+def drawn(suite: Suite, folder: Path) -> str:
+    """The printed tables of a suite, after checking that its files are whole."""
+    files = suite.write(folder)
+    names = {path.name for path in files}
+    assert {f"{suite.name}.json", f"{suite.name}.md"} <= names
+    for figure in suite.figures:
+        if missing():
+            assert any("matplotlib" in reason for reason in suite.skipped)
+        else:
+            assert (folder / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
+        for panel in figure.panels:
+            assert all(len(series.x) == len(series.y) > 0 for series in panel.series), (figure.name, panel.title)
+    stored = json.loads((folder / f"{suite.name}.json").read_text())
+    assert [f["name"] for f in stored["figures"]] == [f.name for f in suite.figures]
+    out = io.StringIO()
+    suite.show(Console(file=out, width=200))
+    return out.getvalue()
+
+
+def medians(figure: Figure, panel: int, name: str) -> list[float]:
+    return [spread.median for spread in figure.series(panel, name).y]
+
+
+def test_a_window_of_the_workload_has_every_key_once() -> None:
+    star = Star(3, 16)
+    keys = star.keys(40, seed=2)
+    for start in (0, 7, 24):
+        for stream in keys[:, start : start + 16]:
+            assert sorted(stream.tolist()) == list(range(16))
+    feed = Feed(star, keys)
+    feed.rows(0, 40)
+    # The first window's tuples find what has come of the others; from then on each makes one result.
+    assert feed.results == 4 * 40 - 3 * 16
+
+
+@pytest.mark.parametrize("theta", [False, True])
+def test_best_and_worst_case_leave_one_and_no_state_complete(theta: bool) -> None:
+    star = Star(5, 32, theta)
+    incomplete = {}
+    for name, target in (("best", star.best()), ("worst", star.worst())):
+        feed = Feed(star, star.keys(80, seed=1))
+        feed.migrate(target, "jisc", 40)
+        feed.rows(0, 40)
+        operators = feed.engine.statistics().operators
+        incomplete[name] = sum(not complete for operator in operators for complete in operator.complete)
+        feed.rows(40, 80)
+        assert feed.results == 6 * 80 - 5 * 32
+    assert incomplete == {"best": 1, "worst": 4}
+
+
+def test_jisc_draws_every_figure(tmp_path: Path) -> None:
+    with Progress() as progress:
+        suite = bench_jisc(TINY, progress)
+    text = drawn(suite, tmp_path)
+    assert [figure.name for figure in suite.figures] == [f"jisc-{n:02d}" for n in range(7, 13)]
+    for heading in ("commit:", "9.8x at 100 joins", "JISC Fig. 12", "Moving State"):
+        assert heading in text
+    # Comparisons per tuple: one plan does less than two, and a state that is there costs less than one to complete.
+    for figure in suite.figures[:2]:
+        assert medians(figure, 2, "JISC")[-1] < medians(figure, 2, "Parallel Track")[-1]
+    best, worst = (statistics.mean(medians(figure, 2, "JISC")) for figure in suite.figures[:2])
+    assert best < worst
+
+
+def test_jisc_draws_one_figure(tmp_path: Path) -> None:
+    with Progress() as progress:
+        suite = bench_jisc(TINY, progress, 8)
+        with pytest.raises(UsageError, match="7 to 12"):
+            bench_jisc(TINY, progress, 13)
+    assert "worst case" in drawn(suite, tmp_path)
+    assert [figure.name for figure in suite.figures] == ["jisc-08"]
+
+
+def test_full_has_the_papers_sizes() -> None:
+    assert FULL.joins == tuple(range(10, 101, 10))
+    assert (FULL.window, FULL.chain, FULL.step_tuples) == (10_000, 20, 1_000_000)
+    assert max(FULL.hash_windows) == max(FULL.loop_windows) == 100_000
+    assert (FULL.share, FULL.every) == (1.0, tuple(range(1, 11)))
+
+
+def test_a_table_shows_some_points_and_says_where_shapes_differ() -> None:
+    many = Series.of("ours", {float(x): [x, x + 1.0] for x in range(100)})
+    figure = Figure("f-1", "Fig. 1", "Counted.", [Panel("a", "x", "y", (many,), rows=10)], differs="Steeper.")
+    figure.claim("twice as fast", "2x", [1.0, 3.0], "x", at_least=2.5)
+    suite = Suite("f", "a paper", {"seed": 1}, [figure], machine={})
+    text = suite.to_markdown()
+    assert text.count("\n| ") == 2 + 2 + 1 + 10
+    assert "| twice as fast | 2x | 2 x | 1 - 3 | MISSED |" in text
+    assert "**Differs.** Steeper." in text
+    assert figure.claims[0].met is False
