@@ -54,7 +54,7 @@ class Runs:
     Attributes:
         rows: (n,) ascending.
         place: (n,) each row's place before the slice.
-        offsets, first, last: (n + 1,) and runs of instants, per row ascending and apart.
+        offsets, first, last: (n + 1,) and runs of instants, per row ascending; two may touch.
     """
 
     rows: I64

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from schemas import query as q
@@ -41,19 +43,30 @@ class Tuple:
 
 
 def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
-    """All results, ordered by timestamp: output names to values, and `_ts`; of a set difference its changes."""
+    """All results, ordered by timestamp: output names to values, and `_ts`.
+
+    Of a set difference its changes, of aggregates what they emit: both in order, and on after the input has ended.
+    """
     if query.subtracted:
         return changes(query, rows)
     streams = in_order(query, rows)
+    if query.aggregation is not None:
+        return emissions(query, query.aggregation, streams)
+    return [
+        {output.name: evaluate(output.expr, bound) for output in query.outputs} | {"_ts": latest(bound).ts}
+        for bound in combinations(query, streams)
+    ]
+
+
+def combinations(query: q.Query, streams: Mapping[str, Sequence[Tuple]]) -> list[Bound]:
+    """The results as one tuple per alias, in the order of their newest components."""
     checks = first_checks(query)
-    found: list[tuple[int, dict[str, Any]]] = []
+    found: list[Bound] = []
 
     def extend(bound: dict[str, Tuple]) -> None:
         """Try every tuple of the next source with those bound; go on where it can still be a result."""
         if len(bound) == len(query.sources):
-            newest = latest(bound)
-            values = {output.name: evaluate(output.expr, bound) for output in query.outputs}
-            found.append((newest.position, values | {"_ts": newest.ts}))
+            found.append(bound)
             return
         source = query.sources[len(bound)]
         for candidate in near(query, bound, source, streams[source.stream.name]):
@@ -62,7 +75,83 @@ def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
                 extend(now)
 
     extend({})
-    return [values for _, values in sorted(found, key=lambda item: item[0])]
+    return sorted(found, key=lambda bound: latest(bound).position)
+
+
+def emissions(
+    query: q.Query, aggregation: q.Aggregation, streams: Mapping[str, Sequence[Tuple]]
+) -> list[dict[str, Any]]:
+    """What aggregates emit: at each multiple of EMIT EVERY the groups whose values have changed, by group."""
+    every = aggregation.every_ms
+    groups: dict[Any, list[tuple[int, int | None, Bound]]] = {}
+    multiples: set[int] = set()
+    for bound in combinations(query, streams):
+        ends = [instants(s.window, bound[s.alias], streams[s.stream.name])[1] for s in query.sources]
+        begin, dead = latest(bound).ts, min((end for end in ends if end is not None), default=None)
+        key = tuple(without_sign_of_zero(evaluate(expr, bound)) for expr in aggregation.group_by)
+        groups.setdefault(key, []).append((begin, dead, bound))
+        multiples |= {-(-time // every) * every for time in (begin, dead) if time is not None}
+    emitted: dict[Any, dict[str, Any]] = {}
+    found = []
+    # Nulls first; within a column all values are of one type.
+    keys = sorted(groups, key=lambda key: [() if value is None else (value,) for value in key])
+    for time in sorted(multiples):  # in between nothing changes
+        for key in keys:
+            alive = [bound for begin, dead, bound in groups[key] if begin <= time and (dead is None or time < dead)]
+            values = of_group(query, aggregation, key, alive)
+            if (alive and emitted.get(key) != values) or (not alive and key in emitted):
+                found.append(values | {"_ts": time})
+            if alive:
+                emitted[key] = values
+            else:
+                emitted.pop(key, None)
+    return found
+
+
+def of_group(query: q.Query, aggregation: q.Aggregation, key: Any, alive: Sequence[Bound]) -> dict[str, Any]:
+    """What the SELECT list says of a group of these results."""
+    row = {f"group {k}": value for k, value in enumerate(key)}
+    for k, aggregate in enumerate(aggregation.aggregates):
+        values: list[Any] = [1] * len(alive)
+        if aggregate.argument is not None:
+            found = [without_sign_of_zero(evaluate(aggregate.argument, bound)) for bound in alive]
+            values = [value for value in found if value is not None]
+        row[f"aggregate {k}"] = aggregated(aggregate.function, values, aggregate.type)
+    group = {q.GROUPED: Tuple(0, row, 0, 0, ())}
+    return {output.name: evaluate(output.expr, group) for output in query.outputs}
+
+
+def aggregated(function: str, values: Sequence[Any], type_: q.Type) -> Any:
+    """An aggregate of values that are not null, exact until it is rounded; an average is the rounded sum over n."""
+    if function == "COUNT":
+        return len(values)
+    if not values:
+        return None
+    match function:
+        case "MIN":
+            return min(values)
+        case "MAX":
+            return max(values)
+        case "SUM":
+            total = sum(map(Fraction, values))
+            return rounded(total) if type_ is q.Type.DOUBLE else fitting(int(total), type_)
+        case "AVG":
+            total_ = rounded(sum(map(Fraction, values), Fraction(0)))
+            return None if total_ is None else total_ / len(values)
+    return rounded(statistics.median(map(Fraction, values)))
+
+
+def rounded(value: Fraction | int) -> float | None:
+    """The nearest double; null beyond the largest."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def without_sign_of_zero(value: Any) -> Any:
+    """-0.0 is 0.0 where values are grouped or aggregated."""
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def changes(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
@@ -82,19 +171,17 @@ def changes(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
     def alive(life: tuple[Tuple, int, int | None], time: int) -> bool:
         return life[1] <= time and (life[2] is None or time < life[2])
 
-    def matched(tuple_: Tuple, part: q.Subtraction, time: int) -> bool:
-        return any(
-            alive(life, time) and all(evaluate(p, {first: tuple_, part.alias: life[0]}) is True for p in part.on)
-            for life in lives[part.alias]
-        )
+    def matched(tuple_: Tuple, part: q.Subtraction, living: list[Tuple]) -> bool:
+        return any(all(evaluate(p, {first: tuple_, part.alias: other}) is True for p in part.on) for other in living)
 
     answer: list[Tuple] = []
     found = []
     for time in sorted(times):
+        living = {alias: [life[0] for life in of if alive(life, time)] for alias, of in lives.items()}
         now = [
             life[0]
             for life in taken
-            if alive(life, time) and not any(matched(life[0], part, time) for part in query.subtracted)
+            if alive(life, time) and not any(matched(life[0], part, living[part.alias]) for part in query.subtracted)
         ]
         left, come = [t for t in answer if t not in now], [t for t in now if t not in answer]
         for sign, tuples in (("-", left), ("+", come)):

@@ -32,13 +32,14 @@ def uncovered_runs(
     Args:
         given: (n,) per row the place of its left runs in `offsets`, or -1: then it is in the left set from
             `from_ts` to `to_ts` where `present`, else at no instant.
-        offsets, first, last: left runs, ascending and apart, within from_ts .. to_ts.
+        offsets, first, last: left runs, ascending, within from_ts .. to_ts.
         covered_to: (n,) the last instant covered by matches from before `from_ts`; less when there is none.
-        match_offsets, match_first, match_last: further matches per row in their total order; both ends
-            ascend, and a match whose last instant lies before its first is alive at none.
+        match_offsets, match_first, match_last: further matches per row in their total order: later ones than
+            before, so both ends ascend. A match whose last instant lies before its first is alive at none.
 
     Returns:
-        (n + 1,) offsets, first and last instants of runs, ascending and apart. Cost: O(runs + matches).
+        (n + 1,) offsets, first and last instants of runs, ascending; one may begin where the one before it has
+        ended, at a match that was alive at no instant. Cost: O(runs + matches).
     """
     n = given.shape[0]
     room = n + first.shape[0] + match_first.shape[0]
@@ -62,13 +63,11 @@ def uncovered_runs(
             at_run += 1
             while at <= stop:
                 while m < end_m and match_first[m] <= at:
-                    covered = max(covered, match_last[m])
+                    covered = match_last[m]
                     m += 1
                 if covered >= at:
                     at = covered + 1
                     continue
-                while m < end_m and match_last[m] < match_first[m]:
-                    m += 1
                 until = stop
                 if m < end_m:
                     until = min(stop, match_first[m] - 1)

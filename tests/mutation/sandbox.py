@@ -45,6 +45,11 @@ FIRST = {
     "operators/tuples.py": ["test_tuples.py"],
     "operators/plan.py": ["test_plan.py"],
     "operators/choose.py": ["test_choose.py"],
+    "operators/kernels/cover.py": ["test_difference.py", "test_difference_properties.py"],
+    "operators/covers.py": ["test_difference.py", "test_difference_properties.py"],
+    "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
+    "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
+    "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""
 
@@ -92,8 +97,9 @@ class Sandbox:
         skip = shutil.ignore_patterns("__pycache__")
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
-        for file in ("pyproject.toml", "tests/cases.py", "tests/feeding.py", "tests/oracle.py"):
-            shutil.copy2(root / file, self.root / file)
+        shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
+        for file in ("cases.py", "subtractions.py", "feeding.py", "oracle.py"):
+            shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.
         (self.root / "conftest.py").write_text(_SURE)
         (self.root / "tests/operators/test_mutation.py").unlink(missing_ok=True)
