@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from operators.aggregate import Aggregator
 from operators.choose import Statistics, choose_plan
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
@@ -115,6 +116,7 @@ class Engine:
         self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
         self._exported = {s.name: 0 for s in streams}
+        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._place = 0
         self._input_tuples = 0
         self._seen = {alias: [0, 0] for alias in self._aliases}
@@ -204,11 +206,12 @@ class Engine:
         """Process all tuples with ts < cut (default: the watermark).
 
         Returns:
-            The results, ascending by (ts, component row ids in FROM order): the same for every plan.
+            The results, ascending by (ts, component row ids in FROM order): the same for every plan. Of a query
+            with aggregates what they emit at the multiples before `cut`, ascending by (ts, group).
         """
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
-            return self._output(Tuples.empty(self._answered))
+            return self._nothing()
         results: list[Batch] = []
         begin = self.cut
         for end in (*self._schedule.cuts(begin, cut), cut):
@@ -224,7 +227,7 @@ class Engine:
         self.plan = self._executor.plan
         for stream in self._aliases_of:
             self._intake.forget(stream, self.horizon(stream))
-        out = Batch.concat(results) if results else self._output(Tuples.empty(self._answered))
+        out = Batch.concat(results) if results else self._nothing()
         self._results += len(out)
         return out
 
@@ -273,10 +276,10 @@ class Engine:
         self._sources.cut = cut
         found = self._executor.process(epoch, now)
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
-        out = self._output(found)
-        self._peak_bytes = max(self._peak_bytes, self._executor.size_bytes() + self._sources.size_bytes())
+        out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
+        self._peak_bytes = max(self._peak_bytes, self._size_bytes())
         self._executor.purge(cut)
-        self._sources.purge(cut)
+        self._sources.purge(self._held(cut))
         return out
 
     def _places(self, batches: dict[str, Batch]) -> dict[str, I64]:
@@ -318,6 +321,20 @@ class Engine:
             ids, ts = (rows, batch.ts) if mask is None else (rows[mask], batch.ts[mask])
             out[alias] = Tuples((alias,), ids[np.newaxis], ts, self._sources.expiry(alias, ids, ts))
         return out
+
+    def _held(self, cut: int) -> int:
+        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+        return cut if self._aggregator is None else self._aggregator.held(cut)
+
+    def _size_bytes(self) -> int:
+        above = 0 if self._aggregator is None else self._aggregator.size_bytes()
+        return self._executor.size_bytes() + self._sources.size_bytes() + above
+
+    def _nothing(self) -> Batch:
+        """No results."""
+        if self._aggregator is not None:
+            return self._aggregator.nothing()
+        return self._output(Tuples.empty(self._answered))
 
     def _output(self, found: Tuples) -> Batch:
         """Results with the SELECT list's columns, in their final order; changes of a set difference with `_op`."""
@@ -388,7 +405,7 @@ class Engine:
 
     def horizon(self, stream: str) -> int:
         """The smallest ts whose tuples of `stream` some window still needs."""
-        return self._sources.horizon(stream, self.cut)
+        return self._sources.horizon(stream, self._held(self.cut))
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
         """Where to read a partition from, to see again every tuple with ts >= horizon.

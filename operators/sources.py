@@ -45,7 +45,7 @@ class Sources:
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         self._readers = Counter(s.stream.name for s in query.sources)
         kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
-        exprs = [output.expr for output in query.outputs]
+        exprs = list(query.read_of_results())
         predicates = conjuncts(query)
         exprs += [p for p in predicates if len(aliases_of(p)) > 1]
         exprs += [p for p in predicates if any(self.shared(alias) for alias in aliases_of(p))]
@@ -63,12 +63,12 @@ class Sources:
         self._needs: dict[str, tuple[int, int | None]] = {}
         for name in self.stores:
             readers = [s for s in query.sources if s.stream.name == name]
-            if len(query.sources) == 1:
+            if len(query.sources) == 1 and query.aggregation is None:
                 # Nothing is joined: a tuple has given its result once it was processed, whatever its window.
                 readers = []
             lives = [self.life[s.alias] for s in readers if s.window.kind != "ROWS"]
             rows = [s.window.size for s in readers if s.window.kind == "ROWS"]
-            if query.subtracted:
+            if query.subtracted or query.aggregation is not None:
                 # What has just died changes the answer at its first dead instant.
                 lives = [min(life + 1, FOREVER) for life in lives]
             self._needs[name] = (max(lives, default=0), max(rows, default=None))
@@ -141,7 +141,7 @@ class Sources:
         return good
 
     def purge(self, cut: int) -> None:
-        """Drop source tuples that no tuple at or after `cut` can meet."""
+        """Drop source tuples that no tuple at or after `cut` can meet; later ones may have been stored already."""
         for name, store in self.stores.items():
             life, rows = self._needs[name]
             store.purge(life, cut, rows)
@@ -173,7 +173,7 @@ class Sources:
         store = self.stores[stream]
         bound = 0 if life >= FOREVER else max(cut - life, 0)
         if rows is not None and store.hi > store.lo:
-            first = max(store.lo, store.hi - rows)
+            first = max(store.lo, store.first_at(cut) - rows)
             oldest = store.gather("_ts", np.array([first], np.int64)).values
             bound = min(bound, int(oldest[0]))
         return bound

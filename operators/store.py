@@ -177,20 +177,21 @@ class SourceStore:
 
         Args:
             life: the longest RANGE of the stream's aliases; FOREVER keeps all.
-            keep_rows: the largest ROWS of its aliases (older rows are dead for them), None if none.
-                A row goes when it is dead for every alias.
+            keep_rows: the largest ROWS of its aliases (older rows are dead for them), None if none; counted from
+                the last tuple before `cut`. A row goes when it is dead for every alias.
 
         Works by whole epochs, so up to one epoch more than necessary stays.
         """
+        counted = self.hi if keep_rows is None else self.first_at(cut)
         if keep_rows is not None and life == 0:
-            self.lo = max(self.lo, self.hi - keep_rows)
+            self.lo = max(self.lo, counted - keep_rows)
             while self._marks and self._marks[0][0] <= self.lo:
                 self._marks.popleft()
             return
         if life >= FOREVER:
             return
         bound = END if cut == END else cut - life
-        limit = self.hi if keep_rows is None else max(self.lo, self.hi - keep_rows)
+        limit = counted if keep_rows is None else max(self.lo, counted - keep_rows)
         while self._marks and self._marks[0][1] < bound and self._marks[0][0] <= limit:
             self.lo = self._marks.popleft()[0]
 

@@ -146,22 +146,27 @@ class Column:
 class Batch:
     """Tuples of one stream (or results): a timestamp per row and columns by name, all of one length.
 
-    `ts`: (n,) int64 event time in milliseconds; any order unless stated.
+    Attributes:
+        ts: (n,) int64 event time in milliseconds; any order unless stated.
+        keys: what a row updates, of results that are upserts: the values of their group.
     """
 
     ts: I64
     columns: Mapping[str, Column]
+    keys: tuple[Column, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def slice(self, start: int, stop: int) -> Batch:
         """Rows start..stop, without copying."""
-        return Batch(self.ts[start:stop], {k: c.slice(start, stop) for k, c in self.columns.items()})
+        columns = {k: c.slice(start, stop) for k, c in self.columns.items()}
+        return Batch(self.ts[start:stop], columns, tuple(key.slice(start, stop) for key in self.keys))
 
     def take(self, index: I64 | Mask) -> Batch:
         """Rows at the given positions, or where a mask is True."""
-        return Batch(self.ts[index], {k: c.take(index) for k, c in self.columns.items()})
+        columns = {k: c.take(index) for k, c in self.columns.items()}
+        return Batch(self.ts[index], columns, tuple(key.take(index) for key in self.keys))
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
@@ -171,4 +176,5 @@ class Batch:
         return Batch(
             np.concatenate([b.ts for b in batches]),
             {k: Column.concat([b.columns[k] for b in batches]) for k in batches[0].columns},
+            tuple(Column.concat(keys) for keys in zip(*(b.keys for b in batches), strict=True)),
         )

@@ -5,13 +5,15 @@ Values come from tiny domains, so that matches, duplicates, nulls and ties of ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from operators.plan import Join, Leaf, Plan
 from schemas.query import (
+    Aggregate,
+    Aggregation,
     And,
     Arithmetic,
     Call,
@@ -31,6 +33,9 @@ from schemas.query import (
     Stream,
     Type,
     Window,
+    aggregate_column,
+    group_column,
+    type_of,
 )
 
 FIELDS = (
@@ -209,4 +214,50 @@ def cases(
         draw(plan(aliases)),
         draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)),
         draw(st.sampled_from([1, 7, 30, 1000])),
+    )
+
+
+ARGUMENTS = ("k", "v", "d", "d", "_ts")
+
+
+@st.composite
+def aggregated(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
+    """A random case whose results are aggregated: any groups, functions and multiples."""
+    case = draw(of)
+    aliases = [source.alias for source in case.query.sources]
+    plain = st.builds(column, st.sampled_from(aliases), st.sampled_from(["k", "d", "s", "b"]))
+    keys = st.one_of(plain, numeric(aliases))
+    group_by = tuple(dict.fromkeys(draw(st.lists(keys, max_size=2))))
+    outputs = [Output(f"group {i}", group_column(i, type_of(expr))) for i, expr in enumerate(group_by)]
+    chosen: dict[Aggregate, None] = {}
+    for _ in range(draw(st.integers(1, 4))):
+        chosen.setdefault(draw(aggregate(aliases)))
+    columns = [aggregate_column(i, found.type) for i, found in enumerate(chosen)]
+    outputs += [Output(f"value {i}", column) for i, column in enumerate(columns)]
+    if draw(st.booleans()) and columns[0].type is not Type.TIMESTAMP:
+        # What the SELECT list says may change less often than the aggregates do.
+        half = Literal(2, Type.BIGINT)
+        outputs[len(group_by)] = Output("value 0", Arithmetic("/", columns[0], half, columns[0].type))
+    every = draw(st.sampled_from([1, 2, 5, 7, 20, 50, 1000]))
+    aggregation = Aggregation(every, group_by, tuple(chosen))
+    return replace(case, query=replace(case.query, outputs=tuple(outputs), aggregation=aggregation))
+
+
+def aggregate(aliases: list[str]) -> st.SearchStrategy[Aggregate]:
+    """Any aggregate over some alias."""
+    argument = st.one_of(st.builds(column, st.sampled_from(aliases), st.sampled_from(ARGUMENTS)), numeric(aliases))
+    text = st.builds(column, st.sampled_from(aliases), st.just("s"))
+
+    def of(function: str, argument: Expr) -> Aggregate:
+        type = type_of(argument)
+        if function == "COUNT" or (type is Type.TIMESTAMP and function not in ("MIN", "MAX")):
+            return Aggregate("COUNT", argument, Type.BIGINT)
+        if function in ("AVG", "MEDIAN"):
+            return Aggregate(function, argument, Type.DOUBLE)  # type: ignore[arg-type]
+        return Aggregate(function, argument, type)  # type: ignore[arg-type]
+
+    return st.one_of(
+        st.just(Aggregate("COUNT", None, Type.BIGINT)),
+        st.builds(of, st.just("COUNT"), text),
+        *[st.builds(of, st.sampled_from(["SUM", "MIN", "MAX", "AVG", "MEDIAN"]), argument)] * 3,
     )

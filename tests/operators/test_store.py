@@ -124,7 +124,7 @@ def test_purge_by_life() -> None:
 
 def test_purge_by_rows() -> None:
     """The newest n stay, row by row."""
-    of = SourceStore([])
+    of = SourceStore([("_ts", Type.TIMESTAMP)])
     of.append(Batch(np.array([1, 2, 3]), {}))
     of.purge(0, 4, 5)
     assert of.lo == 0
@@ -133,13 +133,16 @@ def test_purge_by_rows() -> None:
     of.append(Batch(np.array([4]), {}))
     of.purge(0, 5, 2)
     assert (of.lo, of.hi) == (2, 4)
+    of.append(Batch(np.array([9]), {}))
+    of.purge(0, 5, 2)
+    assert of.lo == 2, "what comes after the cut does not count yet"
     of.purge(0, END, 2)
-    assert of.lo == 2
+    assert of.lo == 3
 
 
 def test_purge_by_both() -> None:
     """A row that one alias holds by RANGE and another by ROWS goes when it is dead for both."""
-    of = SourceStore([])
+    of = SourceStore([("_ts", Type.TIMESTAMP)])
     for t in range(10):
         of.append(Batch(np.array([t]), {}))
     of.purge(100, 11, 3)

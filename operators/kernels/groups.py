@@ -1,0 +1,118 @@
+"""The hash table of group keys, and what happens to groups touch by touch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64, _mix
+from schemas.columns import I64
+
+
+@njit(cache=True, nogil=True)
+def enter_groups(codes: I64, table: I64, known: I64, hashes: U64, free: I64, count: int) -> tuple[I64, int]:
+    """Find each row's group, making one where there is none.
+
+    Args:
+        codes: (c, n) rows to find.
+        table: power of two, open addressing: group + 1, or 0; holds all groups at most half full afterwards.
+        known, hashes: (c, groups) codes and (groups,) hash per group.
+        free: (groups,) stack of unused groups, of which there are `count` >= n.
+
+    Returns:
+        (n,) int64 groups, and how many are unused now.
+    """
+    mask = np.uint64(table.shape[0] - 1)
+    out = np.empty(codes.shape[1], np.int64)
+    for i in range(codes.shape[1]):
+        code = np.uint64(0)
+        for c in range(codes.shape[0]):
+            code = _mix(code * np.uint64(0x9E3779B97F4A7C15) + np.uint64(codes[c, i]))
+        at = np.int64(code & mask)
+        while True:
+            group = table[at] - 1
+            if group < 0:
+                count -= 1
+                group = free[count]
+                table[at] = group + 1
+                hashes[group] = code
+                for c in range(codes.shape[0]):
+                    known[c, group] = codes[c, i]
+                break
+            same = hashes[group] == code
+            for c in range(codes.shape[0]):
+                same = same and known[c, group] == codes[c, i]
+            if same:
+                break
+            at = np.int64(np.uint64(at + 1) & mask)
+        out[i] = group
+    return out, count
+
+
+@njit(cache=True, nogil=True)
+def index_groups(groups: I64, table: I64, hashes: U64) -> None:
+    """Enter groups whose hashes are known into a table that has room for them."""
+    mask = np.uint64(table.shape[0] - 1)
+    for i in range(groups.shape[0]):
+        at = np.int64(hashes[groups[i]] & mask)
+        while table[at] != 0:
+            at = np.int64(np.uint64(at + 1) & mask)
+        table[at] = groups[i] + 1
+
+
+@njit(cache=True, nogil=True)
+def hash_groups(groups: I64, known: I64, hashes: U64) -> None:
+    """Compute the hashes of groups from their codes, as `enter_groups` does."""
+    for i in range(groups.shape[0]):
+        code = np.uint64(0)
+        for c in range(known.shape[0]):
+            code = _mix(code * np.uint64(0x9E3779B97F4A7C15) + np.uint64(known[c, groups[i]]))
+        hashes[groups[i]] = code
+
+
+@njit(cache=True, nogil=True)
+def forget_groups(groups: I64, table: I64, hashes: U64, free: I64, count: int) -> int:
+    """Take groups out of the table, moving up what had been pushed behind them; how many are unused now."""
+    mask = np.uint64(table.shape[0] - 1)
+    for i in range(groups.shape[0]):
+        hole = np.int64(hashes[groups[i]] & mask)
+        while table[hole] != groups[i] + 1:
+            hole = np.int64(np.uint64(hole + 1) & mask)
+        at = hole
+        while True:
+            at = np.int64(np.uint64(at + 1) & mask)
+            if table[at] == 0:
+                break
+            home = np.int64(hashes[table[at] - 1] & mask)
+            # It may move up unless its home lies behind the hole, cyclically in (hole, at].
+            if (np.uint64(at - home) & mask) >= (np.uint64(at - hole) & mask):
+                table[hole] = table[at]
+                hole = at
+        table[hole] = 0
+        free[count] = groups[i]
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def count_touches(counts: I64, groups: I64, changes: I64) -> tuple[I64, I64]:
+    """Change groups' counts touch by touch; (t,) counts before and after each touch."""
+    before = np.empty(groups.shape[0], np.int64)
+    after = np.empty(groups.shape[0], np.int64)
+    for i in range(groups.shape[0]):
+        before[i] = counts[groups[i]]
+        after[i] = before[i] + changes[i]
+        counts[groups[i]] = after[i]
+    return before, after
+
+
+@njit(cache=True, nogil=True)
+def previous_touches(groups: I64, seen: I64) -> I64:
+    """(t,) for each touch the one before of the same group, -1 for its first; `seen` is all -1 before and after."""
+    out = np.empty(groups.shape[0], np.int64)
+    for i in range(groups.shape[0]):
+        out[i] = seen[groups[i]]
+        seen[groups[i]] = i
+    for i in range(groups.shape[0]):
+        seen[groups[i]] = -1
+    return out
