@@ -74,13 +74,17 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
     catches up after less than a window when there is capacity to spare.
 
     Args:
-        share: tuples taken from the queue per new tuple that arrives; more than one, or it never ends.
+        share: tuples taken from the queue per new tuple that arrives; more than one, or it never ends, unless
+            `work` takes more.
+        piece_tuples: old tuples fed to the new plan at a time.
     """
 
-    def __init__(self, old: Executor, new: Executor, cut: int, *, share: float = 4.0) -> None:
+    def __init__(
+        self, old: Executor, new: Executor, cut: int, *, share: float = 4.0, piece_tuples: int = PIECE_TUPLES
+    ) -> None:
         Migration.__init__(self, old, new, cut)
         self._share = share
-        self._queue: deque[tuple[Mapping[str, Tuples], int]] = deque(history(self.sources, cut))
+        self._queue: deque[tuple[Mapping[str, Tuples], int]] = deque(history(self.sources, cut, piece_tuples))
         self._old_pieces = len(self._queue)
         self._replayed = 0
         self._taken = 0
@@ -92,7 +96,12 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         found = self.old.process(epoch, now)
         if epoch:
             self._queue.append((epoch, now))
-        self._credit += self._share * sum(len(tuples) for tuples in epoch.values())
+        self.work(self._share * sum(len(tuples) for tuples in epoch.values()))
+        return found
+
+    def work(self, tuples: float) -> None:
+        """Feed the new plan so many tuples more from the queue."""
+        self._credit += tuples
         while self._queue and self._credit > 0:
             piece, at = self._queue.popleft()
             before = self.current.comparisons()
@@ -103,7 +112,6 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
             taken = sum(len(tuples) for tuples in piece.values())
             self._taken += taken
             self._credit -= taken
-        return found
 
     def spent(self) -> int:
         """What the old tuples took in the new plan, and what the old plan did since the cut."""
@@ -130,14 +138,14 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         self._over = not self._queue
 
 
-def history(sources: Sources, cut: int) -> Iterator[tuple[dict[str, Tuples], int]]:
+def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Iterator[tuple[dict[str, Tuples], int]]:
     """The source tuples that one at or after `cut` can meet, in pieces of event time, with each piece's beginning.
 
     HybMig asks the system to keep a copy of the sources' tuples; the stores are that copy.
     """
     whole = {source.alias: _alive(sources, source.alias, cut) for source in sources.query.sources}
     stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
-    bounds = [*dict.fromkeys(stamps[PIECE_TUPLES::PIECE_TUPLES].tolist()), None]
+    bounds = [*dict.fromkeys(stamps[piece_tuples::piece_tuples].tolist()), None]
     begin = dict.fromkeys(whole, 0)
     for bound in bounds:
         piece: dict[str, Tuples] = {}

@@ -73,9 +73,17 @@ class _Task:
 
 
 class HybMig(Migration):
-    """Args: `background` adds background state computation; `share` is how many old tuples it may join per new one."""
+    """Both plans on shared states.
 
-    def __init__(self, old: Executor, plan: Plan, cut: int, *, background: bool, share: float = 1.0) -> None:
+    Args:
+        background: compute missing states in the background.
+        share: how many old tuples that may join per new one; `work` lets it join more.
+        decompose: migrate sub-plans that both plans have on their own (3.1); without, only to measure what that saves.
+    """
+
+    def __init__(
+        self, old: Executor, plan: Plan, cut: int, *, background: bool, share: float = 1.0, decompose: bool = True
+    ) -> None:
         new = tree_like(old, plan)
         super().__init__(old, new, cut)
         assert isinstance(old, XJoinTree)
@@ -83,6 +91,8 @@ class HybMig(Migration):
         self.counters.dropped_tuples = dropped(self._held, plan)
         self._old_joins = {frozenset(node.aliases): (node, join) for node, join in old.joins}
         self._new_joins = {frozenset(node.aliases): (node, join) for node, join in new.joins}
+        both = self._old_joins.keys() & self._new_joins.keys()
+        self._shared: set[Aliases] = both if decompose else set()
         self._tasks: list[_Task] = []
         if isinstance(old.plan, Join) and isinstance(plan, Join):
             self._decompose(plan)
@@ -94,7 +104,7 @@ class HybMig(Migration):
 
     def _decompose(self, node: Join) -> None:
         """Make the task of a node that both plans have, after those of the sources below it."""
-        shared = self._old_joins.keys() & self._new_joins.keys()
+        shared = self._shared
 
         def above(aliases: Aliases, joins: Mapping[Aliases, tuple[Join, BinaryJoin]]) -> list[tuple[Join, BinaryJoin]]:
             top, join = joins[aliases]
@@ -147,9 +157,14 @@ class HybMig(Migration):
         if self._background is not None:
             # All that has come is a partner, the slice's last tuples too.
             latest = max((int(tuples.ts[-1]) for tuples in epoch.values() if len(tuples)), default=now)
-            self._background.work(sum(len(tuples) for tuples in epoch.values()), latest)
+            self._background.arrived(sum(len(tuples) for tuples in epoch.values()), latest)
         whole = outputs.get(frozenset(self.plan.aliases))
         return Tuples.empty(self.plan.aliases) if whole is None else whole
+
+    def work(self, tuples: int, now: int) -> None:
+        """Let the background join so many old tuples more, as if at `now`: there is time to spare."""
+        if self._background is not None:
+            self._background.work(float(tuples), now)
 
     def _track(
         self,
@@ -250,9 +265,13 @@ class _Background:
         self._credit = 0.0
         self._job: _Job | None = None
 
-    def work(self, arrived: int, now: int) -> None:
+    def arrived(self, tuples: int, now: int) -> None:
         """Do as much as so many new tuples allow."""
-        self._credit = min(self._credit + self._share * arrived, float(4 * CHUNK_TUPLES))
+        self.work(self._share * tuples, now)
+
+    def work(self, tuples: float, now: int) -> None:
+        """Do so much more."""
+        self._credit = min(self._credit + tuples, float(4 * CHUNK_TUPLES))
         while self._credit > 0:
             self._job = self._job or self._next(now)
             if self._job is None:
