@@ -19,7 +19,7 @@ from services.cli import app
 from services.kafka_jars import kafka_version
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE_SERVICES = ("worker", "demo-producer")
+IMAGE_SERVICES = ("worker", "coordinator", "demo-producer")
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,10 @@ def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, di
 def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
     """Two builds of one tag at once can meet: the image store refuses the second."""
     assert services["worker"]["build"] == {"context": ".", "dockerfile": "ops/docker/Dockerfile"}
-    assert "build" not in services["demo-producer"]
-    assert services["demo-producer"]["image"] == services["worker"]["image"]
-    assert "worker" in services["demo-producer"]["depends_on"]  # so it is there first
+    for name in ("coordinator", "demo-producer"):
+        assert "build" not in services[name]
+        assert services[name]["image"] == services["worker"]["image"]
+        assert "worker" in services[name]["depends_on"]  # so it is there first
 
 
 def test_no_service_keeps_replicas_from_starting(services: dict[str, dict[str, Any]]) -> None:
@@ -115,11 +116,12 @@ def test_state_is_in_named_volumes(compose: dict[str, Any], services: dict[str, 
 
 
 def test_default_query_file_exists(services: dict[str, dict[str, Any]]) -> None:
-    (mounted,) = (volume for volume in services["worker"]["volumes"] if "query.sql" in volume)
-    default = re.fullmatch(r"\$\{WEIR_QUERY_FILE:-(.+?)\}:(.+):ro", mounted)
-    assert default is not None
-    assert (ROOT / default.group(1)).is_file()
-    assert services["worker"]["environment"]["WEIR_QUERY_FILE"] == default.group(2)
+    for name in ("worker", "coordinator"):
+        (mounted,) = (volume for volume in services[name]["volumes"] if "query.sql" in volume)
+        default = re.fullmatch(r"\$\{WEIR_QUERY_FILE:-(.+?)\}:(.+):ro", mounted)
+        assert default is not None
+        assert (ROOT / default.group(1)).is_file()
+        assert services[name]["environment"]["WEIR_QUERY_FILE"] == default.group(2)
 
 
 def test_commands_and_variables_are_known_to_the_command_line(services: dict[str, dict[str, Any]]) -> None:
