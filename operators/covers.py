@@ -118,11 +118,11 @@ class Covers:
         self.waits_for[rows & (len(self.waits_for) - 1)] = NO_MATCH
 
     def note(self, rows: I64, matches: I64) -> None:
-        """Note the latest match found of each row, in the order of the total order per row; rows ascend."""
+        """Note the last match given of each row, later than any before; rows ascend."""
         if len(rows) == 0:
             return
         last = np.append(rows[1:] != rows[:-1], True)
-        self._move(rows[last], np.maximum(matches[last] + FIRST_MATCH, self._of(rows[last])))
+        self._move(rows[last], matches[last] + FIRST_MATCH)
 
     def forget(self, rows: I64) -> None:
         """Rows have died."""

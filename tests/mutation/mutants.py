@@ -303,7 +303,6 @@ MUTANTS: list[Mutant] = [
         ("return store.first_at(until - 1 - self._life)", "return store.first_at(until - self._life)"),
         ("max(store.first_at(until) - self._rows, store.lo)", "max(store.first_at(until) - self._rows - 1, store.lo)"),
         ("last = np.append(rows[1:] != rows[:-1], True)", "last = np.append(True, rows[1:] != rows[:-1])"),
-        ("np.maximum(matches[last] + FIRST_MATCH, self._of(rows[last]))", "matches[last] + FIRST_MATCH"),
         ("self._move(rows, np.zeros(len(rows), np.int64))", "pass"),
         ("known = np.flatnonzero(matches >= self._right.lo)", "known = np.flatnonzero(matches >= 0)"),
         ("self.waits_for[rows & (len(self.waits_for) - 1)] = NO_MATCH", "pass"),

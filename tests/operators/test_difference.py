@@ -208,6 +208,22 @@ def test_jisc_asks_only_when_the_match_ends() -> None:
     assert [operator.complete for operator in task.statistics().operators] == [(True, True), (True, True)]
 
 
+def test_jisc_never_asks_about_what_dies_covered() -> None:
+    """B's match outlives A's tuple, so C is not asked; what came after the cut asks C first."""
+    bound = query(
+        "SELECT A.v FROM a A [RANGE 5 ms] EXCEPT b B [RANGE 50 ms] ON A.k = B.k EXCEPT c C [RANGE 50 ms] ON A.k = C.k"
+    )
+    task = Engine(bound, plan=parse_plan("((A B) C)", bound))
+    for name, text in {"a": "2 k=1 v=7 | 6 k=1 v=8", "b": "1 k=1", "c": "1 k=1"}.items():
+        task.push(name, 0, _batch("a", text))
+    task.migrate(parse_plan("((A C) B)", bound), "jisc", 4)
+    assert len(task.advance(20)) == 0
+    (record,) = task.statistics().migrations
+    assert (record.completed_keys, record.done, record.total) == (0, 0, 0)
+    inputs = {operator.name: operator.inputs for operator in task.statistics().operators}
+    assert inputs == {"(A C)": (1, 1), "((A C) B)": (1, 1)}
+
+
 def test_moving_state_asks_at_the_cut() -> None:
     (record,) = _half("moving-state").statistics().migrations
     assert (record.comparisons, record.completed_keys, record.finished_at) == (1, 1, 4)
