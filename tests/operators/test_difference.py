@@ -224,6 +224,18 @@ def test_jisc_never_asks_about_what_dies_covered() -> None:
     assert inputs == {"(A C)": (1, 1), "((A C) B)": (1, 1)}
 
 
+@pytest.mark.parametrize("epoch_ms", [1, 7, 1000])
+def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(epoch_ms: int) -> None:
+    """C covers it to 50 and D, which was never asked, to 80; B takes it away and gives it back in between."""
+    bound = query(
+        "SELECT A.v FROM a A [RANGE 100 ms] EXCEPT b B [RANGE 3 ms] ON A.k = B.k "
+        "EXCEPT c C [RANGE 50 ms] ON A.k = C.k EXCEPT d D [RANGE 80 ms] ON A.k = D.k"
+    )
+    data = {"a": "1 k=1 v=7", "b": "10 k=1 | 50 k=9", "c": "0 k=1", "d": "0 k=1"}
+    options: Any = {"plan": "(((A B) C) D)", "migrate": "(((A B) D) C):jisc", "cut": 5}
+    assert changes(bound, data, epoch_ms=epoch_ms, **options) == "81+7 102-7"
+
+
 def test_moving_state_asks_at_the_cut() -> None:
     (record,) = _half("moving-state").statistics().migrations
     assert (record.comparisons, record.completed_keys, record.finished_at) == (1, 1, 4)
