@@ -29,6 +29,7 @@ from operators.match import LEFT, RIGHT, Match
 from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Plan
+from operators.state import SideState
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import Mask
@@ -231,6 +232,19 @@ class HybMig(Migration):
         if self._background is None:
             return 0, 0, ""
         return self._missing - sum(len(task.missing) for task in self._tasks), self._missing, "states"
+
+    def _states(self) -> list[SideState]:
+        """Those of both plans while both run, shared ones once."""
+        found = {id(s): s for executor in self.executors() for _, join in self._joins(executor) for s in join.states}
+        return list(found.values())
+
+    def state_tuples(self) -> int:
+        """Tuples in all states; what both plans share is there once."""
+        return sum(len(state) for state in self._states())
+
+    def size_bytes(self) -> int:
+        """Bytes of all states, those that both plans share once."""
+        return sum(state.size_bytes() for state in self._states())
 
     def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
         return executor.joins if isinstance(executor, XJoinTree) else []

@@ -130,21 +130,19 @@ class Jisc(Migration):
             if fresh is None:
                 continue
             claimed.append((completer, fresh))
-            below = self.below(completer)
-            if below is not None and len(fresh):
-                wanted.setdefault(id(below), []).append(fresh)
+            if len(fresh):
+                for below in self.below(completer):
+                    wanted.setdefault(id(below), []).append(fresh)
         for completer, fresh in reversed(claimed):
             completer.fill(fresh, now)
         return ready
 
-    def below(self, completer: Completer) -> Completer | None:
-        """What completes the input that has the columns of a state's key, if that is incomplete and keyed by them."""
-        child = input_of(completer.node, completer.operands)
-        if child is None:
-            return None
-        join, side = self.place(child)
-        owed = join.states[side].owed
-        return owed if isinstance(owed, Completer) and owed.operands == completer.operands else None
+    def below(self, completer: Completer) -> list[Completer]:
+        """What completes those inputs of a state that are incomplete and have its keys for theirs."""
+        join = self.join_of(completer.node)
+        if completer.operands not in (join.match.key(LEFT), join.match.key(RIGHT)):
+            return []
+        return [owed for state in join.states if isinstance(owed := state.owed, Completer)]
 
     # --- Looking things up in the new plan's states ---------------------------------------------------
 
@@ -202,14 +200,20 @@ class Jisc(Migration):
 
     def derive(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Tuples:
         """The same, computed from the sub-plan's inputs; all components have ts < before."""
-        below = input_of(node, operands)
         join = self.join_of(node)
-        if below is None:
-            tuples = self.joined(join, self.everything(node.left, before, now), node.right, LEFT, before, now)
-            return tuples.take(member(self.hashes(tuples, operands), hashes))
-        side = LEFT if below is node.left else RIGHT
-        tuples = self.lookup(below, operands, hashes, before, now)
-        return self.joined(join, tuples, node.right if side == LEFT else node.left, side, before, now)
+        inputs, keys = (node.left, node.right), (join.match.key(LEFT), join.match.key(RIGHT))
+        if operands in keys:
+            # Both inputs have these keys; what is complete need not be asked for more than the other has.
+            side = LEFT if join.states[RIGHT].owed is not None else RIGHT
+            operands = keys[side]
+        else:
+            below = input_of(node, operands)
+            if below is None:
+                tuples = self.joined(join, self.everything(node.left, before, now), node.right, LEFT, before, now)
+                return tuples.take(member(self.hashes(tuples, operands), hashes))
+            side = LEFT if below is node.left else RIGHT
+        tuples = self.lookup(inputs[side], operands, hashes, before, now)
+        return self.joined(join, tuples, inputs[1 - side], side, before, now)
 
     def joined(self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int) -> Tuples:
         """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them."""
@@ -241,29 +245,35 @@ class Jisc(Migration):
 
     def keys(self, node: Join, operands: Operands, before: int, now: int) -> U64 | None:
         """The distinct key hashes that an incomplete sub-plan's old tuples can have (4.3); None if unknown."""
+        join = self.join_of(node)
+        if operands in (join.match.key(LEFT), join.match.key(RIGHT)):
+            one, other = (self._keys_of(state, before, now) for state in join.states)
+            if one is None or other is None:
+                return one if other is None else other
+            # Each of its tuples has a part on either side.
+            both = np.isin(one, other, assume_unique=True)
+            return one if both.all() else one[both]
         below = input_of(node, operands)
         if below is None:
             return None
         join, side = self.place(below)
-        state = join.states[side]
+        if not isinstance(join.states[side].owed, Completer):
+            return self.index(below, operands, before, now).keys
+        assert isinstance(below, Join)
+        deeper = self.keys(below, operands, before, now)
+        if deeper is None:
+            return None
+        return np.union1d(deeper, self.hashes(alive(self.sources, join.states[side], now), operands))
+
+    def _keys_of(self, state: SideState, before: int, now: int) -> U64 | None:
+        """The keys of its own that a state's old tuples have or will have, at least; None if unknown."""
         owed = state.owed
         if not isinstance(owed, Completer):
-            if join.match.key(side) != operands:
-                return self.index(below, operands, before, now).keys
-            found: U64 | None = state.distinct_keys()
-        elif owed.operands == operands and owed.before == before:
-            found = owed.keys(now)
-        else:
-            assert isinstance(below, Join)
-            found = self.keys(below, operands, before, now)
-            if found is not None:
-                found = np.union1d(found, self.hashes(alive(self.sources, state, now), operands))
-        other = join.states[1 - side]
-        if found is not None and other.owed is None and join.match.key(side) == operands:
-            # Each of its tuples has a partner there.
-            present = np.isin(found, other.distinct_keys(), assume_unique=True)
-            found = found if present.all() else found[present]
-        return found
+            return state.distinct_keys()
+        missing = owed.keys(now)
+        if missing is None or owed.before == before:
+            return missing
+        return np.union1d(missing, state.distinct_keys())
 
 
 class Completer:

@@ -4,9 +4,11 @@ The new plan starts empty and sees only new tuples. Results whose components are
 plan's root, since the new plan makes them too. The old plan is given up when it holds only new tuples; looking
 for that is part of the strategy's cost (JISC 3.3).
 
-The paper holds the new plan's output back until the end (PT ordering), which silences the query and breaks the
-order of results. Here both outputs are merged by timestamp (max ordering, the contract of every plan); with
-`hold_back` the paper's behaviour can be measured.
+The paper asks that of two results the first has a component that is no later than the second's ("PT ordering"), and
+holds the new plan's output back until the end to see to it. That silences the query and breaks the order of the
+results' timestamps. Here both outputs are merged by timestamp (max ordering, the contract of every plan), which is PT
+ordering too: the second's latest component is no earlier than the first's of that alias. With `hold_back` the paper's
+behaviour can be measured.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class ParallelTrack(Migration):
     """Runs both plans.
 
     Args:
-        hold_back: release the new plan's results only when the old plan is gone.
+        hold_back: give the new plan's results only when the old plan is gone, with the slice after; out of order.
     """
 
     def __init__(self, old: Executor, new: Executor, cut: int, *, hold_back: bool = False) -> None:
@@ -35,23 +37,22 @@ class ParallelTrack(Migration):
 
     @property
     def finished(self) -> bool:
-        """True when the old plan holds no old tuple."""
-        return self._over
+        """True when the old plan holds no old tuple, and nothing is held back."""
+        return self._over and not self._held
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """Run one slice through both plans."""
+        """Run one slice through both plans; when the old one is gone, what was held back and the new one."""
+        if self._over:
+            new = self.current.process(epoch, now).reorder(self.plan.aliases)
+            held, self._held = [*self._held, new], []
+            return Tuples.concat(held, self.plan.aliases)
         old = self.old.process(epoch, now)
         old = old.take(~self.all_new(old)).reorder(self.plan.aliases)
         new = self.current.process(epoch, now).reorder(self.plan.aliases)
         if self._hold_back:
-            self._held.append(new)
+            self._held += [new] if len(new) else []
             return old
         return Tuples.merge(old, new)
-
-    def released(self) -> Tuples:
-        """What was held back, ascending by ts."""
-        held, self._held = self._held, []
-        return Tuples.concat([part for part in held if len(part)], self.plan.aliases)
 
     def purge(self, cut: int) -> None:
         """Purge both plans, and see whether the old one is still needed."""
@@ -59,7 +60,9 @@ class ParallelTrack(Migration):
         self.current.purge(cut)
         self.counters.extra_tuples = self.old.state_tuples()
         self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
-        self._over = not any(self._holds_old(cut, state.tuples()) for state in all_states(self.old))
+        # Every operator looks through its states (JISC 3.3), not only up to the first one that finds something.
+        found = [self._holds_old(cut, state.tuples()) for state in all_states(self.old)] if not self._over else []
+        self._over = not any(found)
 
     def _holds_old(self, cut: int, tuples: Tuples) -> bool:
         self.counters.comparisons += len(tuples)
