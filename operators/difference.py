@@ -106,7 +106,6 @@ class Difference:
         self._sources = sources
         self._life = Lives(sources, first)
         self._match_life = Lives(sources, alias)
-        self._counted_rows = first in sources.rows_windows
         self._conditions = left_conditions(sources.query, alias)
         self.covers = Covers(sources.store(first), sources.store(alias), self._match_life)
         condition = self.match.condition
@@ -142,7 +141,7 @@ class Difference:
         new = np.flatnonzero(~here & ~open_ & left.some())
         order = np.argsort(left.first[left.offsets[new]], kind="stable")
         coming = self._coming(left.rows[new][order], left.first[left.offsets[new]][order])
-        pair_rows, pair_matches = self._pairs(coming, matches, places, span)
+        pair_rows, pair_matches = self._pairs(coming, matches, span)
 
         rows = np.unique(np.concatenate([left.rows, resumed, pair_rows, ended]))
         given = np.full(len(rows), -1)
@@ -190,10 +189,11 @@ class Difference:
             rows, ts = rows[good], ts[good]
         return Tuples(aliases, np.ascontiguousarray(rows[np.newaxis]), ts, self._life.end(rows))
 
-    def _pairs(self, coming: Tuples, matches: Tuples, places: Places, span: Span) -> tuple[I64, I64]:
+    def _pairs(self, coming: Tuples, matches: Tuples, span: Span) -> tuple[I64, I64]:
         """New left tuples with living matches and new matches with living left tuples, by row, then in the total order.
 
-        A pair may be in it that was alive at no common instant; none is missing.
+        A pair may be in it that was alive at no common instant; none is missing. All left tuples of it are alive at
+        the slice's beginning: `Match` passes over those that a ROWS window has lost, though a state learns it later.
         """
         match = self.match
         match.counters.input_tuples += len(coming) + len(matches)
@@ -208,9 +208,6 @@ class Difference:
             ],
             match.aliases,
         )
-        if self._counted_rows:
-            # Its left state learns only by and by whom a ROWS window has lost.
-            found = found.take(np.flatnonzero(places.place[found.rows[0] & (len(places.place) - 1)] > 0))
         return _by_row(found)
 
     def purge(self, cut: int) -> None:
