@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from operators.choose import CostModel, Estimate, Statistics, declared_statistics
 from operators.equalities import equality_classes
@@ -19,7 +20,33 @@ from operators.predicates import (
 from schemas.expression_text import text_of
 from schemas.query import Compare, Query
 
-_Sizes = Mapping[frozenset[str], Estimate]
+
+class Notes(Protocol):
+    """What is said of each operator and source beside what the query says."""
+
+    def size(self, plan: Plan) -> str:
+        """At the end of its line."""
+        ...
+
+    def details(self, plan: Plan) -> list[str]:
+        """On lines of their own."""
+        ...
+
+
+class Expected:
+    """Sizes by the cost model."""
+
+    def __init__(self, sizes: Mapping[frozenset[str], Estimate]) -> None:
+        self._sizes = sizes
+
+    def size(self, plan: Plan) -> str:
+        """Tuples per second that come out, and tuples alive."""
+        estimate = self._sizes[frozenset(plan.aliases)]
+        return f"~{count(estimate.rate)}/s, ~{count(estimate.alive)} alive"
+
+    def details(self, plan: Plan) -> list[str]:
+        """Nothing more."""
+        return []
 
 
 def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
@@ -30,32 +57,38 @@ def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> s
     """
     stats = statistics or declared_statistics(query)
     model = CostModel(query, stats)
-    lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else "")]
-    lines.append(f"plan   {plan}")
-    for predicate in constants(query):
-        lines.append(f"always {text_of(predicate)}")
-    lines.append("")
     sizes = model.estimates(plan)
-    lines += _tree(query, plan, sizes, "", "", _bar(plan))
+    lines = [*heading(query, str(plan)), "", *tree(query, plan, Expected(sizes))]
     basis = "sampled" if stats.sampled else "declared" if stats.rates or stats.distinct else "assumed"
     whole = sizes[frozenset(plan.aliases)]
     lines += [
         "",
-        f"expected cost {_count(whole.cost)} tuples entered, probed and built per second of event time"
+        f"expected cost {count(whole.cost)} tuples entered, probed and built per second of event time"
         f" ({basis} statistics)",
     ]
     return "\n".join(lines)
 
 
-def _tree(query: Query, plan: Plan, sizes: _Sizes, first: str, rest: str, bar: str) -> list[str]:
-    size = _size(sizes[frozenset(plan.aliases)])
+def heading(query: Query, plan: str) -> list[str]:
+    """What holds for the query as a whole."""
+    lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else ""), f"plan   {plan}"]
+    return lines + [f"always {text_of(predicate)}" for predicate in constants(query)]
+
+
+def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
+    """The plan, one operator per line with its details below it."""
+    return _tree(query, plan, notes, "", "", _bar(plan))
+
+
+def _tree(query: Query, plan: Plan, notes: Notes, first: str, rest: str, bar: str) -> list[str]:
+    size = notes.size(plan)
     if isinstance(plan, Leaf):
         source = query.source(plan.alias)
         name = source.stream.name
         shown = name if name == plan.alias else f"{name} {plan.alias}"
         lines = [f"{first}source {shown} {source.window}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
-        return lines
+        return lines + [f"{rest}  {line}" for line in notes.details(plan)]
     classes = {} if query.subtracted else equality_classes(query.predicates)
     condition = join_condition(conjuncts(query), plan.left.aliases, plan.right.aliases, classes)
     lines = [f"{first}{_kind(condition, 'difference' if query.subtracted else 'join')} {plan}  {size}"]
@@ -63,8 +96,9 @@ def _tree(query: Query, plan: Plan, sizes: _Sizes, first: str, rest: str, bar: s
         conditions = left_conditions(query, plan.right.aliases[0])
         lines += [f"{rest}{bar}  if    {text_of(p)}" for p in conditions]
     lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
-    lines += _tree(query, plan.left, sizes, rest + "├─ ", rest + "│  ", _bar(plan.left))
-    lines += _tree(query, plan.right, sizes, rest + "└─ ", rest + "   ", _bar(plan.right))
+    lines += [f"{rest}{bar}  {line}" for line in notes.details(plan)]
+    lines += _tree(query, plan.left, notes, rest + "├─ ", rest + "│  ", _bar(plan.left))
+    lines += _tree(query, plan.right, notes, rest + "└─ ", rest + "   ", _bar(plan.right))
     return lines
 
 
@@ -101,11 +135,8 @@ def _side(operand: Operand) -> str:
     return text
 
 
-def _size(estimate: Estimate) -> str:
-    return f"~{_count(estimate.rate)}/s, ~{_count(estimate.alive)} alive"
-
-
-def _count(value: float) -> str:
+def count(value: float) -> str:
+    """A number in three digits."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * limit:  # else three digits would round it up to 1e+03 of the unit below
             return f"{value / limit:.3g}{unit}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
@@ -26,6 +26,7 @@ from operators.choose import choose_plan, sample_statistics
 from operators.engine import Engine
 from operators.executors import cheapest_executor
 from operators.plan import Plan
+from operators.statistics import EngineStatistics
 from operators.watermark import END
 from schemas.query import Query
 from services.files import SourceBlock, SourceFile
@@ -50,6 +51,18 @@ class Outputs:
     dead_letters: LineSink | None = None
 
 
+class Watch(Protocol):
+    """Looks at the engine at event times of its choice."""
+
+    def stops(self, begin: int, end: int) -> Sequence[int]:
+        """Ascending event times in begin < t <= end."""
+        ...
+
+    def note(self, at: int, statistics: EngineStatistics) -> None:
+        """What the engine is like when everything before `at` has been processed."""
+        ...
+
+
 class Run:
     """One run of one query over files.
 
@@ -72,12 +85,14 @@ class Run:
         executor: str | None = None,
         changes: Sequence[PlanChange] = (),
         progress: Callable[[int], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Args:
         sources: by stream name, one per stream of the query.
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
         changes: plans to change to while it runs.
         progress: called with the bytes read so far.
+        watch: looks at the engine now and then.
         """
         self.query = query
         self.statistics = RunStatistics()
@@ -92,6 +107,8 @@ class Run:
         self._executor = executor
         self._changes = changes
         self._progress = progress
+        self._watch = watch
+        self._earliest: int | None = None
         self._positions = dict.fromkeys(sources, 0)
         self._latest = 0
 
@@ -128,6 +145,7 @@ class Run:
             waiting = reader.source.live and not reader.ready()
             self._advance(engine, writer, 0 if waiting else self._least_tuples)
             self._take(engine, open_, name, reader.next())
+        self._look(engine, writer, self._latest)
         writer.write(engine.advance(END))
         self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())
         return engine
@@ -154,8 +172,17 @@ class Run:
             return
         cut = self._boundary(engine.watermark())
         if cut > engine.cut:
+            self._look(engine, writer, cut)
             writer.write(engine.advance(cut))
             self.statistics.advanced(cut, engine.statistics())
+
+    def _look(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
+        """Go towards a cut in the steps of who watches."""
+        if self._watch is None or self._earliest is None:
+            return
+        for stop in self._watch.stops(max(engine.cut, self._earliest), cut):
+            writer.write(engine.advance(stop))
+            self._watch.note(stop, engine.statistics())
 
     def _take(self, engine: Engine, open_: list[str], name: str, block: SourceBlock | None) -> None:
         """Push a block, or close the partition of a source that has ended."""
@@ -169,6 +196,7 @@ class Run:
             if self._outputs.late is not None and late.any():
                 self._outputs.late.write(block.records(late))
             self._latest = max(self._latest, int(batch.ts.max()))
+            self._earliest = min(int(batch.ts.min()), self._latest if self._earliest is None else self._earliest)
         if block.decoded.dead:
             self._bury(name, block)
         if self._progress is not None:

@@ -1,20 +1,24 @@
-"""`weir explain`: the plan of a query, without running it."""
+"""`weir explain`: the plan of a query, without running it; with --analyze what it does, over files or as it runs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from operators.plan import parse_plan
-from services.query_files import read_query, source_paths
+from schemas.errors import UsageError
+from services.commands.kafka_options import with_kafka
+from services.commands.query_options import Group, QueryArgument, group_of
+from services.commands.run import Executor
+from services.query_files import source_paths
+from services.registry import find_query
+from services.security import KafkaClients
 
 
+@with_kafka
 def explain(
-    query: Annotated[
-        Path, typer.Argument(help="File with CREATE STREAM statements and one SELECT.", metavar="QUERY.sql")
-    ],
+    query: QueryArgument,
     plan: Annotated[
         str | None,
         typer.Option(
@@ -29,9 +33,31 @@ def explain(
             "--source",
             metavar="NAME=PATH",
             envvar="WEIR_SOURCES",
-            help="File of a stream: its first records give the statistics that are not declared. Optional.",
+            help="File of a stream: its first records give the statistics that are not declared. With --analyze all "
+            "are needed.",
         ),
     ] = None,
+    analyze: Annotated[
+        bool,
+        typer.Option(
+            "--analyze",
+            help="What every operator does, beside what was expected: of the query as it runs on Kafka, or with "
+            "--source of a run over files whose results are dropped.",
+        ),
+    ] = False,
+    executor: Annotated[
+        Executor,
+        typer.Option(envvar="WEIR_EXECUTOR", help="With --analyze over files: how the plan is executed."),
+    ] = Executor.XJOIN,
+    task: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="NUMBER", help="With --analyze: this task only. Default: the sum of all.", show_default=False
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --analyze: all of it as one JSON object, for machines.")
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option(
@@ -41,22 +67,71 @@ def explain(
             help="Which query, by its topic, if the file has several.",
         ),
     ] = None,
+    group: Group = None,
+    *,
+    clients: KafkaClients,
 ) -> None:
-    """Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes."""
-    bound = read_query(query, name)
+    """Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes.
+
+    With --analyze, what became of it: rates, selectivities, sizes and completeness of states, per operator; how far
+    plan changes are; and a line per task.
+    """
+    for option, given in (("--json", json), ("--task", task is not None)):
+        if given and not analyze:
+            raise UsageError(f"{option} says how to show what a query does: add --analyze")
+    running = analyze and not source
+    if running and plan is not None:
+        raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")
+    bound = find_query(query, name, clients)
     tree = parse_plan(plan, bound) if plan is not None else None
-    paths = source_paths(bound, source or [], complete=False)
+    paths = source_paths(bound, source or [], complete=analyze and not running)
 
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    import orjson
+
+    from operators.analyze import Analysis, analyses
     from operators.choose import choose_plan, declared_statistics, sample_statistics
+    from operators.executors import check_executor
     from operators.explain import explain as explained
     from services.files import SourceFile
 
-    files = [SourceFile(stream, paths[stream.name]) for stream in bound.streams() if stream.name in paths]
+    files = {stream.name: SourceFile(stream, paths[stream.name]) for stream in bound.streams() if stream.name in paths}
     samples = {}
-    for file in files:
+    for stream, file in files.items():
+        if analyze and file.live:
+            continue  # a pipe can be read only once, and all of it is wanted
         block = next(file.blocks(), None)
+        files[stream] = SourceFile(file.stream, file.name) if analyze else file
         if block is not None:
-            samples[file.stream.name] = block.decoded.batch
+            samples[stream] = block.decoded.batch
     statistics = sample_statistics(bound, samples) if samples else declared_statistics(bound)
-    typer.echo(explained(bound, tree or choose_plan(bound, statistics), statistics))
+    found: list[Analysis]
+    missing: list[str] = []
+    if not analyze:
+        typer.echo(explained(bound, tree or choose_plan(bound, statistics), statistics))
+        return
+    if running:
+        from services.observations import read_observations
+
+        observed, tasks = read_observations(clients, group_of(bound, group))
+        known = [one.task for one in observed]
+        missing = [f"task {k}: has said nothing for a while" for k in range(tasks) if k not in known]
+        if task is not None:
+            observed = [one for one in observed if one.task == task]
+            if not observed:
+                raise UsageError(f"--task {task}: the tasks that run are {', '.join(map(str, known))}")
+            missing = []
+        found = analyses(bound, observed, statistics)
+    else:
+        from services.file_analysis import analyze_files
+
+        check_executor(executor, bound)
+        found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, statistics, executor)]
+    if json:
+        document = {"analyses": [one.document() for one in found], "silent_tasks": missing}
+        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+        return
+    for number, one in enumerate(found):
+        typer.echo("\n" * (number > 0) + "\n".join(one.lines()))
+    for line in missing:
+        typer.echo(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from operators.choose import Statistics
-from operators.explain import _count, explain
+from operators.explain import count, explain
 from operators.plan import left_deep, parse_plan
 from schemas.language import parse_program
 from tests.operators.tiny import chain, query
@@ -105,4 +105,4 @@ def test_101_streams() -> None:
 )
 def test_counts_are_short(value: float, shown: str) -> None:
     """Three digits. Regression: 999.9 was shown as 1e+03."""
-    assert _count(value) == shown
+    assert count(value) == shown
