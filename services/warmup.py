@@ -66,8 +66,17 @@ _QUERIES: Final = (
     "SELECT * FROM A [ROWS 3], B [ROWS 4], C [ROWS 5] WHERE A.v < B.v AND B.d < C.d",
     "SELECT X.s AS x, Y.s AS y, Z.v AS z FROM A X, A Y, B Z WINDOW RANGE 40 MILLISECONDS "
     "WHERE X.k = Y.k AND Y.s = Z.s AND X.v > 2 AND Y.s LIKE 't%'",
+    # Sliding aggregates, over whole numbers, doubles and nothing; set difference.
+    "SELECT A.s AS s, COUNT(*) AS n, SUM(A.v) AS whole, MIN(B.v) AS least, MEDIAN(C.v) AS middle FROM A, B, C "
+    "WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.k AND B.v = C.v GROUP BY A.s EMIT EVERY 20 MILLISECONDS",
+    "SELECT SUM(A.d) AS sum, AVG(B.d) AS mean, MAX(C.d) AS most, MEDIAN(A.d) AS middle, COUNT(B.d) AS n "
+    "FROM A, B, C WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.k AND B.v = C.v EMIT EVERY 20 MILLISECONDS",
+    "SELECT * FROM A [RANGE 40 MILLISECONDS] WHERE A.v > 0 EXCEPT B [RANGE 20 MILLISECONDS] ON A.k = B.k "
+    "EXCEPT C [ROWS 9] ON A.v < C.v AND C.d > 1",
 )
 _PLANS: Final = ("((A B) C)", "(A (B C))")
+_EDDIES: Final = ("eddy", "stairs")
+"""The executors that have kernels of their own. They run the first queries, which are all they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,10 @@ def _steps() -> Iterator[str]:
         program = parse_program(_STREAMS + text)
         for batches in (fresh, borrowed):
             _run(program, batches, number)
+    for executor in _EDDIES:
+        yield executor
+        for number, text in enumerate(_QUERIES[:2], 1):
+            _run(parse_program(_STREAMS + text), fresh, number, executor)
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:
@@ -192,16 +205,16 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     return batch
 
 
-def _run(program: Program, batches: dict[str, Batch], number: int) -> None:
+def _run(program: Program, batches: dict[str, Batch], number: int, executor: str = "xjoin") -> None:
     """One query over the batches, in pushes and epochs of uneven size, with a restart from a checkpoint."""
     query = program.queries[0]
     aliases = [source.alias for source in query.sources]
-    text = _PLANS[(number - 1) % len(_PLANS)]
+    text = _PLANS[0 if query.subtracted else (number - 1) % len(_PLANS)]
     for old, new in zip("ABC", aliases, strict=True):
         text = text.replace(old, new)
     plan = parse_plan(text, query)
     partitions = {stream.name: (0, 1) for stream in query.streams()}
-    engine = Engine(query, plan=plan, partitions=partitions)
+    engine = Engine(query, plan=plan, partitions=partitions, executor=executor)
     size = 37 + number
     for start in range(0, ROWS, size):
         for stream in query.streams():
@@ -209,7 +222,7 @@ def _run(program: Program, batches: dict[str, Batch], number: int) -> None:
             engine.push(stream.name, start // size % 2, batch.slice(start, min(start + size, len(batch))))
         encode_results(engine.advance())
     checkpoint = engine.checkpoint()
-    again = Engine(query, plan=plan, partitions=partitions)
+    again = Engine(query, plan=plan, partitions=partitions, executor=executor)
     again.restore(checkpoint.cut, checkpoint.blocks)
     for name, numbers in partitions.items():
         for partition in numbers:
