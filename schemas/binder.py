@@ -39,7 +39,7 @@ from schemas.query_text import (
     unquoted,
 )
 
-RESERVED_OUTPUTS = ("_ts", "_phase", "_op", "_key")
+RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
 """Keys of a result object that Weir writes itself."""
 
 

@@ -146,16 +146,17 @@ class _Client:
     def _produce_results(self, encoded: Encoded) -> list[Letter]:
         limit = self._topics.limits[self._topics.sink] - HEADER_BYTES
         refused: list[Letter] = []
-        data, bounds = encoded.data, encoded.offsets.tolist()
         chunk: list[dict[str, Any]] = []
-        for begin, end in itertools.pairwise(bounds):
-            value = data[begin : end - 1]
-            if len(value) > limit:
-                reason = f"result of {len(value)} bytes, topic {self._topics.sink!r} takes {limit}"
+        values = _records(encoded)
+        keys = [None] * len(values) if encoded.keys is None else _records(encoded.keys)
+        for value, key in zip(values, keys, strict=True):
+            size = len(value) if key is None else len(value) + len(key)
+            if size > limit:
+                reason = f"result of {size} bytes, topic {self._topics.sink!r} takes {limit}"
                 headers = (("reason", reason.encode()), ("topic", self._topics.sink.encode()))
-                refused.append(Letter(self._topics.dead, value, None, headers))
+                refused.append(Letter(self._topics.dead, value, key, headers))
                 continue
-            chunk.append({"value": value})
+            chunk.append({"value": value} if key is None else {"value": value, "key": key})
             if len(chunk) == CHUNK_RECORDS:
                 self._produce_chunk(chunk)
                 chunk = []
@@ -174,7 +175,11 @@ class _Client:
                 pass
             except KafkaException as error:
                 raise _sorted(error, "result not accepted") from None
-            todo = [{"value": message["value"]} for message in todo if "_error" in message]
+            todo = [
+                {name: message[name] for name in ("value", "key") if name in message}
+                for message in todo
+                if "_error" in message
+            ]
             if todo:
                 self._make_room()
 
@@ -216,6 +221,11 @@ class _Client:
     def close(self) -> None:
         self._producer.purge()
         self._offsets.close()
+
+
+def _records(encoded: Encoded) -> list[bytes]:
+    data = encoded.data
+    return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
 
 
 _TRANSIENT = frozenset(

@@ -20,7 +20,7 @@ from enum import StrEnum
 from operators.engine import Engine
 from operators.plan import Plan
 from operators.statistics import EngineStatistics
-from schemas.codecs.encode import Encoded, encode_results
+from schemas.codecs.encode import Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
 from schemas.query import Query, Stream
@@ -140,6 +140,7 @@ class Task:
                 partitions.setdefault(stream.name, []).append(partition)
         self._engine = Engine(spec.query, plan=migrations.plan, partitions=partitions, clock=time.monotonic)
         self._lanes = {key: InputLane(key, spec.query, start, recovery.floor) for key, start in recovery.lanes.items()}
+        self._key_names = key_names(spec.query)
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
         self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
@@ -406,7 +407,7 @@ class Task:
         offsets = self._offsets() if commit else {}
         count = 0 if results is None else len(results)
         late, dead = self._letters.late, self._letters.dead
-        delivery = Delivery(list(_encoded(results)), self._letters.take(), offsets)
+        delivery = Delivery(list(_encoded(results, self._key_names)), self._letters.take(), offsets)
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
         self._metrics.results.inc(count - refused)
@@ -475,12 +476,13 @@ AHEAD_TUPLES = 20_000
 """Source tuples that go to disk ahead of the next snapshot: what is copied for it at once stays small."""
 
 
-def _encoded(results: Batch | None) -> Iterator[Encoded]:
-    """Results as JSON in pieces of bounded size."""
+def _encoded(results: Batch | None, keys: Sequence[str] | None) -> Iterator[Encoded]:
+    """Results as JSON in pieces of bounded size; with keys where they are upserts."""
     n = 0 if results is None else len(results)
     for begin in range(0, n, RESULT_CHUNK):
         assert results is not None
-        yield encode_results(results.slice(begin, min(begin + RESULT_CHUNK, n)))
+        piece = results.slice(begin, min(begin + RESULT_CHUNK, n))
+        yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
 
 
 def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:

@@ -35,8 +35,8 @@ def order_codes(bits: I64) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _parts(code, doubles):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64, np.int64]:
     """A value as sign, low and high 32 bits of its magnitude, and the place in units of its lowest bit."""
     if not doubles:
         # -(2**63) has no positive int64, but its bits are those of its magnitude.

@@ -20,23 +20,23 @@ NOTHING = -1
 LEFT, RIGHT, SIZE = 0, 1, 2
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _priority(slot):  # type: ignore[no-untyped-def]
-    return _mix(np.uint64(slot) + np.uint64(0x9E3779B97F4A7C15))
+@njit(cache=True, nogil=True)
+def _priority(slot: int) -> np.uint64:
+    return np.uint64(_mix(np.uint64(slot) + np.uint64(0x9E3779B97F4A7C15)))
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _before(codes, a, b):  # type: ignore[no-untyped-def]
-    return codes[a] < codes[b] or (codes[a] == codes[b] and a < b)
+@njit(cache=True, nogil=True)
+def _before(codes: I64, a: int, b: int) -> bool:
+    return bool(codes[a] < codes[b] or (codes[a] == codes[b] and a < b))
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _size(nodes, slot):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _size(nodes: I32, slot: int) -> np.int64:
     return np.int64(nodes[SIZE, slot]) if slot != NOTHING else np.int64(0)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _hang(roots, group, nodes, parent, side, child):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _hang(roots: I32, group: int, nodes: I32, parent: int, side: int, child: int) -> None:
     """Make `child` the child of `parent` on a side; the root where the parent is NOTHING."""
     if parent == NOTHING:
         roots[group] = child

@@ -8,7 +8,7 @@ keep the order of the columns, NULL is `null`. A TIMESTAMP is its integer of mil
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from schemas.columns import I64, OP_KEY, Batch, Column
 from schemas.errors import UsageError
-from schemas.query import Query, Type
+from schemas.expression_text import text_of
+from schemas.query import Query, Type, group_column, type_of
 
 TIMESTAMP_KEY: Final = "_ts"
 PHASE_KEY: Final = "_phase"
@@ -28,11 +29,14 @@ PHASE_KEY: Final = "_phase"
 class Encoded:
     """`n` records: record i is data[offsets[i]:offsets[i + 1] - 1], without its newline.
 
-    `offsets`: (n + 1,) int64, ascending from 0.
+    Attributes:
+        offsets: (n + 1,) int64, ascending from 0.
+        keys: as many records' keys, of results that are upserts.
     """
 
     data: bytes
     offsets: I64
+    keys: Encoded | None = None
 
 
 def check_output_names(query: Query) -> None:
@@ -52,6 +56,29 @@ def check_output_names(query: Query) -> None:
 def encode_results(batch: Batch, phase: str | None = None) -> Encoded:
     """Results as JSON objects: the outputs in their order, then `_ts`, then `_phase` when given."""
     return _encode(batch.columns, batch.ts, phase)
+
+
+def encode_upserts(batch: Batch, key_names: Sequence[str]) -> Encoded:
+    """Results as `encode_results`, with their keys: JSON objects too, `{}` where there is one group of all."""
+    found = encode_results(batch)
+    if key_names:
+        keys = _encode(dict(zip(key_names, batch.keys, strict=True)), None, None)
+    else:
+        keys = Encoded(b"{}\n" * len(batch), np.arange(0, 3 * len(batch) + 1, 3, dtype=np.int64))
+    return Encoded(found.data, found.offsets, keys)
+
+
+def key_names(query: Query) -> tuple[str, ...] | None:
+    """What the values of a group are called in the keys of its upserts; None for a query without aggregates.
+
+    As the SELECT list calls them, and as GROUP BY writes what the list does not say.
+    """
+    if query.aggregation is None:
+        return None
+    named = {output.expr: output.name for output in reversed(query.outputs)}
+    return tuple(
+        named.get(group_column(k, type_of(expr)), text_of(expr)) for k, expr in enumerate(query.aggregation.group_by)
+    )
 
 
 def encode_tuples(batch: Batch) -> Encoded:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.codecs.encode import check_output_names, encode_results, encode_tuples
+from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, encode_upserts, key_names
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
+from schemas.language import parse_program
 from schemas.query import Column as Ref
 from schemas.query import Output, Query, Type
 
@@ -80,3 +82,31 @@ def test_reserved_output_names(name: str) -> None:
     query = Query("q", None, (), (), (Output(name, Ref("A", "x", Type.BIGINT)),))
     with pytest.raises(UsageError, match=f"output '{name}' is a key that Weir adds"):
         check_output_names(query)
+
+
+def test_upserts_have_keys() -> None:
+    """JSON objects, named as the SELECT list names the group; `{}` where there is one group of all."""
+    text = "CREATE STREAM a (k BIGINT, s STRING); SELECT {} FROM a [ROWS 1] {} EMIT EVERY 1 SECOND"
+    query = parse_program(text.format("a.s AS name, COUNT(*) AS n", "GROUP BY a.s, a.k % 2")).queries[0]
+    names = key_names(query)
+    assert names == ("name", "a.k % 2")
+    keys = (Column.from_values(["ä", None], Type.STRING), Column.from_values([1, -1], Type.BIGINT))
+    batch = Batch(np.array([5, 6]), {"n": Column.from_values([1, 2], Type.BIGINT)}, keys)
+    found = encode_upserts(batch, names)
+    assert found.data == b'{"n":1,"_ts":5}\n{"n":2,"_ts":6}\n'
+    assert found.keys is not None
+    assert found.keys.data == '{"name":"ä","a.k % 2":1}\n{"name":null,"a.k % 2":-1}\n'.encode()
+    assert [found.keys.data[b : e - 1] for b, e in pairwise(found.keys.offsets.tolist())] == found.keys.data.split(
+        b"\n"
+    )[:-1]
+    whole = parse_program(text.format("COUNT(*) AS n", "")).queries[0]
+    assert key_names(whole) == ()
+    of_all = encode_upserts(Batch(batch.ts, batch.columns), ()).keys
+    assert of_all is not None
+    assert (of_all.data, of_all.offsets.tolist()) == (b"{}\n{}\n", [0, 3, 6])
+
+
+def test_a_join_has_no_keys() -> None:
+    query = parse_program("CREATE STREAM a (k BIGINT); SELECT * FROM a [ROWS 1]").queries[0]
+    assert key_names(query) is None
+    assert encode_results(Batch(np.array([5]), {"n": Column.from_values([1], Type.BIGINT)})).keys is None
