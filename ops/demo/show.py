@@ -21,7 +21,7 @@ from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load
 from ops.demo.replay import Replay, create_topics, lanes_of
 from ops.demo.results import Progress, ResultReader
 from ops.demo.screen import SHOWN_RESULTS, Moment, Screen
-from ops.demo.worker_process import WorkerProcess
+from ops.worker_process import WorkerProcess
 from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services import broker as brokers
@@ -145,9 +145,9 @@ def _stream(
     topics = {stream.name: stream.topic for stream in query.streams()}
     create_topics(bootstrap, query.streams())
     replay = Replay(bootstrap, feeds, topics, seconds)
-    worker = WorkerProcess(QUERY, bootstrap, GROUP, folder)
+    worker = WorkerProcess(bootstrap, QUERY, folder, GROUP)
     try:
-        worker.await_ready(lambda: screen.phase("starting the worker"))
+        worker.wait_ready(lambda: screen.phase("starting the worker"))
         screen.notes = [
             ("metrics", worker.metrics_url),
             ("topics", f"{', '.join(topics.values())} to {sink}, on Kafka at {bootstrap}"),

@@ -110,9 +110,9 @@ def _report(console: Console, outcome: Outcome) -> None:
         console,
         f"{outcome.records:,} records in and {found.found:,} results out in {outcome.seconds:.1f} s "
         f"({outcome.records / outcome.seconds:,.0f} records/s), in "
-        f"{metrics.get('weir_commits_total', 0):,.0f} transactions; "
-        f"{metrics.get('weir_late_tuples_total', 0):,.0f} late, "
-        f"{metrics.get('weir_dead_letters_total', 0):,.0f} dead letters",
+        f"{metrics.get('commits_total', 0):,.0f} transactions; "
+        f"{metrics.get('late_tuples_total', 0):,.0f} late, "
+        f"{metrics.get('dead_letters_total', 0):,.0f} dead letters",
     )
     verdict = "equal, row for row, and in order" if found.equal else "DIFFERENT"
     say(console, f"DuckDB, asked the same over the whole year: {found.expected:,} rows: {verdict}")
