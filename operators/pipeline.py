@@ -128,7 +128,6 @@ class DifferencePipeline:
         past = past[places.place[past & mask] > 0]
         rows = np.concatenate([past, new])
         place = places.place[rows & mask]
-        place[len(past) :] = 0
         places.place[new & mask] = 1
         first = np.maximum(self._life.begin(rows), span.first)
         end = self._life.end(rows)
