@@ -34,7 +34,7 @@ from services.recovery import RecoveryPlan, Snapshot
 from services.settings import WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
-from services.task_migrations import TaskMigrations
+from services.task_migrations import LOOK_S, TaskMigrations
 from services.topics import Lane, OutputTopics
 
 INBOX_BYTES = 8 << 20
@@ -320,7 +320,8 @@ class Task:
         """Feed the engine until the epoch is due."""
         while not self._stop and self._letters.size_bytes < LETTER_BYTES:
             left = until - time.monotonic()
-            item = self._next(max(left, 0))
+            item = self._next(min(max(left, 0), LOOK_S))
+            self._migrations.glance(self._last_commit, time.monotonic())
             if item is not None:
                 lane = self._lanes[item[0]]
                 if item[1] is None:

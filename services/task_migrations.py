@@ -35,6 +35,9 @@ from services.settings import EXECUTOR
 SPEED_S = 1.0
 """Over how long a task's speed in event time is measured."""
 
+LOOK_S = 0.2
+"""How often a task looks at the log at least, however long its epochs are."""
+
 FIRST_RESULT_S = 1.0
 """How long the report of a finished migration waits for the first result at or after its cut."""
 
@@ -106,6 +109,7 @@ class TaskMigrations:
         self._asked: list[_Asked] = []
         self._reports: list[tuple[Started | Done, float]] = []
         self._mark = (0.0, 0)
+        self._looked = 0.0
         self._speed = 0.0
         self.plan = own
         if self._base:
@@ -168,6 +172,11 @@ class TaskMigrations:
         self._engine = engine
         self._ask(self._control.view)
 
+    def glance(self, committed: float, now: float) -> None:
+        """`look`, if the last one was a while ago."""
+        if now - self._looked >= LOOK_S:
+            self.look(committed, now)
+
     def look(self, committed: float, now: float) -> None:
         """See what the log says, and say what there is to say.
 
@@ -175,6 +184,7 @@ class TaskMigrations:
             committed: when the last commit that succeeded was begun, in monotonic seconds.
         """
         assert self._engine is not None
+        self._looked = now
         # One view for both: what it decides must be asked for before the promise is let go.
         view, reached = self._control.view, self._engine.cut
         self._ask(view)
