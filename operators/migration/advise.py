@@ -6,9 +6,10 @@
 
 `operators.migration.cost` predicts what each strategy costs; here one is chosen among those that can migrate the query:
 
-1. Those that stand still longer than `Goal.silence_s`, or hold more tuples than `Goal.extra_share` of what the states
-   hold now, are left out. If none is left, the one that breaks the limits least stays.
-2. Of the rest the best by `Goal.prefer`: least work, shortest silence or fewest extra tuples.
+1. Those that stand still longer than `Goal.silence_s`, or hold more tuples beside the new plan's own than
+   `Goal.extra_share` of what the states hold now, are left out. If none is left, the one that breaks the limits least
+   stays.
+2. Of the rest the best by `Goal.prefer`: least work, shortest silence or fewest tuples beside the new plan's.
 3. Those less than CLEARLY worse, or by less than the absolute margins, are as good as it: the model is no finer. Of
    these the one that is over first, then the one that comes first in PREFERENCE.
 
@@ -157,9 +158,9 @@ def advise(
     most = max(goal.extra_share * held, EXTRA_TUPLES)
     over = {p.strategy: why for p in predictions.values() if (why := _over(p, longest_s, most))}
     left = [p for p in predictions.values() if p.strategy not in over]
-    within = f"within {seconds(longest_s)} of silence and {most:,.0f} extra tuples"
+    within = f"within {seconds(longest_s)} of silence and {most:,.0f} tuples beside the new plan's"
     if not left:
-        chosen = min(predictions.values(), key=lambda p: max(p.silence_s / longest_s, p.extra_tuples / most))
+        chosen = min(predictions.values(), key=lambda p: max(p.silence_s / longest_s, p.beside_tuples / most))
         reason = f"none stays {within}; this one is nearest"
         del over[chosen.strategy]
     else:
@@ -173,11 +174,11 @@ def advise(
     return Advice(chosen.strategy, reason, tuple(order), over, refused)
 
 
-_WHY = {"work": "least work", "silence": "shortest silence", "memory": "fewest extra tuples"}
+_WHY = {"work": "least work", "silence": "shortest silence", "memory": "fewest tuples beside the new plan's"}
 _KEYS: dict[Preference, Callable[[Prediction], float]] = {
     "work": lambda p: p.work_s,
     "silence": lambda p: p.silence_s,
-    "memory": lambda p: p.extra_tuples,
+    "memory": lambda p: p.beside_tuples,
 }
 _MARGINS = {"work": SAME_WORK_S, "silence": SAME_SILENCE_S, "memory": SAME_TUPLES}
 
@@ -199,8 +200,8 @@ def _over(prediction: Prediction, longest_s: float, most: float) -> str:
     """Which limit a strategy breaks."""
     if prediction.silence_s > longest_s:
         return f"silence over {seconds(longest_s)}"
-    if prediction.extra_tuples > most:
-        return f"over {most:,.0f} extra tuples"
+    if prediction.beside_tuples > most:
+        return f"holds {prediction.beside_tuples:,.0f} beside the new plan"
     return ""
 
 
@@ -213,4 +214,5 @@ def together(predictions: Sequence[Prediction]) -> Prediction:
         sum(p.extra_tuples for p in predictions),
         sum(p.work_s for p in predictions),
         max(p.duration_ms for p in predictions),
+        sum(p.beside_tuples for p in predictions),
     )

@@ -67,6 +67,7 @@ class Prediction:
         comparisons, extra_tuples: as `MigrationRecord` and its `peak_extra_tuples` count them.
         work_s: seconds of one core.
         duration_ms: event time from the cut to the end.
+        beside_tuples: what is held beside the new plan's own states, which it will hold anyway.
     """
 
     strategy: str
@@ -75,6 +76,7 @@ class Prediction:
     extra_tuples: float
     work_s: float
     duration_ms: float
+    beside_tuples: float = 0.0
 
 
 class CostOfMigration:
@@ -132,7 +134,14 @@ class CostOfMigration:
         return make[strategy]()
 
     def _predicted(
-        self, strategy: str, work: Work, extra: float, duration_s: float, still_s: float, beside: float = 0.0
+        self,
+        strategy: str,
+        work: Work,
+        extra: float,
+        duration_s: float,
+        still_s: float,
+        beside: float = 0.0,
+        beside_tuples: float = 0.0,
     ) -> Prediction:
         """`still_s` beyond a usual slice; `beside` the seconds of work per second beside the new plan's own."""
         if beside:
@@ -141,7 +150,8 @@ class CostOfMigration:
         ratio = beside / max(self.new_work.seconds, 1e-12)
         behind_s = max(0.0, self.load * (1 + ratio) - 1) * duration_s if self.load else 0.0
         silence = self.slice_s * (1 + min(ratio, 4.0)) + still_s * self.pace + behind_s
-        return Prediction(strategy, silence, work.comparisons, extra, work.seconds * self.pace, duration_s * 1000)
+        seconds = work.seconds * self.pace
+        return Prediction(strategy, silence, work.comparisons, extra, seconds, duration_s * 1000, beside_tuples)
 
     # --- What they are made of ------------------------------------------------------------------------
 
@@ -199,6 +209,10 @@ class CostOfMigration:
             found += parts[-1] * passing * self._decay(power, until_s)
         return found / max(sum(parts), 1e-12)
 
+    def _all_old(self) -> float:
+        """What the old plan's states hold."""
+        return sum(self.sizes.size(child).held for _, _, child in _inputs(self.old))
+
     def _old_states(self) -> float:
         """What the old plan's states hold that the new plan's do not."""
         new = {self.sizes.signature(join, side) for join, side, _ in _inputs(self.new)}
@@ -220,8 +234,8 @@ class CostOfMigration:
     def _parallel_track(self) -> Prediction:
         looked = self.slices_per_s * self._window_s * self._looked_at()
         work = self.old_work * self._window_s + Work(looked, looked * ENTER_S)
-        extra = sum(self.sizes.size(child).held for _, _, child in _inputs(self.old))
-        return self._predicted("parallel-track", work, extra, self._window_s, 0.0, self.old_work.seconds)
+        extra = self._all_old()
+        return self._predicted("parallel-track", work, extra, self._window_s, 0.0, self.old_work.seconds, extra)
 
     def _looked_at(self) -> float:
         """Tuples of the old plan looked at, on average, to find an old one: states in turn, up to the first."""
@@ -239,16 +253,17 @@ class CostOfMigration:
             return self._predicted("hybmig", Work() + self._moved(), 0.0, 0.0, self._moved().seconds)
         work = self._pruned_old(self._window_s)
         beside = work.seconds / self._window_s
-        return self._predicted(
-            "hybmig", work + self._moved(), self._old_states(), self._window_s, self._moved().seconds, beside
-        )
+        held = self._old_states()
+        still = self._moved().seconds
+        return self._predicted("hybmig", work + self._moved(), held, self._window_s, still, beside, held)
 
     def _background(self) -> Prediction:
         if not self.keeps_states or not self.missing:
             return self._predicted("hybmig-bsc", self._moved(), 0.0, 0.0, self._moved().seconds)
         sizes = self.sizes
         old = sum(sizes.size(join.left).living for join in self.missing)
-        duration = min(old / max(BACKGROUND_SHARE * sizes.arriving, 1e-9), self._window_s)
+        duration = old / max(BACKGROUND_SHARE * sizes.arriving, 1e-9) + 1 / max(self.slices_per_s, 1e-9)
+        duration = min(duration, self._window_s)
         # What has expired before its turn comes is not joined.
         share = self._decay(1, duration) / max(duration, 1e-9) if duration else 1.0
         made = Work()
@@ -260,7 +275,8 @@ class CostOfMigration:
         work = made + self._pruned_old(duration) + self._moved()
         beside = self._pruned_old(duration).seconds / max(duration, 1e-9)
         still = max(made.seconds * chunks, self._moved().seconds)
-        return self._predicted("hybmig-bsc", work, self._old_states(), duration, still, beside)
+        held = self._old_states()
+        return self._predicted("hybmig-bsc", work, held, duration, still, beside, held)
 
     def _jisc(self) -> Prediction:
         if not self.keeps_states or not self.missing:
@@ -331,15 +347,15 @@ class CostOfMigration:
     def _gpt(self) -> Prediction:
         work = self.old_work * self._window_s
         extra = sum(self.sizes.size(child).held for _, _, child in _inputs(self.new))
-        return self._predicted("gpt", work, extra, self._window_s, 0.0, self.old_work.seconds)
+        return self._predicted("gpt", work, extra, self._window_s, 0.0, self.old_work.seconds, self._all_old())
 
     def _ghm(self) -> Prediction:
         history = sum(size.living for size in self.sizes.leaves.values())
-        duration = history / max((CATCH_UP_SHARE - 1) * self.sizes.arriving, 1e-9)
+        duration = history / max((CATCH_UP_SHARE - 1) * self.sizes.arriving, 1e-9) + 1 / max(self.slices_per_s, 1e-9)
         work = self._all_computed + self.old_work * duration
         extra = sum(self.sizes.size(child).held for _, _, child in _inputs(self.new))
         still = self._all_computed.seconds * min(1.0, PIECE / max(history, 1.0))
-        return self._predicted("ghm", work, extra, duration, still, self.old_work.seconds)
+        return self._predicted("ghm", work, extra, duration, still, self.old_work.seconds, self._all_old())
 
 
 @dataclass(frozen=True, slots=True)

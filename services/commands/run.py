@@ -156,7 +156,10 @@ def run(
         Preference,
         typer.Option(
             envvar="WEIR_PREFER",
-            help="What the strategy auto makes least: work, silence (the longest pause) or memory (extra tuples).",
+            help=(
+                "What the strategy auto makes least: work, silence (the longest pause) or memory (tuples held beside "
+                "the new plan's)."
+            ),
         ),
     ] = Preference.WORK,
     jit: Annotated[

@@ -178,8 +178,8 @@ def test_what_holds_too_much_is_left_out() -> None:
     bound = four()
     statistics = observed(bound, 4000, values=4000)
     found = advice_for(bound, statistics, goal=Goal(extra_share=0.2))
-    assert "extra tuples" in found.over["parallel-track"]
-    assert found.predicted.extra_tuples < 10_000
+    assert "beside the new plan" in found.over["parallel-track"]
+    assert found.predicted.beside_tuples < 10_000
 
 
 def test_where_nothing_is_good_enough_the_nearest_is_taken() -> None:
@@ -195,7 +195,7 @@ def test_preferences() -> None:
     """What is preferred is not clearly worse than with any other strategy that stays within the limits."""
     bound = four()
     statistics = observed(bound, 2000, values=500)
-    least = {"work": lambda p: p.work_s, "silence": lambda p: p.silence_s, "memory": lambda p: p.extra_tuples}
+    least = {"work": lambda p: p.work_s, "silence": lambda p: p.silence_s, "memory": lambda p: p.beside_tuples}
     for prefer, key in least.items():
         found = advice_for(bound, statistics, goal=Goal(prefer=prefer))  # type: ignore[arg-type]
         best = min(key(p) for p in found.predictions if p.strategy not in found.over)
