@@ -98,10 +98,12 @@ class Difference:
 
     Attributes:
         alias: what it subtracts.
+        results: how often a tuple came through, also again after a match; the matches are its `match`'s results.
     """
 
     def __init__(self, sources: Sources, first: str, alias: str) -> None:
         self.alias = alias
+        self.results = 0
         self.match = Match(sources, (first,), (alias,))
         self._sources = sources
         self._life = Lives(sources, first)
@@ -161,6 +163,9 @@ class Difference:
         self.covers.note(pair_rows, pair_matches)
 
         out = Runs(rows, place, offsets, first, last)
+        went_on = (place > number + 1) & out.some()
+        went_on[went_on] = first[offsets[:-1][went_on]] == span.first
+        self.results += len(first) - int(np.count_nonzero(went_on))
         stays = present.copy()
         stays[told] = left.lasting(span.last)
         places.place[rows[stays] & mask] = number + 1 + out.lasting(span.last)[stays]

@@ -242,18 +242,30 @@ class DifferencePipeline:
             operator.purge(cut)
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
-        """Counters and sizes per operator, in the order of the plan."""
+        """Counters and sizes per operator, in the order of the plan. Results are tuples that came through.
+
+        Cost: O(living tuples), a counter's worth each.
+        """
         nodes = [node for node in postorder(self.plan) if isinstance(node, Join)]
         complete = self._complete_lefts()
-        return tuple(
-            replace(
-                operator_statistics(
-                    str(node), bool(operator.match.condition.keys), operator.match.counters, operator.states
-                ),
-                complete=(whole, True),
+        places = ring_read(self._places.place, max(self._store.lo, self._dead), self._hi)
+        stopped = np.bincount(places, minlength=len(nodes) + 2)
+        found = []
+        for number, (node, operator) in enumerate(zip(nodes, self.operators_, strict=True)):
+            keyed = bool(operator.match.condition.keys)
+            plain = operator_statistics(str(node), keyed, operator.match.counters, operator.states)
+            found.append(
+                replace(
+                    plain,
+                    kind=f"{plain.kind} difference",
+                    candidates=operator.match.counters.results,
+                    results=operator.results,
+                    aliases=(node.left.aliases, (operator.alias,)),
+                    living_tuples=(int(stopped[number + 1 :].sum()), plain.living_tuples[1]),
+                    complete=(complete[number], True),
+                )
             )
-            for node, operator, whole in zip(nodes, self.operators_, complete, strict=True)
-        )
+        return tuple(found)
 
     def _complete_lefts(self) -> list[bool]:
         """Per operator whether it is known of every tuple that it comes to it (JISC, definition 1)."""

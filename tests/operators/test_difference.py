@@ -295,7 +295,26 @@ def test_what_is_covered_never_meets_a_later_stream() -> None:
     for name, text in {"a": "1 k=1 | 2 k=1", "b": every_4_ms, "c": "1 k=1"}.items():
         task.push(name, 0, _batch("a", text))
     assert len(task.advance(END)) == 0
-    assert task.statistics().operators[1].inputs == (0, 1)
+    first, second = task.statistics().operators
+    assert (first.inputs, first.candidates, first.results) == ((2, 10), 12, 0)
+    assert (second.inputs, second.results) == ((0, 1), 0)
+    assert (first.kind, first.aliases, second.aliases) == (
+        "hash difference",
+        (("A",), ("B",)),
+        (("A", "B"), ("C",)),
+    )
+
+
+def test_what_comes_through_is_counted_and_what_is_there() -> None:
+    """v=7 comes through B, and again after a match; v=8 is stopped by B, v=9 by C."""
+    task = Engine(TWO, plan=parse_plan("((A B) C)", TWO))
+    given = {"a": "1 k=1 v=7 | 4 k=2 v=8 | 5 k=3 v=9", "b": "2 k=1 | 7 k=2", "c": "4 k=3"}
+    for name, text in given.items():
+        task.push(name, 0, _batch("a", text))
+    task.advance(10)
+    first, second = task.statistics().operators
+    assert (first.inputs, first.results, first.living_tuples) == ((3, 2), 4, (3, 1))
+    assert (second.inputs, second.results, second.living_tuples) == ((3, 1), 3, (2, 1))
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------
