@@ -165,11 +165,11 @@ def advise(
         del over[chosen.strategy]
     else:
         chosen = _best(left, goal.prefer)
-        reason = f"{_WHY[goal.prefer]} of the {len(left)} that stay {within}"
+        reason = f"{_WHY[goal.prefer]} of the {len(left)} {within}"
         best = min(left, key=_KEYS[goal.prefer])
         equals = [p.strategy for p in left if p is not chosen and as_good(p, best, goal.prefer)]
         if equals:
-            reason += f", as far as the model can tell from {' and '.join(equals)}; over first, or the safest of them"
+            reason += f"; {' and '.join(equals)} may be as good, for the model is no finer, but end no earlier"
     order = sorted(predictions.values(), key=lambda p: (p is not chosen, p.strategy in over, _KEYS[goal.prefer](p)))
     return Advice(chosen.strategy, reason, tuple(order), over, refused)
 

@@ -79,6 +79,8 @@ def explain(
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
             raise UsageError(f"{option} says how to show what a query does: add --analyze")
+    if executor is Executor.JUGGLER:
+        raise UsageError("--executor juggler: not in this version")
     running = analyze and not source
     if running and plan is not None:
         raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")
