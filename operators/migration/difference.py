@@ -90,7 +90,7 @@ STRATEGIES_OF_DIFFERENCE: dict[str, Callable[[Executor, Plan, int, Callable[[Pla
 """How a set difference migrates; from the old executor, the new plan, the cut, and what makes executors."""
 
 _BY_LINEAGE = "tells results by the lineage of their components, and a change of a set difference has none"
-_LAGGING = "lets the new plan lag behind, and when a match has ended is read off the streams' newest tuples"
+_LAGGING = "lets the new plan lag behind the streams' stores, which by then have forgotten what has ended"
 
 
 def check_difference_strategy(name: str) -> None:
