@@ -47,7 +47,7 @@ class BinaryJoin:
         for side in (LEFT, RIGHT):
             owed = self.states[1 - side].owed
             if owed is not None and len(prepared[side]):
-                owed.demand(prepared[side].hashes, now)
+                owed.demand(prepared[side], now)
         found = [
             match.find(side, prepared[side], self.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)
         ]

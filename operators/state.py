@@ -62,9 +62,9 @@ class ProbeTerms:
 class Completion(Protocol):
     """What makes an incomplete state complete where it is looked into (JISC 4)."""
 
-    def demand(self, hashes: U64 | None, now: int) -> None:
-        """See to it that the state holds every tuple that one with these key hashes can meet at or after `now`;
-        None for any tuple."""
+    def demand(self, probing: Any, now: int) -> None:
+        """See to it that the state holds every tuple that these can meet at or after `now`: tuples prepared to probe it
+        (`operators.match.Prepared`), None for any."""
         ...
 
     def progress(self) -> tuple[int, int]:

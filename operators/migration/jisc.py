@@ -16,8 +16,9 @@ both its inputs, as far as they are hashed by it. Besides, a state is complete w
 windows. Clearing windows through incomplete states (4.2) needs
 nothing here: every tuple carries its own expiry, and a dead one is never met.
 
-Where a state's key has columns of both its inputs, or there is no key (theta joins), nothing smaller than the
-whole state can be looked up, and its first probe completes all of it.
+The keys need not be the state's own: `operators.migration.demand` says by which columns its entries are asked for
+when its key has columns of both inputs, or when there is no key (theta joins). Where nothing smaller than the whole
+state can be asked for, the first probe completes all of it.
 """
 
 from __future__ import annotations
@@ -31,17 +32,16 @@ from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
 from operators.match import LEFT, RIGHT, Match, Prepared
+from operators.migration.demand import ByKey, ByRange, demand_of
+from operators.migration.lookup import Index, Operands, input_of, member
 from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import Operand
 from operators.state import SideState
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Mask
+from schemas.columns import I64, Column, Mask
 from schemas.errors import InvariantError
-from schemas.query import aliases_of
-
-Operands = tuple[Operand, ...]
 
 
 class Jisc(Migration):
@@ -87,7 +87,9 @@ class Jisc(Migration):
             if not isinstance(owed, Completer):
                 raise InvariantError(f"the state of {child} is incomplete and nothing completes it")
             before = owed.before
-            if match.signature(former_side) == join.match.signature(side):
+            asked = demand_of(join.match, side, child)
+            same = () if asked is None else asked.operands
+            if match.signature(former_side) == join.match.signature(side) and owed.operands == same:
                 join.states[side] = state
                 done = owed.attempted()
             else:
@@ -124,8 +126,9 @@ class Jisc(Migration):
             facing = completer.facing
             if isinstance(facing, Leaf) and facing.alias in epoch:
                 prepared = ready[facing.alias] = completer.prepare(epoch[facing.alias])
-                if prepared.hashes is not None and len(prepared):
-                    keys.append(prepared.hashes)
+                if completer.asked is not None and len(prepared):
+                    completer.keys(now)
+                    keys.append(completer.asked.wanted(prepared))
             fresh = completer.claim(np.concatenate(keys), now) if keys else None
             if fresh is None:
                 continue
@@ -140,9 +143,13 @@ class Jisc(Migration):
     def below(self, completer: Completer) -> list[Completer]:
         """What completes those inputs of a state that are incomplete and have its keys for theirs."""
         join = self.join_of(completer.node)
-        if completer.operands not in (join.match.key(LEFT), join.match.key(RIGHT)):
-            return []
-        return [owed for state in join.states if isinstance(owed := state.owed, Completer)]
+        keys = join.match.key(LEFT), join.match.key(RIGHT)
+        same = keys if completer.operands in keys else (completer.operands, completer.operands)
+        return [
+            owed
+            for state, operands in zip(join.states, same, strict=True)
+            if isinstance(owed := state.owed, Completer) and owed.operands == operands
+        ]
 
     # --- Looking things up in the new plan's states ---------------------------------------------------
 
@@ -168,12 +175,18 @@ class Jisc(Migration):
         join, side = self.place(node)
         state = join.states[side]
         owed = state.owed
+        if isinstance(owed, Completer) and owed.operands == operands:
+            owed.complete(hashes, now)
+        elif join.match.key(side) == operands and owed is not None:
+            owed.demand(None, now)
         if join.match.key(side) == operands:
-            if owed is not None:
-                owed.demand(hashes, now)
             return self.select(state, hashes, before, now)
         if not isinstance(owed, Completer):
             return self.index(node, operands, before, now).take(hashes)
+        if owed.operands == operands:
+            tuples = alive(self.sources, state, now)
+            tuples = tuples.take(tuples.ts < before)
+            return tuples.take(member(self.hashes(tuples, operands), hashes))
         late = alive(self.sources, state, now)
         late = late.take((late.ts >= owed.before) & (late.ts < before))
         late = late.take(member(self.hashes(late, operands), hashes))
@@ -221,7 +234,7 @@ class Jisc(Migration):
         state = join.states[1 - side]
         probing = match.prepare(side, tuples.reorder(match.sides[side]))
         if state.owed is not None and len(probing):
-            state.owed.demand(probing.hashes, now)
+            state.owed.demand(probing, now)
         found, compared = match.find_alive(side, probing, state, now)
         self.counters.comparisons += compared
         return found.take(found.ts < before)
@@ -257,10 +270,16 @@ class Jisc(Migration):
         if below is None:
             return None
         join, side = self.place(below)
-        if not isinstance(join.states[side].owed, Completer):
+        owed = join.states[side].owed
+        if not isinstance(owed, Completer):
             return self.index(below, operands, before, now).keys
         assert isinstance(below, Join)
-        deeper = self.keys(below, operands, before, now)
+        if owed.operands == operands:
+            deeper = owed.keys(now)
+            if owed.before == before:
+                return deeper
+        else:
+            deeper = self.keys(below, operands, before, now)
         if deeper is None:
             return None
         return np.union1d(deeper, self.hashes(alive(self.sources, join.states[side], now), operands))
@@ -270,10 +289,24 @@ class Jisc(Migration):
         owed = state.owed
         if not isinstance(owed, Completer):
             return state.distinct_keys()
-        missing = owed.keys(now)
+        missing = owed.keys(now) if owed.by_key else None
         if missing is None or owed.before == before:
             return missing
         return np.union1d(missing, state.distinct_keys())
+
+    def values(self, node: Join, operand: Operand, now: int) -> Column:
+        """The values of an operand among the living tuples of the smallest sub-plans that have its columns, which every
+        tuple of the sub-plan is made of; nulls left out."""
+        below: Plan = node
+        while isinstance(below, Join) and (deeper := input_of(below, (operand,))) is not None:
+            below = deeper
+        aliases = below.aliases
+        if isinstance(below, Join):
+            raise InvariantError(f"{operand.expr} is asked for, and {below} has no single source of it")
+        join, side = self.place(below)
+        tuples = alive(self.sources, join.states[side], now)
+        column = operand.values(self.sources.resolver(aliases, tuples.rows), len(tuples))
+        return column if column.valid is None else column.take(np.flatnonzero(column.valid))
 
 
 class Completer:
@@ -282,7 +315,8 @@ class Completer:
     Attributes:
         node: whose tuples the state holds; `facing` is what probes it.
         before: the tuples that may be missing have only components with smaller ts.
-        operands: what the state's key is made of; empty where it has none.
+        asked: how its entries are asked for; None for all or nothing.
+        operands: what they are asked for by, empty for all or nothing; `by_key` where that is the state's key.
     """
 
     def __init__(
@@ -295,7 +329,9 @@ class Completer:
         self._side = side
         self._state = state = join.states[side]
         self.before = before
-        self.operands: Operands = join.match.key(side)
+        self.asked = demand_of(join.match, side, node)
+        self.operands: Operands = () if self.asked is None else self.asked.operands
+        self.by_key = isinstance(self.asked, ByKey)
         self._inherited = done
         self._keys: U64 | None = None
         self._done: Mask = np.zeros(0, np.bool_)
@@ -320,9 +356,16 @@ class Completer:
             return self._inherited
         return self._keys[self._done]
 
-    def demand(self, hashes: U64 | None, now: int) -> None:
-        """Complete what tuples with these key hashes would look for."""
-        fresh = None if hashes is None else self.claim(hashes, now)
+    def demand(self, probing: Prepared | None, now: int) -> None:
+        """Complete what these tuples look for; None for all."""
+        if probing is None or self.asked is None or self.keys(now) is None:
+            self._complete_all(now)
+        else:
+            self.complete(self.asked.wanted(probing), now)
+
+    def complete(self, hashes: U64, now: int) -> None:
+        """Complete the entries whose operands have these hashes."""
+        fresh = self.claim(hashes, now)
         if fresh is None:
             self._complete_all(now)
         else:
@@ -362,7 +405,9 @@ class Completer:
         """The distinct keys that entries may be missing of, ascending (4.3); None where they cannot be counted."""
         if not self._ready:
             self._ready = True
-            if self.operands:
+            if self.asked is not None:
+                if isinstance(self.asked, ByRange):
+                    self.asked.know(self._jisc.values(self.node, self.operands[0], now))
                 self._keys = self._jisc.keys(self.node, self.operands, self.before, now)
             if self._keys is not None:
                 # What an earlier transition has completed need not be computed again.
@@ -388,42 +433,3 @@ class Completer:
         counters.made_tuples += len(new)
         counters.extra_tuples += len(new)
         counters.peak_extra_tuples = max(counters.peak_extra_tuples, counters.extra_tuples)
-
-
-class Index:
-    """Tuples by key hash."""
-
-    def __init__(self, tuples: Tuples, hashes: U64) -> None:
-        order = np.argsort(hashes, kind="stable")
-        self._tuples = tuples
-        self._order = order
-        self._hashes = hashes[order]
-        self.keys: U64 = np.unique(hashes)
-
-    def take(self, wanted: U64) -> Tuples:
-        """The tuples of some keys, ascending by ts; `wanted` has no doubles."""
-        begin = np.searchsorted(self._hashes, wanted, side="left")
-        stop = np.searchsorted(self._hashes, wanted, side="right")
-        counts = stop - begin
-        total = int(counts.sum())
-        if total == 0:
-            return self._tuples.take(np.zeros(0, np.int64))
-        first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        places: I64 = self._order[first + np.arange(total)]
-        return self._tuples.take(np.sort(places))
-
-
-def input_of(node: Join, operands: Operands) -> Plan | None:
-    """The input of a join that has all the columns of `operands`; None when neither has."""
-    for child in (node.left, node.right):
-        if all(aliases_of(operand.expr) <= frozenset(child.aliases) for operand in operands):
-            return child
-    return None
-
-
-def member(hashes: U64, wanted: U64) -> Mask:
-    """(n,) True where a hash is one of `wanted`, which are sorted."""
-    if len(wanted) == 0:
-        return np.zeros(len(hashes), np.bool_)
-    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    return np.asarray(wanted[places] == hashes)

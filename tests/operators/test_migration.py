@@ -384,6 +384,46 @@ def test_a_slice_completes_each_state_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert derived == [("A4", "A3"), ("A4", "A3", "A2"), ("A4", "A3", "A2", "A1")]
 
 
+TRIANGLE = query(
+    "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], d D [RANGE 99 ms] "
+    "WHERE A.k = B.k AND B.v = C.v AND A.v = C.k AND C.v = D.v"
+)
+LADDER = query(
+    "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], d D [RANGE 99 ms] "
+    "WHERE A.k = B.k AND A.v < C.k AND C.v = D.v"
+)
+
+
+def test_a_key_of_both_inputs_is_completed_by_a_part_of_it() -> None:
+    """C looks for AB by B.v and A.v: what has another A.v is left alone, the rest is completed, if B.v fits or not."""
+    a = "1 k=1 v=1 | 2 k=1 v=2 | 3 k=1 v=3"
+    rows = inputs(a=a, b="4 k=1 v=7 | 5 k=1 v=8", c="6 k=5 v=5 | 20 k=2 v=7 | 30 k=2 v=8", d="1 v=7 | 2 v=8")
+    engine = started(TRIANGLE, rows, "((B (C D)) A)")
+    engine.migrate(parse_plan("(((A B) C) D)", TRIANGLE), "jisc", 10)
+    assert engine.advance(21).ts.tolist() == [20]
+    (record,) = engine.migrations
+    jisc = engine._executor
+    assert isinstance(jisc, Jisc)
+    assert record.counters.made_tuples == 2
+    assert jisc.completions[0].progress() == (1, 3)
+    assert engine.advance(31).ts.tolist() == [30]
+    assert record.counters.made_tuples == 2, "attempted"
+
+
+def test_an_inequality_asks_for_the_values_it_accepts() -> None:
+    """C with k = 3 looks for AB with A.v < 3: what has more is left alone."""
+    a = "1 k=1 v=1 | 2 k=1 v=2 | 3 k=1 v=3 | 4 k=1 v=4"
+    rows = inputs(a=a, b="5 k=1 | 6 k=1", c="7 k=9 v=5 | 20 k=3 v=7 | 30 k=4 v=7", d="8 v=7")
+    engine = started(LADDER, rows, "((A (C D)) B)")
+    engine.migrate(parse_plan("(((A B) C) D)", LADDER), "jisc", 10)
+    assert engine.advance(21).ts.tolist() == [20] * 4
+    (record,) = engine.migrations
+    assert record.counters.made_tuples == 4
+    assert record.counters.completed_keys == 2
+    assert engine.advance(31).ts.tolist() == [30] * 6
+    assert (record.counters.made_tuples, record.counters.completed_keys) == (6, 3)
+
+
 # --- Which may run together, and where --------------------------------------------------------------
 
 

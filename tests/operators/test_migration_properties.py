@@ -75,11 +75,13 @@ STREAMS = tuple(Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts") for a in ALIASE
 @st.composite
 def dense_cases(draw: st.DrawFn) -> Case:
     """Many results across every cut: few key values, long windows, joins by one shared key, by a chain of keys, by
-    keys over several streams at once, and by inequalities."""
+    keys over several streams at once, by inequalities of whole numbers or doubles, and by ranges."""
     aliases = ALIASES[: draw(st.sampled_from([3, 4, 4, 5]))]
     kinds = [Window("RANGE", 25), Window("RANGE", 25), Window("RANGE", 45), Window("ROWS", 9), Window("UNBOUNDED")]
     sources = tuple(Source(a, s, draw(st.sampled_from(kinds))) for a, s in zip(aliases, STREAMS, strict=False))
-    shape = draw(st.sampled_from(["shared", "chain", "clique", "theta"]))
+    shape = draw(st.sampled_from(["shared", "chain", "clique", "theta", "range"]))
+    order = st.sampled_from(["<", "<=", ">", ">="])
+    number = draw(st.sampled_from(["k", "d"]))
     predicates: list[Expr] = []
     for i, right in enumerate(aliases[1:], 1):
         match shape:
@@ -94,20 +96,31 @@ def dense_cases(draw: st.DrawFn) -> Case:
                     for j, left in enumerate(aliases[:i])
                     if j >= i - 2
                 ]
+            case "range":
+                left = aliases[0] if draw(st.booleans()) else aliases[i - 1]
+                for op in ("<=", ">=") if draw(st.booleans()) else (draw(order), draw(order)):
+                    predicates.append(Compare(op, column(left, number), column(right, number)))  # type: ignore[arg-type]
             case _:
-                op = "<=" if i % 2 else "="
-                predicates.append(Compare(op, column(aliases[i - 1], "v"), column(right, "k")))
+                op = draw(order) if i % 2 else "="
+                predicates.append(Compare(op, column(aliases[i - 1], "v"), column(right, "k")))  # type: ignore[arg-type]
     outputs = tuple(Output(f"{a}.n", column(a, "v")) for a in aliases) + tuple(
         Output(f"{a}.ts", column(a, "ts")) for a in aliases
     )
     rng = Random(draw(st.integers(0, 10**6)))
-    most = {"shared": 6, "chain": 6, "clique": 4, "theta": 9}[shape]
+    most = {"shared": 6, "chain": 6, "clique": 4, "theta": 9, "range": 12}[shape]
     rows: dict[str, list[list[dict[str, Any]]]] = {}
     for source in sources:
         times = sorted(rng.randrange(100) for _ in range(24))
         rows[source.stream.name] = [
             [
-                {"ts": ts, "k": rng.randrange(most), "v": rng.randrange(most), "d": 0.0, "s": "", "b": None}
+                {
+                    "ts": ts,
+                    "k": rng.randrange(most),
+                    "v": rng.randrange(most),
+                    "d": rng.randrange(most) / 4,
+                    "s": "",
+                    "b": None,
+                }
                 for ts in times
             ]
         ]
