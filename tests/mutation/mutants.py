@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.mutation.aggregates import AGGREGATES
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -139,7 +141,7 @@ MUTANTS: list[Mutant] = [
         ),
         ("column.offsets[:-1] - first + self.end", "column.offsets[:-1] + self.end"),
         ("self._marks[0][1] < bound", "self._marks[0][1] <= bound"),
-        ("self.lo = max(self.lo, self.hi - keep_rows)", "self.lo = max(self.lo, self.hi - keep_rows + 1)"),
+        ("self.lo = max(self.lo, counted - keep_rows)", "self.lo = max(self.lo, counted - keep_rows + 1)"),
         (" and self._marks[0][0] <= limit", ""),
         ("need = self.end - used_from + last - first", "need = last - first"),
     ),
@@ -149,7 +151,7 @@ MUTANTS: list[Mutant] = [
         ("> place)", ">= place)"),
         (".hi - self.rows_windows[alias]", ".hi - self.rows_windows[alias] + 1"),
         ("good &= rows >= store.lo", "pass"),
-        ("first = max(store.lo, store.hi - rows)", "first = max(store.lo, store.hi - rows + 1)"),
+        ("first = max(store.lo, store.first_at(cut) - rows)", "first = max(store.lo, store.hi - rows + 1)"),
         ("return ts + life", "return ts + life - 1"),
         ("successors = rows + self.rows_windows[alias]", "successors = rows + self.rows_windows[alias] - 1"),
         ("stream.name] > 1", "stream.name] > 2"),
@@ -352,4 +354,5 @@ MUTANTS: list[Mutant] = [
         ("best[whole] = min(made", "best[whole] = max(made"),
         ("(crossing or model.connected(left, right))", "True"),
     ),
+    *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
 ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.mutants import Mutant
 
 LONGEST = 5.0
@@ -49,6 +50,7 @@ FIRST = {
     "operators/covers.py": ["test_difference.py", "test_difference_properties.py"],
     "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
+    **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
     "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""
