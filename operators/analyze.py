@@ -1,8 +1,9 @@
 """Prints what a plan does, beside what was expected of it: `explain --analyze`, of a running query or over files.
 
 One or several tasks of a query say what they have done (`EngineStatistics`). Tasks that run the same plan are summed:
-counters and sizes add up, a state is complete where it is in every task. Rates are taken between two statements of the
-same task where there are two, else since it began; either is said.
+counters and sizes add up, a state is complete where it is in every task. Rates are per second of event time, so that a
+replay compares with what was declared; between two statements of the same task where there are two, else since it
+began; either is said.
 """
 
 from __future__ import annotations
@@ -30,21 +31,30 @@ class Observation:
 
     Attributes:
         now: what it has done so far.
-        before: what it had done `elapsed_s` earlier, in the same life; None where that is not known.
-        elapsed_s: seconds between the two; without the former, those of event time since it began.
+        before: what it had done `apart_s` earlier by the wall clock, in the same life; None where that is not known.
         plan_version: how often its plan was changed in the service.
     """
 
     task: int
     now: EngineStatistics
-    before: EngineStatistics | None
-    elapsed_s: float
+    before: EngineStatistics | None = None
+    apart_s: float = 0.0
     plan_version: int = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Event time that rates are of; the wall clock's where that has stood still."""
+        if self.before is None:
+            return max(self.now.span_ms / 1000, 1e-3)
+        return (self.now.cut - self.before.cut) / 1000 or max(self.apart_s, 1e-3)
+
+    def gained(self, value: Callable[[EngineStatistics], float]) -> float:
+        """What a counter has gained."""
+        return max(value(self.now) - (0.0 if self.before is None else value(self.before)), 0.0)
 
     def rate(self, value: Callable[[EngineStatistics], float]) -> float:
         """What a counter gained per second."""
-        gained = value(self.now) - (0.0 if self.before is None else value(self.before))
-        return max(gained, 0.0) / max(self.elapsed_s, 1e-3)
+        return self.gained(value) / self.elapsed_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +133,14 @@ class Analysis:
         joined = [figures for figures in self.operators if "->" in figures.total.name]
         if joined:
             lines += ["", *(line for figures in joined for line in _step(figures))]
-        rates = f"rates per second {'of the last seconds' if self.lately else 'of event time'}"
-        lines += ["", f"{rates}{_PAST if self.past else ''}"]
+        lines += ["", f"rates per second of event time{', lately' if self.lately else _PAST if self.past else ''}"]
         for number, one in enumerate(self.observations[0].now.migrations):
             same = [o.now.migrations[number] for o in self.observations if len(o.now.migrations) > number]
             lines.append(_migration(one, same))
         return lines + [_task(one) for one in self.observations]
 
 
-_PAST = ", alive on average, states at their largest"
+_PAST = "; alive on average, states at their largest"
 
 
 def analyses(
@@ -188,7 +197,8 @@ def _analysis(
         for k, one in enumerate(sources)
     }
     lately = all(o.before is not None for o in observations)
-    estimates = model.estimates(plan)
+    known = model.statistics
+    estimates = model.estimates(plan) if known.sampled or known.rates or known.distinct else {}
     past = averages is not None
     return Analysis(query, plan, observations, figures, sources, rates, living, estimates, lately, past)
 
@@ -214,7 +224,7 @@ def _figures(
         had = None if one.before is None or _at(one.before, number) != place else one.before.operators[number]
         for k, value in enumerate((now.results, *now.inputs)):
             first = 0 if had is None else (had.results, *had.inputs)[k]
-            gained[k] += max(value - first, 0) / max(one.elapsed_s, 1e-3)
+            gained[k] += max(value - first, 0) / one.elapsed_s
     results, left, right = gained
     alive = [living.get(frozenset(aliases), 0.0) for aliases in total.aliases]
     pairs = (left * alive[1] + right * alive[0]) / max(len(observations), 1)
@@ -342,8 +352,11 @@ def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) ->
 
 def _task(one: Observation) -> str:
     now = one.now
-    share = one.rate(lambda statistics: statistics.busy_s)
-    busy = f"{share:.0%} of a core" if one.before is not None else f"busy {seconds(now.busy_s)}"
+    busy = f"busy {seconds(now.busy_s)}"
+    if one.before is not None and one.apart_s > 0:
+        speed = one.gained(lambda statistics: statistics.input_tuples) / one.apart_s
+        share = one.gained(lambda statistics: statistics.busy_s) / one.apart_s
+        busy = f"{count(speed)} tuples/s, {share:.0%} of a core"
     when = "the end" if now.cut == END else format_iso(now.cut)
     version = f" version {one.plan_version}" if one.plan_version else ""
     return (

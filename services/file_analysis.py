@@ -104,6 +104,5 @@ def analyze_files(
     finally:
         sink.close()
     statistics = averages.over(engine.statistics())
-    observation = Observation(0, statistics, None, max(statistics.span_ms / 1000, 1e-3))
-    (found,) = analyses(query, [observation], expected, averages=averages.living())
+    (found,) = analyses(query, [Observation(0, statistics)], expected, averages=averages.living())
     return found

@@ -90,5 +90,5 @@ def _observation(messages: list[Statistics]) -> Observation:
         then = None if before is None else EngineStatistics.from_document(before.engine)
     except DataError as error:
         raise BrokerError(f"task {last.task} runs another version of Weir: {error}") from None
-    elapsed = now.span_ms / 1000 if before is None else last.seconds - before.seconds
-    return Observation(last.task, now, then, elapsed, last.plan_version)
+    apart = 0.0 if before is None else last.seconds - before.seconds
+    return Observation(last.task, now, then, apart, last.plan_version)

@@ -249,6 +249,10 @@ class HybMig(Migration):
     def _joins(self, executor: Executor) -> list[tuple[Join, BinaryJoin]]:
         return executor.joins if isinstance(executor, XJoinTree) else []
 
+    def lacks(self, aliases: Aliases) -> bool:
+        """True for what the old plan still makes up for."""
+        return any(aliases in task.missing for task in self._tasks)
+
     def executors(self) -> tuple[Executor, ...]:
         """Both plans while both run."""
         return (self.current,) if self._over else (self.old, self.current)

@@ -86,11 +86,27 @@ class Migration:
     def operators(self) -> tuple[OperatorStatistics, ...]:
         """Counters and sizes per operator of all plans that run."""
         running = self.executors()
+        if len(running) == 1:
+            return running[0].operators()
+        old, new = self.old.operators(), self.current.operators()
         return tuple(
-            replace(operator, track="new" if executor is self.current else "old") if len(running) > 1 else operator
-            for executor in running
-            for operator in executor.operators()
+            [replace(operator, track="old") for operator in old]
+            + [
+                replace(
+                    operator,
+                    track="new",
+                    complete=(
+                        operator.complete[0] and not self.lacks(frozenset(operator.aliases[0])),
+                        operator.complete[1] and not self.lacks(frozenset(operator.aliases[1])),
+                    ),
+                )
+                for operator in new
+            ]
         )
+
+    def lacks(self, aliases: frozenset[str]) -> bool:
+        """True while the new plan's state over these aliases, beside which the old plan runs, lacks old tuples."""
+        return bool(aliases)
 
     def comparisons(self) -> int:
         """Predicate evaluations so far, those of the old plan included: a count never falls."""

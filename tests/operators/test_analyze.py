@@ -37,7 +37,7 @@ def started(bound: Query = THREE, plan: str = PLAN, executor: str = "xjoin") -> 
 
 def of(statistics: EngineStatistics, task: int = 0) -> Observation:
     """Since the beginning."""
-    return Observation(task, statistics, None, statistics.span_ms / 1000)
+    return Observation(task, statistics)
 
 
 def test_every_operator_says_what_it_did() -> None:
@@ -92,11 +92,14 @@ def test_rates_are_of_the_last_seconds_where_both_ends_are_known() -> None:
     now = fed(engine, 1000, 1500)
     (found,) = analyses(THREE, [Observation(0, now, before, 2.0)], declared_statistics(THREE))
     assert found.lately
-    assert found.sources_per_s["B"] == 250
+    assert found.sources_per_s["B"] == 1000  # 500 in half a second of event time, which took two
     inner = found.operators[0]
-    assert inner.inputs_per_s[1] == 250
-    assert inner.results_per_s == (now.operators[0].results - before.operators[0].results) / 2
-    assert "rates per second of the last seconds" in found.lines()
+    assert inner.inputs_per_s[1] == 1000
+    assert inner.results_per_s == (now.operators[0].results - before.operators[0].results) * 2
+    assert "rates per second of event time, lately" in found.lines()
+    assert "750 tuples/s, 0% of a core" in found.lines()[-1]
+    (still,) = analyses(THREE, [Observation(0, now, now, 2.0)], declared_statistics(THREE))
+    assert still.sources_per_s["B"] == 0
 
 
 def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:
@@ -107,6 +110,7 @@ def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:
     text = "\n".join(found.lines())
     assert found.plan == parse_plan("(A (B C))", THREE)
     assert f"still running: {PLAN}" in text
+    assert "│  incomplete right state" in text
     migration = next(line for line in found.lines() if line.startswith("migration"))
     assert migration.startswith(
         f"migration {PLAN} -> (A (B C)) by parallel-track at 1970-01-01T00:00:00.500Z: in progress"
@@ -166,7 +170,7 @@ def test_set_differences_are_shown() -> None:
 
 def test_all_of_it_is_in_the_document() -> None:
     statistics = fed(started(), 0, 300)
-    (found,) = analyses(THREE, [of(statistics)], declared_statistics(THREE))
+    (found,) = analyses(THREE, [of(statistics)], Statistics(rates={"A": 1.0}))
     document = found.document()
     assert document["plan"] == PLAN
     assert [o["name"] for o in document["operators"]] == ["(A B)", PLAN]

@@ -105,8 +105,23 @@ def test_a_migration_shows_how_far_it_is() -> None:
     (migration,) = statistics.migrations
     assert (migration.done, migration.total, migration.unit) == (10, 40, "ms")
     assert {operator.track for operator in statistics.operators} == {"old", "new"}
+    assert {(operator.track, operator.complete) for operator in statistics.operators} == {
+        ("old", (True, True)),
+        ("new", (False, False)),
+    }
     fed(engine, 60, 100)
     assert {operator.track for operator in engine.statistics().operators} == {""}
+
+
+def test_hybmig_lacks_the_states_that_the_old_plan_makes_up_for() -> None:
+    """A, B, C and D are shared; C D and B C D are not there yet."""
+    engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
+    engine.migrate(parse_plan("(A (B (C D)))", FOUR), "hybmig", 50)
+    fed(engine, 0, 50)
+    complete = {o.name: o.complete for o in engine.statistics().operators if o.track == "new"}
+    assert complete == {"(C D)": (True, True), "(B (C D))": (True, False), "(A (B (C D)))": (True, False)}
+    fed(engine, 50, 100)
+    assert all(o.complete == (True, True) for o in engine.statistics().operators)
 
 
 def test_an_incomplete_state_counts_its_keys() -> None:

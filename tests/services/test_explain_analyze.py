@@ -64,7 +64,7 @@ def test_the_tree_of_a_run(folder: Path) -> None:
     done = weir(folder, "q.sql", "--analyze", *SOURCES)
     assert done.returncode == 0
     assert done.stdout.startswith("query  results\nplan   (")
-    assert "alive on average, states at their largest" in done.stdout
+    assert "; alive on average, states at their largest" in done.stdout
     assert re.search(
         r"source a A \[RANGE 2 SECONDS\]  20\.1/s, [34]\d\.\d alive  \(expected ~20\.1/s, ~40\.2 alive\)", done.stdout
     )
