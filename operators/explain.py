@@ -17,8 +17,8 @@ from operators.predicates import (
     left_conditions,
     selections,
 )
-from schemas.expression_text import text_of
-from schemas.query import Compare, Query
+from schemas.expression_text import aggregate_text, text_of
+from schemas.query import Compare, Query, duration_text
 
 
 class Notes(Protocol):
@@ -76,8 +76,13 @@ def heading(query: Query, plan: str) -> list[str]:
 
 
 def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
-    """The plan, one operator per line with its details below it."""
-    return _tree(query, plan, notes, "", "", _bar(plan))
+    """The plan, one operator per line with its details below it; above the joins what aggregates their results."""
+    if query.aggregation is None:
+        return _tree(query, plan, notes, "", "", _bar(plan))
+    lines = [f"aggregate every {duration_text(query.aggregation.every_ms)}"]
+    lines += [f"│  by    {text_of(expr)}" for expr in query.aggregation.group_by]
+    lines += [f"│  value {aggregate_text(aggregate)}" for aggregate in query.aggregation.aggregates]
+    return lines + _tree(query, plan, notes, "└─ ", "   ", _bar(plan))
 
 
 def _tree(query: Query, plan: Plan, notes: Notes, first: str, rest: str, bar: str) -> list[str]:

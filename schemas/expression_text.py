@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.query import (
+    Aggregate,
     And,
     Arithmetic,
     Call,
@@ -50,6 +51,11 @@ def text_of(expr: Expr) -> str:
             return " AND ".join(_term(term) for term in expr.terms)
         case Or():
             return " OR ".join(_term(term) for term in expr.terms)
+
+
+def aggregate_text(aggregate: Aggregate) -> str:
+    """The aggregate as query text."""
+    return f"{aggregate.function}({'*' if aggregate.argument is None else text_of(aggregate.argument)})"
 
 
 def _literal(literal: Literal) -> str:

@@ -61,6 +61,13 @@ class Stream:
 _UNITS = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1000), ("MILLISECOND", 1))
 
 
+def duration_text(ms: int) -> str:
+    """As the language writes it: `5 MINUTES`."""
+    unit, length = next((u, n) for u, n in _UNITS if ms % n == 0)
+    count = ms // length
+    return f"{count} {unit}{'' if count == 1 else 'S'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples came, or UNBOUNDED (size 0)."""
@@ -72,9 +79,7 @@ class Window:
         """As the language writes it: `[RANGE 5 MINUTES]`, `[ROWS 100]`, `[UNBOUNDED]`."""
         if self.kind != "RANGE":
             return f"[ROWS {self.size}]" if self.kind == "ROWS" else "[UNBOUNDED]"
-        unit, length = next((u, n) for u, n in _UNITS if self.size % n == 0)
-        count = self.size // length
-        return f"[RANGE {count} {unit}{'' if count == 1 else 'S'}]"
+        return f"[RANGE {duration_text(self.size)}]"
 
 
 @dataclass(frozen=True, slots=True)
