@@ -232,7 +232,7 @@ def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(epoch_ms: int) -> Non
         "SELECT A.v FROM a A [RANGE 100 ms] EXCEPT b B [RANGE 3 ms] ON A.k = B.k "
         "EXCEPT c C [RANGE 50 ms] ON A.k = C.k EXCEPT d D [RANGE 80 ms] ON A.k = D.k"
     )
-    data = {"a": "1 k=1 v=7", "b": "10 k=1 | 20 k=9 | 50 k=9", "c": "0 k=1", "d": "0 k=1"}
+    data = {"a": "1 k=1 v=7", "b": "10 k=1 | 20 k=9 | 60 k=9 | 70 k=9", "c": "0 k=1", "d": "0 k=1"}
     options: Any = {"plan": "(((A B) C) D)", "migrate": "(((A B) D) C):jisc", "cut": 5}
     assert changes(bound, data, epoch_ms=epoch_ms, **options) == "81+7 102-7"
 
