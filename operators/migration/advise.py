@@ -169,7 +169,7 @@ def advise(
         best = min(left, key=_KEYS[goal.prefer])
         equals = [p.strategy for p in left if p is not chosen and as_good(p, best, goal.prefer)]
         if equals:
-            reason += f"; {' and '.join(equals)} may be as good, for the model is no finer, but end no earlier"
+            reason += f"; {' and '.join(equals)} would do about as well, and end no earlier"
     order = sorted(predictions.values(), key=lambda p: (p is not chosen, p.strategy in over, _KEYS[goal.prefer](p)))
     return Advice(chosen.strategy, reason, tuple(order), over, refused)
 
