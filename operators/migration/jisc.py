@@ -274,15 +274,12 @@ class Jisc(Migration):
         if not isinstance(owed, Completer):
             return self.index(below, operands, before, now).keys
         assert isinstance(below, Join)
-        if owed.operands == operands:
-            deeper = owed.keys(now)
-            if owed.before == before:
-                return deeper
-        else:
-            deeper = self.keys(below, operands, before, now)
-        if deeper is None:
-            return None
-        return np.union1d(deeper, self.hashes(alive(self.sources, join.states[side], now), operands))
+        if owed.operands != operands:
+            return self.keys(below, operands, before, now)
+        missing = owed.keys(now)
+        if missing is None or owed.before == before:
+            return missing
+        return np.union1d(missing, self.hashes(alive(self.sources, join.states[side], now), operands))
 
     def _keys_of(self, state: SideState, before: int, now: int) -> U64 | None:
         """The keys of its own that a state's old tuples have or will have, at least; None if unknown."""

@@ -424,6 +424,45 @@ def test_an_inequality_asks_for_the_values_it_accepts() -> None:
     assert (record.counters.made_tuples, record.counters.completed_keys) == (6, 3)
 
 
+CHAIN = query(
+    "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], d D [RANGE 99 ms] "
+    "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k"
+)
+
+
+def test_what_came_at_the_first_cut_counts_as_new() -> None:
+    """BC of 10 is in its state, as no old tuple is; BCA, which a second transition asks for it, needs both."""
+    rows = inputs(a="1 k=1", b="3 k=1 v=1 | 10 k=1 v=2", c="5 k=1 v=1 | 10 k=1 v=2", d="30 k=1")
+    engine = started(CHAIN, rows, "((A (C D)) B)")
+    got = migrated(engine, [(10, "(((B C) D) A)", "jisc"), (20, "(((B C) A) D)", "jisc")], [10, 11, 20, 21])
+    assert exactly(CHAIN, rows, got)
+    assert len(got) == 2
+
+
+def test_what_was_completed_lives_as_long_as_the_rest() -> None:
+    """BC of 9 can be met until 59."""
+    rows = inputs(a="20 k=1 | 59 k=1", b="9 k=1", c="9 k=1", d="9 k=1")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    got = migrated(engine, [(10, "(((B C) D) A)", "jisc")], [10, 21, 59])
+    assert exactly(ABCD, rows, got)
+    assert [row["_ts"] for row in got] == [20, 59]
+
+
+def test_a_state_completed_by_keys_and_then_as_a_whole_has_nothing_twice() -> None:
+    """C asks AB for key 1; D, which has no key, wants all of ABC."""
+    some = query(
+        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
+        "d D [RANGE 99 ms] WHERE A.k = B.k AND A.k = C.k AND A.v + B.v < C.v + D.v"
+    )
+    rows = inputs(
+        a="1 k=1 v=1 | 2 k=2 v=1", b="3 k=1 v=1 | 4 k=2 v=1", c="5 k=1 v=0 | 6 k=2 v=0 | 20 k=1 v=0", d="8 v=0 | 30 v=9"
+    )
+    engine = started(some, rows, "(((A C) D) B)")
+    got = migrated(engine, [(10, "(((A B) C) D)", "jisc")], [10, 21])
+    assert exactly(some, rows, got)
+    assert len(got) == 3
+
+
 # --- Which may run together, and where --------------------------------------------------------------
 
 
