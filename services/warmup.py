@@ -66,6 +66,11 @@ _QUERIES: Final = (
     "SELECT * FROM A [ROWS 3], B [ROWS 4], C [ROWS 5] WHERE A.v < B.v AND B.d < C.d",
     "SELECT X.s AS x, Y.s AS y, Z.v AS z FROM A X, A Y, B Z WINDOW RANGE 40 MILLISECONDS "
     "WHERE X.k = Y.k AND Y.s = Z.s AND X.v > 2 AND Y.s LIKE 't%'",
+    # Aggregates: of doubles, of whole numbers, of text; one group and many.
+    "SELECT COUNT(*) AS n, SUM(A.v) AS s, MEDIAN(C.v) AS m FROM A, B, C WINDOW RANGE 40 MILLISECONDS "
+    "WHERE A.k = B.k AND B.v = C.v EMIT EVERY 7 MILLISECONDS",
+    "SELECT COUNT(A.s) AS n, AVG(A.d) AS a, MIN(B.d) AS l, MAX(B.v) AS h FROM A [ROWS 9], B [RANGE 30 MILLISECONDS], "
+    "C [ROWS 5] WHERE A.k = B.k AND B.v = C.v GROUP BY A.s, B.d, C.b EMIT EVERY 3 MILLISECONDS",
     # Sliding aggregates, over whole numbers, doubles and nothing; set difference.
     "SELECT A.s AS s, COUNT(*) AS n, SUM(A.v) AS whole, MIN(B.v) AS least, MEDIAN(C.v) AS middle FROM A, B, C "
     "WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.k AND B.v = C.v GROUP BY A.s EMIT EVERY 20 MILLISECONDS",

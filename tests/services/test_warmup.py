@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operators.engine import Engine
 from services import kernel_cache, warmup
-from tests.cases import Case, cases
+from tests.cases import Case, aggregated, cases
 from tests.feeding import feed, partitions_of
 
 NOBODY = 65534
@@ -28,7 +29,7 @@ def ready() -> dict[str, list[str]]:
     return warmup.signatures()
 
 
-@given(case=cases())
+@given(case=st.one_of(cases(), cases(), aggregated(cases())))
 @settings(deadline=None, max_examples=150)
 def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case) -> None:
     engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
