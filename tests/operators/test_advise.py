@@ -7,6 +7,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operators.engine import Engine
 from operators.migration.advise import PREFERENCE, Goal, advise, seconds
@@ -17,7 +19,10 @@ from operators.statistics import EngineStatistics
 from schemas.columns import Batch
 from schemas.errors import UsageError
 from schemas.query import Query, aliases_of
-from tests.feeding import to_rows
+from tests.cases import Case, cases
+from tests.cases import plan as plan_of
+from tests.feeding import feed, partitions_of, to_rows
+from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import numbers, query
 
 EPOCH_MS = 100
@@ -327,3 +332,27 @@ def test_auto_is_a_strategy_for_every_query() -> None:
 )
 def test_durations_are_short(value: float, shown: str) -> None:
     assert seconds(value) == shown
+
+
+@settings(PROPERTY, max_examples=40)
+@given(cases(most_aliases=4), st.data())
+def test_auto_changes_nothing_whatever_the_query(case: Case, data: st.DataObject) -> None:
+    """Empty windows, one source, cross products, ROWS and endless windows, predicates over three streams, overlaps."""
+    aliases = tuple(source.alias for source in case.query.sources)
+    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
+
+    def run(changes: list[tuple[int, Plan, str]]) -> tuple[list[dict[str, object]], Engine]:
+        engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+        for cut, to, strategy in changes:
+            engine.migrate(to, strategy, cut)
+        return feed(engine, case.rows, case.push_sizes, case.epoch_ms), engine
+
+    drawn = st.tuples(st.sampled_from(times), plan_of(aliases), st.sampled_from(["auto", "auto", "jisc"]))
+    found, engine = run(data.draw(st.lists(drawn, min_size=1, max_size=3)))
+    assert found == run([])[0]
+    for record in engine.migrations:
+        if record.advice is not None:
+            for prediction in record.advice.predictions:
+                figures = (prediction.silence_s, prediction.comparisons, prediction.extra_tuples, prediction.work_s)
+                assert all(np.isfinite(value) and value >= 0 for value in figures), prediction
+            assert record.advice.lines()
