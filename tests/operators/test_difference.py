@@ -187,6 +187,12 @@ def test_the_order_changes_and_nothing_else(strategy: str, cut: int) -> None:
         assert changes(TWO, COVERED, plan=old, migrate=f"{new}:{strategy}", cut=cut) == "1+7 2-7 20+7 22-7"
 
 
+def test_gpt_waits_until_the_last_old_tuple_has_left() -> None:
+    """At 15 all windows of before the cut are over, and that 7 leaves is told then: by the old pipeline."""
+    data = {"a": "4 k=1 v=7 | 15 k=2 v=8 | 16 k=3 v=9", "b": "15 k=9 | 16 k=9"}
+    assert changes(ONE, data, migrate="(A B):gpt", cut=5) == "4+7 15-7 15+8 16+9 26-8 27-9"
+
+
 def _half(strategy: str) -> Engine:
     """B stops A's tuple; the new plan would ask C first, which was never asked."""
     task = Engine(TWO, plan=parse_plan("((A B) C)", TWO))
@@ -226,13 +232,14 @@ def test_jisc_never_asks_about_what_dies_covered() -> None:
 
 
 @pytest.mark.parametrize("epoch_ms", [1, 7, 1000])
-def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(epoch_ms: int) -> None:
-    """C covers it to 50 and D, which was never asked, to 80; B takes it away and gives it back in between."""
+@pytest.mark.parametrize("b", ["10 k=1 | 20 k=9 | 60 k=9 | 70 k=9", "49 k=1 | 51 k=9 | 52 k=9 | 60 k=9 | 70 k=9"])
+def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(b: str, epoch_ms: int) -> None:
+    """C covers it to 50 and D, which was never asked, to 80; B takes it away and gives it back before, or just then."""
     bound = query(
         "SELECT A.v FROM a A [RANGE 100 ms] EXCEPT b B [RANGE 3 ms] ON A.k = B.k "
         "EXCEPT c C [RANGE 50 ms] ON A.k = C.k EXCEPT d D [RANGE 80 ms] ON A.k = D.k"
     )
-    data = {"a": "1 k=1 v=7", "b": "10 k=1 | 20 k=9 | 60 k=9 | 70 k=9", "c": "0 k=1", "d": "0 k=1"}
+    data = {"a": "1 k=1 v=7", "b": b, "c": "0 k=1", "d": "0 k=1"}
     options: Any = {"plan": "(((A B) C) D)", "migrate": "(((A B) D) C):jisc", "cut": 5}
     assert changes(bound, data, epoch_ms=epoch_ms, **options) == "81+7 102-7"
 
