@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.kernels.groups import enter_groups, forget_groups, hash_groups, index_groups
+from operators.kernels.groups import enter_groups, forget_groups, index_groups
+from operators.kernels.hashing import U64, combine_words
 from schemas.columns import DTYPES, I64, Column
 from schemas.query import Type
 
@@ -55,7 +56,7 @@ class Groups:
                 codes[-1] |= np.where(column.valid, 0, 1 << k)
         self._reserve(n)
         groups, self._free_count = enter_groups(
-            codes, self._table, self._known, self._hashes, self._free, self._free_count
+            codes, _hashes(codes), self._table, self._known, self._hashes, self._free, self._free_count
         )
         return np.asarray(groups, np.int64)
 
@@ -135,13 +136,21 @@ class Groups:
         self._text_codes = {text: code for code, text in enumerate(self._texts)}
         for place, k in enumerate(rows):
             self._known[k][used] = np.where(null[place], 0, np.searchsorted(kept, codes[place]))
-        hash_groups(used, self._known, self._hashes)
+        self._hashes[used] = _hashes(self._known[:, used])
         self._index(len(self._table))
 
     def size_bytes(self) -> int:
         """Bytes of the arrays, and roughly those of the strings."""
         arrays = (self.uses, self._known, self._hashes, self._free, self._table)
         return sum(array.nbytes for array in arrays) + 100 * len(self._texts)
+
+
+def _hashes(codes: I64) -> U64:
+    """(n,) hashes of (c, n) keys."""
+    hashes: U64 = np.zeros(codes.shape[1], np.uint64)
+    for row in codes:
+        hashes = combine_words(hashes, np.ascontiguousarray(row).view(np.uint64))
+    return hashes
 
 
 def grown(array: npt.NDArray[Any], capacity: int, fill: int = 0) -> npt.NDArray[Any]:

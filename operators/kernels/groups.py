@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from operators.kernels.hashing import U64, _mix
+from operators.kernels.hashing import U64
 from schemas.columns import I64
 
 
 @njit(cache=True, nogil=True)
-def enter_groups(codes: I64, table: I64, known: I64, hashes: U64, free: I64, count: int) -> tuple[I64, int]:
+def enter_groups(
+    codes: I64, words: U64, table: I64, known: I64, hashes: U64, free: I64, count: int
+) -> tuple[I64, int]:
     """Find each row's group, making one where there is none.
 
     Args:
-        codes: (c, n) rows to find.
+        codes, words: (c, n) rows to find, and their (n,) hashes.
         table: power of two, open addressing: group + 1, or 0; holds all groups at most half full afterwards.
         known, hashes: (c, groups) codes and (groups,) hash per group.
         free: (groups,) stack of unused groups, of which there are `count` >= n.
@@ -25,21 +27,18 @@ def enter_groups(codes: I64, table: I64, known: I64, hashes: U64, free: I64, cou
     mask = np.uint64(table.shape[0] - 1)
     out = np.empty(codes.shape[1], np.int64)
     for i in range(codes.shape[1]):
-        code = np.uint64(0)
-        for c in range(codes.shape[0]):
-            code = _mix(code * np.uint64(0x9E3779B97F4A7C15) + np.uint64(codes[c, i]))
-        at = np.int64(code & mask)
+        at = np.int64(words[i] & mask)
         while True:
             group = table[at] - 1
             if group < 0:
                 count -= 1
                 group = free[count]
                 table[at] = group + 1
-                hashes[group] = code
+                hashes[group] = words[i]
                 for c in range(codes.shape[0]):
                     known[c, group] = codes[c, i]
                 break
-            same = hashes[group] == code
+            same = hashes[group] == words[i]
             for c in range(codes.shape[0]):
                 same = same and known[c, group] == codes[c, i]
             if same:
@@ -58,16 +57,6 @@ def index_groups(groups: I64, table: I64, hashes: U64) -> None:
         while table[at] != 0:
             at = np.int64(np.uint64(at + 1) & mask)
         table[at] = groups[i] + 1
-
-
-@njit(cache=True, nogil=True)
-def hash_groups(groups: I64, known: I64, hashes: U64) -> None:
-    """Compute the hashes of groups from their codes, as `enter_groups` does."""
-    for i in range(groups.shape[0]):
-        code = np.uint64(0)
-        for c in range(known.shape[0]):
-            code = _mix(code * np.uint64(0x9E3779B97F4A7C15) + np.uint64(known[c, groups[i]]))
-        hashes[groups[i]] = code
 
 
 @njit(cache=True, nogil=True)

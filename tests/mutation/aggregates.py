@@ -56,7 +56,7 @@ AGGREGATES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "kernels/groups.py": (
         ("same = same and known[c, group] == codes[c, i]", "same = same and True"),
-        ("table[at] = group + 1\n                hashes[group] = code", "hashes[group] = code"),
+        ("table[at] = group + 1\n                hashes[group] = words[i]", "hashes[group] = words[i]"),
         (">= (np.uint64(at - hole) & mask)", "< (np.uint64(at - hole) & mask)"),
         ("        table[hole] = 0\n", ""),
         ("        counts[groups[i]] = after[i]\n", ""),
@@ -68,7 +68,7 @@ AGGREGATES: dict[str, tuple[tuple[str, str], ...]] = {
         ("codes[-1] |= np.where(column.valid, 0, 1 << k)", "codes[-1] |= np.where(column.valid, 0, 1)"),
         ("gone = groups[self.uses[groups] == 0]", "gone = groups[self.uses[groups] >= 0]"),
         ("(column.values.astype(np.float64) + 0.0).view", "(column.values.astype(np.float64)).view"),
-        ("        hash_groups(used, self._known, self._hashes)\n", ""),
+        ("        self._hashes[used] = _hashes(self._known[:, used])\n", ""),
         ("np.where(null[place], 0, np.searchsorted(kept, codes[place]))", "codes[place]"),
         ("free[: self._free_count] = self._free[: self._free_count]", "free[: self._free_count] = 0"),
     ),
