@@ -177,6 +177,27 @@ def jisc(
     _finish_suite(suite, out)
 
 
+@app.command()
+def hybmig(
+    full: Full = False,
+    figure: FigureNumber = None,
+    runs: PaperRuns = None,
+    seed: Seed = 1,
+    out: Out = Path("bench-results"),
+) -> None:
+    """The figures of the HybMig paper, 15 to 22, redrawn: counters, and a simulated clock where load matters."""
+    from dataclasses import replace
+
+    from ops.bench.measure import Progress
+    from ops.bench.paper_hybmig import FULL, HybMigSettings, bench_hybmig
+
+    settings = FULL if full else HybMigSettings()
+    settings = replace(settings, runs=runs or settings.runs, seed=seed)
+    with Progress() as progress:
+        suite = bench_hybmig(settings, progress, figure)
+    _finish_suite(suite, out)
+
+
 def _finish_suite(suite: Suite, out: Path) -> None:
     files = suite.write(out)
     suite.show(_console())
