@@ -10,15 +10,48 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 import numpy as np
 from confluent_kafka import Producer
 
 from ops.bench.workloads import three_way
+from schemas.errors import WeirError
 
 TICK_SECONDS = 0.005
+
+
+class Feed:
+    """This module in a process of its own."""
+
+    def __init__(
+        self, bootstrap: str, topics: Mapping[str, str], rate: int, seconds: float, values: int, seed: int
+    ) -> None:
+        command = [sys.executable, "-m", "ops.bench.feed", "--bootstrap", bootstrap]
+        command += ["--rate", str(rate), "--seconds", str(seconds), "--values", str(values), "--seed", str(seed)]
+        command += [f"{stream}={topic}" for stream, topic in topics.items()]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+
+    @property
+    def running(self) -> bool:
+        """False once all has been written."""
+        return self._process.poll() is None
+
+    def finish(self) -> Mapping[str, float]:
+        """Wait for it; what it says."""
+        output, _ = self._process.communicate()
+        if self._process.returncode != 0:
+            raise WeirError(f"the paced producer ended with {self._process.returncode}")
+        return dict(json.loads(output))
+
+    def stop(self) -> None:
+        """End it now."""
+        if self.running:
+            self._process.kill()
+            self._process.wait()
 
 
 def main() -> None:

@@ -6,12 +6,10 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import orjson
 from operators.engine import Engine
 from ops.bench.commands import run_command
 from ops.bench.engine import agreement
+from ops.bench.feed import Feed
 from ops.bench.kafka_log import (
     count_records,
     decode_columns,
@@ -28,13 +27,13 @@ from ops.bench.kafka_log import (
     make_topics,
     read_through,
     reader,
+    running_broker,
 )
 from ops.bench.measure import Progress, growth, tells_memory
 from ops.bench.report import Report
 from ops.bench.workloads import Workload, three_way
 from ops.worker_process import WorkerProcess, cpu_seconds
 from schemas.errors import WeirError
-from services import broker as brokers
 
 EXPECTED = (
     "should win: throughput, since the worker handles batches and a bare loop handles records one by one.",
@@ -112,7 +111,7 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
     )
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
-        _broker(settings, Path(name) / "broker", progress) as (bootstrap, pid, about),
+        running_broker(settings.bootstrap, settings.heap, Path(name) / "broker", progress) as (bootstrap, pid, about),
     ):
         report.settings = {**report.settings, "broker": about}
         bench = _Bench(report, settings, progress, bootstrap, pid, Path(name), f"weir-bench-{os.urandom(3).hex()}")
@@ -123,19 +122,6 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
         else:
             report.skipped.append("memory (this system has no /proc/self/clear_refs)")
     return report
-
-
-@contextmanager
-def _broker(settings: KafkaSettings, folder: Path, progress: Progress) -> Iterator[tuple[str, int | None, str]]:
-    """Where the broker is, its process if it is ours, and what to say of it."""
-    if settings.bootstrap is not None:
-        yield settings.bootstrap, None, f"given, at {settings.bootstrap}"
-        return
-    broker = brokers.start(folder, 0, heap=settings.heap, progress=progress.say)
-    try:
-        yield broker.bootstrap, broker.pid, f"Apache Kafka {broker.version}, single node, on this machine"
-    finally:
-        brokers.stop(folder)
 
 
 def _throughput(bench: _Bench) -> None:
@@ -238,36 +224,7 @@ def _naive(bench: _Bench, workload: Workload, topics: Mapping[str, str]) -> None
     bench.report.add("naive program on Kafka, dicts and orjson, transactions", "events/s", rates)
 
 
-class _Feed:
-    """The paced producer in a process of its own."""
-
-    def __init__(self, bench: _Bench, topics: Mapping[str, str], rate: int, seconds: float, values: int) -> None:
-        command = [sys.executable, "-m", "ops.bench.feed", "--bootstrap", bench.bootstrap]
-        command += ["--rate", str(rate), "--seconds", str(seconds), "--values", str(values)]
-        command += ["--seed", str(bench.settings.seed)]
-        command += [f"{stream}={topic}" for stream, topic in topics.items()]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
-
-    @property
-    def running(self) -> bool:
-        """False once all has been written."""
-        return self._process.poll() is None
-
-    def finish(self) -> Mapping[str, float]:
-        """Wait for it; what it says."""
-        output, _ = self._process.communicate()
-        if self._process.returncode != 0:
-            raise WeirError(f"the paced producer ended with {self._process.returncode}")
-        return dict(json.loads(output))
-
-    def stop(self) -> None:
-        """End it now."""
-        if self.running:
-            self._process.kill()
-            self._process.wait()
-
-
-def _paced(settings: KafkaSettings, rate: int) -> Workload:
+def paced(settings: KafkaSettings, rate: int) -> Workload:
     """The three-way join at another rate of all streams together, with as many results per event."""
     whole = three_way()
     each = max(1, rate // len(whole.streams))
@@ -278,7 +235,7 @@ def _paced(settings: KafkaSettings, rate: int) -> Workload:
 def _latency(bench: _Bench) -> None:
     settings, report = bench.settings, bench.report
     rate = max(60, int(LATENCY_RATE * settings.share))
-    workload = _paced(settings, rate)
+    workload = paced(settings, rate)
     topics = bench.topics(workload, "latency")
     sink = f"{bench.tag}-latency-out"
     make_topics(bench.bootstrap, [sink])
@@ -287,7 +244,7 @@ def _latency(bench: _Bench) -> None:
     query = bench.query(workload, topics, sink)
     with WorkerProcess(bench.bootstrap, query, bench.folder / sink, sink) as worker:
         worker.wait(lambda m: m.get("tasks", 0) >= 1, "the task runs")
-        feed = _Feed(bench, topics, rate, total, workload.values)
+        feed = Feed(bench.bootstrap, topics, rate, total, workload.values, settings.seed)
         try:
             bench.progress.say("latency: filling the window")
             ages = _ages(bench, sink, feed, fills + LATENCY_WARM_SECONDS)
@@ -311,7 +268,7 @@ def _latency(bench: _Bench) -> None:
     report.add("latency, the worst result", "ms", [max(part) for part in parts])
 
 
-def _ages(bench: _Bench, sink: str, feed: _Feed, skip: float) -> dict[int, list[float]]:
+def _ages(bench: _Bench, sink: str, feed: Feed, skip: float) -> dict[int, list[float]]:
     """Milliseconds from producing its last component to reading a result; all results, by stretch."""
     ages: dict[int, list[float]] = {}
     consumer = reader(bench.bootstrap, [sink])
@@ -341,7 +298,7 @@ def _memory(bench: _Bench) -> None:
     """Constant rate for a while: what the worker's memory is, and whether it stays."""
     settings, report = bench.settings, bench.report
     rate = max(60, int(settings.rate * settings.share))
-    workload = _paced(settings, rate)
+    workload = paced(settings, rate)
     topics = bench.topics(workload, "steady")
     sink = f"{bench.tag}-steady-out"
     query = bench.query(workload, topics, sink)
@@ -349,11 +306,11 @@ def _memory(bench: _Bench) -> None:
     seconds = max(4.0, settings.minutes * 60)
     with WorkerProcess(bench.bootstrap, query, bench.folder / sink, sink) as worker:
         worker.wait(lambda m: m.get("tasks", 0) >= 1, "the task runs")
-        first = _Feed(bench, topics, 60, 2.0, 10)
+        first = Feed(bench.bootstrap, topics, 60, 2.0, 10, settings.seed)
         first.finish()
         worker.wait(lambda m: m.get("input_tuples_total", 0) > 0, "the first tuples")
         empty = worker.resident_bytes()
-        feed = _Feed(bench, topics, rate, fills + seconds, workload.values)
+        feed = Feed(bench.bootstrap, topics, rate, fills + seconds, workload.values, settings.seed)
         try:
             samples, cpu = _watch(bench, worker, feed, fills, seconds)
             said = feed.finish()
@@ -379,7 +336,7 @@ def _memory(bench: _Bench) -> None:
     )
 
 
-def _watch(bench: _Bench, worker: WorkerProcess, feed: _Feed, skip: float, seconds: float) -> tuple[list[int], float]:
+def _watch(bench: _Bench, worker: WorkerProcess, feed: Feed, skip: float, seconds: float) -> tuple[list[int], float]:
     """Resident bytes, sampled evenly once `skip` seconds have passed; and the worker's share of a core."""
     samples: list[int] = []
     began = time.monotonic()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import orjson
 import polars as pl
@@ -21,6 +23,7 @@ from ops.bench.measure import Progress
 from ops.bench.workloads import Workload
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.errors import BrokerError
+from services import broker as brokers
 
 DEADLINE_SECONDS = 60.0
 CONSUMED_AT_ONCE = 10_000
@@ -76,6 +79,21 @@ def reader(bootstrap: str, topics: Sequence[str]) -> Consumer:
     )
     consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
     return consumer
+
+
+@contextmanager
+def running_broker(
+    bootstrap: str | None, heap: str, folder: Path, progress: Progress
+) -> Iterator[tuple[str, int | None, str]]:
+    """Where the broker is, its process if it is ours, and what to say of it. Starts one where none is given."""
+    if bootstrap is not None:
+        yield bootstrap, None, f"given, at {bootstrap}"
+        return
+    broker = brokers.start(folder, 0, heap=heap, progress=progress.say)
+    try:
+        yield broker.bootstrap, broker.pid, f"Apache Kafka {broker.version}, single node, on this machine"
+    finally:
+        brokers.stop(folder)
 
 
 Decode = Callable[[str, list[Message]], object]

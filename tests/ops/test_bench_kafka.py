@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ops.bench.kafka import KafkaSettings, bench_kafka
 from ops.bench.measure import Progress, tells_memory
+from ops.bench.migrations import MigrationSettings, bench_migrations
 from tests.broker_fixture import SessionBroker
 
 
@@ -36,3 +37,16 @@ def test_the_benchmark_runs_and_prints_its_table(broker: SessionBroker) -> None:
     assert "WRONG" not in out.getvalue()
     if tells_memory():
         assert "bytes per live source tuple" in {row.unit for row in report.rows}
+
+
+@pytest.mark.kafka
+def test_plan_changes_are_measured(broker: SessionBroker) -> None:
+    settings = MigrationSettings(
+        bootstrap=broker.bootstrap, runs=1, rate=600, window_ms=300, quiet_s=1.1, strategies=("jisc", "parallel-track")
+    )
+    with Progress() as progress:
+        report = bench_migrations(settings, progress)
+    rows = {row.name: row for row in report.rows}
+    assert rows["jisc: longest silence of the task"].limit is not None
+    assert 0 <= rows["parallel-track: longest silence of the task"].spread.median < 60_000
+    assert 0 < rows["parallel-track: longest time without results"].spread.median < 60_000

@@ -1,0 +1,230 @@
+"""Plan changes on the Kafka path: how long results stay away, and how many fewer come, for each strategy.
+
+A worker runs the three-way join at a constant rate of input; its plan is changed to and fro, by one strategy after
+the other, while a consumer notes when results can be read as committed. Between two changes lies a window and a
+little, so that each meets full states.
+
+Two silences are told: the task's own (how long its processing stood still, the barrier included) and the consumer's
+(the longest time without a result from a second before the cut to a second after the migration). Results come with
+epochs, one transaction each, so the latter is never below the time of an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ops.bench.feed import Feed
+from ops.bench.kafka import KafkaSettings, paced
+from ops.bench.kafka_log import make_topics, reader, running_broker
+from ops.bench.measure import Progress
+from ops.bench.report import Report
+from ops.worker_process import WorkerProcess
+from schemas.control import Done
+from schemas.errors import WeirError
+from schemas.language import parse_program
+from schemas.query import Query
+from services.coordinator import Coordinator, CoordinatorSettings
+from services.plan_requests import PlanRequest
+from services.plan_requests import Progress as Migration
+from services.security import KafkaClients
+
+EXPECTED = (
+    "should win: jisc and hybmig-bsc, which never stop for more than a slice of work.",
+    "should lose: moving-state and gms, which compute all missing states at once; the longer the window, the longer.",
+    "the broker, the worker, the producer and the measuring consumer share this machine's cores.",
+)
+PLANS = ("((A C) B)", "((A B) C)")
+STRATEGIES = ("jisc", "hybmig-bsc", "hybmig", "moving-state", "parallel-track", "ghm", "gms", "gpt")
+ASKED = ("jisc", "hybmig-bsc")
+"""Of these no silence above SILENCE_MS and no second with less than SHARE of the usual results is asked."""
+
+SILENCE_MS = 100.0
+SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationSettings:
+    """Sizes.
+
+    Attributes:
+        runs: changes by every strategy.
+        rate: events per second, all streams together.
+        quiet_s: between two changes, beyond the window.
+    """
+
+    bootstrap: str | None = None
+    runs: int = 5
+    rate: int = 50_000
+    window_ms: int = 5_000
+    quiet_s: float = 3.0
+    seed: int = 1
+    strategies: Sequence[str] = STRATEGIES
+    heap: str = "1g"
+
+
+class _Arrivals(threading.Thread):
+    """Notes when how many results can be read; `at` ascends."""
+
+    def __init__(self, bootstrap: str, sink: str) -> None:
+        super().__init__(daemon=True)
+        self._consumer = reader(bootstrap, [sink])
+        self._over = threading.Event()
+        self.at: list[float] = []
+        self.counts: list[int] = []
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            count = len(self._consumer.consume(10_000, 0.005))
+            if count:
+                self.at.append(time.monotonic())
+                self.counts.append(count)
+        self._consumer.close()
+
+    def end(self) -> None:
+        """Stop reading."""
+        self._over.set()
+        self.join()
+
+    def longest_gap_s(self, begin: float, end: float) -> float:
+        """The longest time without results between two instants."""
+        times = [begin, *(at for at in self.at if begin < at < end), end]
+        return max(b - a for a, b in pairwise(times))
+
+    def per_second(self, begin: float, end: float) -> list[int]:
+        """Results of every whole second between two instants."""
+        sums = [0] * int(end - begin)
+        for at, count in zip(self.at, self.counts, strict=False):
+            second = int(at - begin) if at >= begin else -1
+            if 0 <= second < len(sums):
+                sums[second] += count
+        return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One change: silences in ms, the worst second's results as a share of the usual."""
+
+    task_ms: float
+    reader_ms: float
+    share: float
+    extra_tuples: int
+
+
+def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
+    """Measure every strategy in turns."""
+    kafka = KafkaSettings(settings.bootstrap, seed=settings.seed, window_ms=settings.window_ms)
+    workload = paced(kafka, settings.rate)
+    report = Report(
+        "weir bench migrations",
+        EXPECTED,
+        {
+            "workload": f"the three-way join, windows of {settings.window_ms} ms, {settings.rate:,} events/s",
+            "runs, seed": f"{settings.runs}, {settings.seed}",
+        },
+    )
+    runs: dict[str, list[_Run]] = {strategy: [] for strategy in settings.strategies}
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
+        running_broker(settings.bootstrap, settings.heap, Path(name) / "broker", progress) as (bootstrap, _, about),
+    ):
+        report.settings = {**report.settings, "broker": about}
+        sink = f"weir-bench-{os.urandom(3).hex()}-migrations"
+        topics = {stream: f"{sink}-{stream}" for stream in workload.streams}
+        make_topics(bootstrap, [*topics.values(), sink])
+        path = Path(name) / "query.sql"
+        path.write_text(workload.sql(sink, topics))
+        (query,) = parse_program(path.read_text()).queries
+        with WorkerProcess(bootstrap, path, Path(name) / "worker", sink, "--plan", PLANS[-1]) as worker:
+            worker.wait_ready()
+            arrivals = _Arrivals(bootstrap, sink)
+            arrivals.start()
+            between_s = settings.window_ms / 1000 + settings.quiet_s
+            total = settings.runs * len(settings.strategies) * (2 * between_s + 30)
+            feed = Feed(bootstrap, topics, settings.rate, total, workload.values, settings.seed)
+            stop = threading.Event()
+            coordinator = Coordinator(query, CoordinatorSettings(KafkaClients(bootstrap), sink))
+            leader = threading.Thread(target=coordinator.run, args=(stop,))
+            leader.start()
+            try:
+                progress.say("filling the window")
+                _wait(feed, 2 * between_s)
+                number = 0
+                for run in range(settings.runs):
+                    for strategy in settings.strategies:
+                        progress.say(f"{strategy}: change {run + 1} of {settings.runs}")
+                        plan = PLANS[number % len(PLANS)]
+                        number += 1
+                        runs[strategy].append(
+                            _change(query, bootstrap, sink, plan, strategy, feed, arrivals, between_s)
+                        )
+            finally:
+                feed.stop()
+                stop.set()
+                leader.join()
+                arrivals.end()
+    for strategy, found in runs.items():
+        asked = strategy in ASKED
+        report.add(
+            f"{strategy}: longest silence of the task",
+            "ms",
+            [run.task_ms for run in found],
+            at_most=SILENCE_MS if asked else None,
+            note=f"{statistics.median(run.extra_tuples for run in found):,.0f} tuples more at most",
+        )
+        report.add(f"{strategy}: longest time without results", "ms, read as committed", [r.reader_ms for r in found])
+        report.add(
+            f"{strategy}: the worst second",
+            "of the usual results",
+            [run.share for run in found],
+            at_least=SHARE if asked else None,
+        )
+    return report
+
+
+def _wait(feed: Feed, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not feed.running:
+            feed.finish()
+            raise WeirError("the paced producer ended too early")
+        time.sleep(0.05)
+
+
+def _change(
+    query: Query,
+    bootstrap: str,
+    group: str,
+    plan: str,
+    strategy: str,
+    feed: Feed,
+    arrivals: _Arrivals,
+    between_s: float,
+) -> _Run:
+    """One change of plans, and the quiet time after it."""
+    seen: list[float] = []
+
+    def watch(migration: Migration) -> None:
+        if migration.started and not seen:
+            seen.append(time.monotonic())
+
+    began = time.monotonic()
+    request = PlanRequest(query, KafkaClients(bootstrap), group, watch)
+    migration = request.run(plan, strategy, prefer="work", at=None, timeout_ms=20_000, wait=True)
+    ended = time.monotonic()
+    _wait(feed, between_s)
+    done: Done = migration.done[0]
+    if done.error:
+        raise WeirError(f"{strategy}: {done.error}")
+    begin = max(began, (seen[0] if seen else ended) - 1.0)
+    usual = statistics.median(arrivals.per_second(ended + 1.0, time.monotonic()) or [1])
+    worst = min(arrivals.per_second(begin, ended + 1.0), default=usual)
+    gap = arrivals.longest_gap_s(begin, ended + 1.0)
+    return _Run(done.longest_silence_s * 1000, gap * 1000, worst / max(usual, 1), done.peak_extra_tuples)
