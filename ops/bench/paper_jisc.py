@@ -383,8 +383,8 @@ DIFFERS = {
     + "The worst case costs JISC little more than the best: it completes each key once, for a whole slice.",
     "09": "",
     "10": "With hash joins Moving State is ready within fractions of a second, where the paper's took seconds: it "
-    "moves states as columns. JISC counts the distinct keys of each incomplete state when it is first probed, so its latency "
-    "grows with the window too. Where the difference counts, with nested loops, the shape is the paper's.",
+    "moves states as columns. JISC counts the distinct keys of each incomplete state when it is first probed, so its "
+    "latency grows with the window too. Where the difference counts, with nested loops, the shape is the paper's.",
     "11": _TRACK,
     "12": _TRACK,
 }
