@@ -157,6 +157,35 @@ def kafka(
 
 
 @app.command()
+def migrations(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    rate: Annotated[int, typer.Option(min=60, help="Events per second, all streams together.")] = 50_000,
+    window: Annotated[float, typer.Option(min=0.1, help="Window of the join, in seconds.")] = 5.0,
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """Plan changes of a running `weir worker`: how long results stay away by each strategy."""
+    from ops.bench.measure import Progress
+    from ops.bench.migrations import MigrationSettings, bench_migrations
+
+    settings = MigrationSettings(
+        bootstrap=bootstrap, runs=runs or (2 if quick else 5), rate=rate, window_ms=round(window * 1000), seed=seed
+    )
+    with Progress() as progress:
+        report = bench_migrations(settings, progress)
+    _finish(report, json)
+
+
+@app.command()
 def jisc(
     full: Full = False,
     figure: FigureNumber = None,
