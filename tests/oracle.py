@@ -97,7 +97,8 @@ def emissions(
     keys = sorted(groups, key=lambda key: [() if value is None else (value,) for value in key])
     for time in sorted(multiples):  # in between nothing changes
         for key in keys:
-            alive = [bound for begin, dead, bound in groups[key] if begin <= time and (dead is None or time < dead)]
+            groups[key] = [life for life in groups[key] if life[1] is None or time < life[1]]
+            alive = [bound for begin, _, bound in groups[key] if begin <= time]
             values = of_group(query, aggregation, key, alive)
             if (alive and emitted.get(key) != values) or (not alive and key in emitted):
                 found.append(values | {"_ts": time})

@@ -23,7 +23,7 @@ from tests import oracle
 from tests.cases import Case, aggregated, cases, plan
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
-from tests.operators.test_migration_properties import EXECUTOR, changes_of, dense_cases, migrated
+from tests.operators.test_migration_properties import EXECUTOR, FEWER, changes_of, dense_cases, migrated
 from tests.operators.test_recovery_properties import Life
 
 
@@ -54,7 +54,7 @@ def test_what_is_emitted_is_what_the_definition_says(case: Case, executor: str, 
     assert exactly(got) == expected(case)
 
 
-@PROPERTY
+@FEWER
 @given(aggregated(dense_cases()), st.booleans())
 def test_over_many_results(case: Case, small: bool) -> None:
     with tiny() if small else nullcontext():
