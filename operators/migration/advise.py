@@ -15,6 +15,8 @@
 
 A migration that runs and may be overlapped (JISC 4.5) leaves no choice: any other strategy would wait for its end.
 
+To choose takes a few milliseconds for a handful of sources and a tenth of a second for a hundred, at the cut.
+
 The statistics of several tasks of a query may be given: each migrates for itself, so they stand still as long as the
 one that does longest, and their work adds up.
 """

@@ -113,6 +113,7 @@ class CostOfMigration:
         self.pace = min(max(self.slice_s / expected_s, 1 / MOST_PACE), MOST_PACE)
         self.new_work = total([sizes.running(join) for join in self.new])
         self._all_computed = total([sizes.computing(join) for join in self.new])
+        self._kept = {sizes.signature(join, side) for join, side, _ in _inputs(self.new)}
         self._window_s = sizes.longest_s
 
     def prediction(self, strategy: str) -> Prediction:
@@ -180,10 +181,11 @@ class CostOfMigration:
             if frozenset(top.aliases) not in shared:
                 continue
             inside = list(_inside(top, shared))
+            within = {id(join) for join in inside}
             boxes = [
                 frozenset(join.aliases)
                 for join in inside
-                if join is not top and all(child not in inside for child in (join.left, join.right))
+                if join is not top and id(join.left) not in within and id(join.right) not in within
             ]
             if not boxes:
                 continue
@@ -196,12 +198,11 @@ class CostOfMigration:
         """Seconds' worth of a join's work that is left of it when new tuples of a box's sources are passed over."""
         found = 0.0
         parts = []
-        new = {self.sizes.signature(parent, side) for parent, side, _ in _inputs(self.new)}
         for side, child, other in ((0, join.left, join.right), (1, join.right, join.left)):
             turnover = {a: self.sizes.leaves[a].rate / max(self.sizes.leaves[a].living, 1.0) for a in child.aliases}
             passing = sum(v for a, v in turnover.items() if a not in box) / max(sum(turnover.values()), 1e-12)
             power = len(box & frozenset(child.aliases))
-            if self.sizes.signature(join, 1 - side) not in new:
+            if self.sizes.signature(join, 1 - side) not in self._kept:
                 # The new plan has no use for this state: nothing new of the box is entered.
                 power += len(box & frozenset(other.aliases))
             size, state = self.sizes.size(child), self.sizes.size(other)
@@ -215,11 +216,10 @@ class CostOfMigration:
 
     def _old_states(self) -> float:
         """What the old plan's states hold that the new plan's do not."""
-        new = {self.sizes.signature(join, side) for join, side, _ in _inputs(self.new)}
         return sum(
             self.sizes.size(child).held
             for join, side, child in _inputs(self.old)
-            if self.sizes.signature(join, side) not in new
+            if self.sizes.signature(join, side) not in self._kept
         )
 
     # --- The strategies -------------------------------------------------------------------------------
@@ -272,8 +272,9 @@ class CostOfMigration:
             made += sizes.probing(join, left.living, right)
         made = made * share
         chunks = min(1.0, min(self.slice_tuples * BACKGROUND_SHARE, BACKGROUND_SLICE) / max(old, 1.0))
-        work = made + self._pruned_old(duration) + self._moved()
-        beside = self._pruned_old(duration).seconds / max(duration, 1e-9)
+        pruned = self._pruned_old(duration)
+        work = made + pruned + self._moved()
+        beside = pruned.seconds / max(duration, 1e-9)
         still = max(made.seconds * chunks, self._moved().seconds)
         held = self._old_states()
         return self._predicted("hybmig-bsc", work, held, duration, still, beside, held)
@@ -294,7 +295,7 @@ class CostOfMigration:
         """Completing the state of a sub-plan on demand."""
         sizes = self.sizes
         parent, side = next((p, s) for p, s, child in _inputs(self.new) if child is join)
-        key = sizes.key(parent, side)
+        key, values = self._asked(parent, side, join)
         left, right, made = sizes.size(join.left), sizes.size(join.right), sizes.size(join).living
         below = next((side for side, c in enumerate((join.left, join.right)) if _has(c, key)), None)
         if not key or below is None:
@@ -304,9 +305,6 @@ class CostOfMigration:
             return _Completing(work, work.seconds, made, 0.0)
         size = right if below else left
         probing = sizes.size(parent.left if side else parent.right).rate
-        # Values of the key, if they are equally frequent: two agree once in as many pairs.
-        other = frozenset((parent.left if side else parent.right).aliases)
-        values = 1.0 / max(sizes.share(frozenset(join.aliases), other, of_key=True), 1e-12)
         present = values * (1 - math.exp(-size.living / values))
         step = sizes.life_s(frozenset(join.aliases)) / STEPS
         whole, rooted = self._looking_up(join, below, key)
@@ -325,13 +323,27 @@ class CostOfMigration:
         until = self._window_s if demanded < 0.999 else math.log(max(present, 2.0)) * values / max(probing, 1e-9)
         return _Completing(work, counting.seconds + whole.seconds * first, made * kept, min(until, self._window_s))
 
+    def _asked(self, parent: Join, side: int, join: Join) -> tuple[tuple[Operand, ...], float]:
+        """By which columns a state is asked for (`operators.migration.demand`), and how many values they have, if those
+        are equally frequent: two tuples agree, or a tuple accepts a value, once in as many pairs."""
+        condition = self.sizes.condition(parent)
+        sides = frozenset(parent.left.aliases), frozenset(parent.right.aliases)
+        key = tuple(term.operand(side) for term in condition.keys)
+        if key:
+            whole = 1.0 / max(self.sizes.share(*sides, of_key=True), 1e-12)
+            parts = [tuple(o for o in key if _has(child, (o,))) for child in (join.left, join.right)]
+            part = max(parts, key=len)
+            return part, whole ** (len(part) / len(key))
+        terms = condition.int_terms or condition.float_terms
+        return tuple(term.operand(side) for term in terms[:1]), 1.0 / max(self.sizes.share(*sides), 1e-12)
+
     def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int]:
         """To find all tuples of an incomplete sub-plan by a key that its input `below` has, and join them; and over how
         many sources the complete state is where the key is looked up in the end."""
         sizes = self.sizes
         child, beside = (join.right, join.left) if below else (join.left, join.right)
         found = sizes.probing(join, sizes.size(child).living, sizes.size(beside))
-        if child in self.missing and isinstance(child, Join):
+        if isinstance(child, Join) and any(child is lacking for lacking in self.missing):
             deeper = next((side for side, c in enumerate((child.left, child.right)) if _has(c, key)), None)
             if deeper is not None:
                 beneath, rooted = self._looking_up(child, deeper, key)

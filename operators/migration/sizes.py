@@ -13,14 +13,14 @@ all pairs. The unit costs are measured; a loaded machine takes longer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from operators.equalities import EqualityClass, equality_classes
 from operators.plan import Join, Leaf, Plan, postorder
-from operators.predicates import Operand, conjuncts, join_condition
+from operators.predicates import JoinCondition, Operand, conjuncts, join_condition
 from operators.statistics import EngineStatistics, LinkStatistics
-from schemas.query import Query
+from schemas.query import Expr, Query, aliases_of
 
 # Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
 ENTER_S = 25e-9
@@ -91,6 +91,7 @@ class Sizes:
         self.query = query
         self._predicates = conjuncts(query)
         self._classes = {} if query.subtracted else equality_classes(query.predicates)
+        self._touching = _touching(self._predicates, self._classes)
         self._links: tuple[LinkStatistics, ...] = tuple(link for link in observed.links if link.equality < 0)
         # In the order that `measure_links` numbers them.
         self._numbered: list[EqualityClass] = list(dict.fromkeys(self._classes.values()))
@@ -116,6 +117,9 @@ class Sizes:
                     counted = float(operator.living_tuples[side]), float(operator.state_tuples[side])
                     self._known.setdefault(frozenset(operator.aliases[side]), counted)
         self._sizes: dict[Aliases, Size] = {}
+        self._signatures: dict[tuple[tuple[str, ...], tuple[str, ...], int], tuple[object, ...]] = {}
+        self._conditions: dict[tuple[tuple[str, ...], tuple[str, ...]], JoinCondition] = {}
+        self._shares: dict[tuple[Aliases, Aliases, bool], float] = {}
 
     @property
     def longest_s(self) -> float:
@@ -133,6 +137,12 @@ class Sizes:
 
     def share(self, left: Aliases, right: Aliases, *, of_key: bool = False) -> float:
         """What the predicates between two sides, or only their equalities, keep of the pairs."""
+        key = left, right, of_key
+        if key not in self._shares:
+            self._shares[key] = self._share(left, right, of_key)
+        return self._shares[key]
+
+    def _share(self, left: Aliases, right: Aliases, of_key: bool) -> float:
         found = 1.0
         for link in self._links:
             used = frozenset(link.aliases)
@@ -170,12 +180,27 @@ class Sizes:
 
     def key(self, join: Join, side: int) -> tuple[Operand, ...]:
         """What a side's state is indexed by; empty for a nested loop."""
-        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
-        return tuple(term.operand(side) for term in condition.keys)
+        return tuple(term.operand(side) for term in self.condition(join).keys)
+
+    def condition(self, join: Join) -> JoinCondition:
+        """The predicates of a join."""
+        key = join.left.aliases, join.right.aliases
+        if key not in self._conditions:
+            # Whatever spans two sides touches the smaller one.
+            touching = {n for alias in min(key, key=len) for n in self._touching.get(alias, ())}
+            here = [self._predicates[n] for n in sorted(touching)]
+            self._conditions[key] = join_condition(here, *key, self._classes)
+        return self._conditions[key]
 
     def signature(self, join: Join, side: int) -> tuple[object, ...]:
         """What a side's state holds: states of equal signatures can stand for each other (`Match.signature`)."""
-        condition = join_condition(self._predicates, join.left.aliases, join.right.aliases, self._classes)
+        key = join.left.aliases, join.right.aliases, side
+        if key not in self._signatures:
+            self._signatures[key] = self._signature(join, side)
+        return self._signatures[key]
+
+    def _signature(self, join: Join, side: int) -> tuple[object, ...]:
+        condition = self.condition(join)
         terms = (condition.keys, condition.int_terms, condition.float_terms)
         child = join.right if side else join.left
         return child.aliases, *(tuple(term.operand(side) for term in some) for some in terms)
@@ -215,6 +240,19 @@ class Sizes:
         else:
             found = self.probing(join, left.living, right)
         return found + Work(0.0, CALL_S + (left.living + right.living + made) * ENTER_S)
+
+
+def _touching(predicates: tuple[Expr, ...], classes: Mapping[Expr, EqualityClass]) -> dict[str, list[int]]:
+    """Numbers of the predicates that read each alias; for a class of equalities that of its first, which decides the
+    order of a key's components."""
+    found: dict[str, list[int]] = {}
+    first: dict[EqualityClass, int] = {}
+    for number, predicate in enumerate(predicates):
+        one = classes.get(predicate)
+        place = number if one is None else first.setdefault(one, number)
+        for alias in aliases_of(predicate):
+            found.setdefault(alias, []).append(place)
+    return found
 
 
 def joins_of(plan: Plan) -> list[Join]:
