@@ -35,9 +35,7 @@ def pairs(text: str, rows: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_range_is_closed_at_both_ends() -> None:
-    found = pairs(
-        "SELECT A.ts, B.ts FROM a A, b B WINDOW RANGE 10 MILLISECONDS", {"a": at(100), "b": at(90, 110, 111)}
-    )
+    found = pairs("SELECT A.ts, B.ts FROM a A, b B WINDOW RANGE 10 MILLISECONDS", {"a": at(100), "b": at(90, 110, 111)})
     assert found == [(100, 90, 100), (100, 110, 110)]
 
 
@@ -143,6 +141,46 @@ def test_arrival_order_within_the_disorder_does_not_matter() -> None:
     assert pairs(text, {"a": at(96), "b": at(100, 95)}) == pairs(text, {"a": at(96), "b": at(95, 100)})
 
 
+# --- Aggregates ------------------------------------------------------------------------------------
+
+
+def test_aggregates_slide_from_multiple_to_multiple() -> None:
+    """Alive over 3..13, 10..20 and 11..21; at 20 nothing has changed; at 25 nothing is left, which is told once."""
+    text = "SELECT COUNT(*) AS n, SUM(v) AS s FROM a [RANGE 10 MS] EMIT EVERY 5 MS"
+    assert pairs(text, {"a": at(3, 10, 11)}) == [(1, 0, 5), (2, 1, 10), (2, 3, 15), (0, None, 25)]
+
+
+def test_a_forgotten_group_is_told_anew() -> None:
+    text = "SELECT MAX(k) AS m FROM a [RANGE 4 MS] EMIT EVERY 5 MS"
+    assert pairs(text, {"a": at(1, 5, 20)}) == [(1, 5), (None, 10), (1, 20), (None, 25)]
+
+
+def test_groups_come_in_the_order_of_their_keys() -> None:
+    """Nulls first, and they are one group."""
+    rows = [row for s in ("b", None, "a", None) for row in at(0, s=s)]
+    found = pairs("SELECT s, COUNT(*) AS n FROM a [RANGE 4 MS] GROUP BY s EMIT EVERY 5 MS", {"a": rows})
+    assert found == [(None, 2, 0), ("a", 1, 0), ("b", 1, 0), (None, 0, 5), ("a", 0, 5), ("b", 0, 5)]
+
+
+def test_aggregates_of_a_join_end_with_its_first_tuple() -> None:
+    """A lives to 20, B until its next has come: that is at 15, so the result of 10 is gone at 15."""
+    text = "SELECT COUNT(*) AS n, MIN(B.v) AS b FROM a A [RANGE 20 MS], b B [ROWS 1] WHERE A.k = B.k EMIT EVERY 1 MS"
+    assert pairs(text, {"a": at(0), "b": at(10, 15)}) == [(1, 0, 10), (1, 1, 15), (0, None, 21)]
+
+
+def test_aggregates_are_exact() -> None:
+    """1e16 + 1 - 1e16 is 1; nulls are skipped; the largest BIGINT has no successor."""
+    rows = [row | {"d": d} for d in (1e16, 1.0, -1e16, None) for row in at(0)]
+    text = (
+        "SELECT SUM(d) AS s, AVG(d) AS a, MEDIAN(d) AS m, MIN(d) AS l, COUNT(d) AS n FROM a [UNBOUNDED] EMIT EVERY 1 MS"
+    )
+    assert pairs(text, {"a": rows}) == [(1.0, 1 / 3, 1.0, -1e16, 3, 0)]
+    assert pairs(
+        "SELECT SUM(k) AS s, MEDIAN(k) AS m FROM a [UNBOUNDED] EMIT EVERY 1 MS",
+        {"a": [*at(0, k=2**63 - 1), *at(0, k=2)]},
+    ) == [(None, 2.0**62, 0)]
+
+
 # --- Predicates and outputs ------------------------------------------------------------------------
 
 
@@ -159,9 +197,7 @@ def test_null_never_matches() -> None:
     rows = {"a": at(1, k=None), "b": at(1, k=None)}
     assert pairs("SELECT A.v FROM a A, b B WHERE A.k = B.k WINDOW RANGE 1 MS", rows) == []
     assert pairs("SELECT A.v FROM a A, b B WHERE NOT A.k = B.k WINDOW RANGE 1 MS", rows) == []
-    assert pairs("SELECT A.v FROM a A, b B WHERE A.k IS NULL AND B.k IS NULL WINDOW RANGE 1 MS", rows) == [
-        (0, 1)
-    ]
+    assert pairs("SELECT A.v FROM a A, b B WHERE A.k IS NULL AND B.k IS NULL WINDOW RANGE 1 MS", rows) == [(0, 1)]
 
 
 def test_duplicates_are_kept() -> None:
@@ -177,9 +213,7 @@ def test_a_constant_condition_holds_for_all_or_none() -> None:
 
 def test_juggler_window_condition() -> None:
     """Juggler, figure 3.3, query 2: B after T and not after H."""
-    text = (
-        "SELECT B.ts, T.ts, H.ts FROM a B, b T, c H WINDOW B.ts > T.ts AND B.ts <= H.ts MAXWINDOW 6 SECONDS"
-    )
+    text = "SELECT B.ts, T.ts, H.ts FROM a B, b T, c H WINDOW B.ts > T.ts AND B.ts <= H.ts MAXWINDOW 6 SECONDS"
     rows = {"a": at(1000, 2000, 8001), "b": at(1000), "c": at(2000)}
     assert pairs(text, rows) == [(2000, 1000, 2000, 2000)]
 
