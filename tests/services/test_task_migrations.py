@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operators.engine import Engine
+from operators.migration.strategies import STRATEGIES
 from operators.plan import parse_plan
 from schemas.columns import Batch, Column
-from schemas.control import Answer, BarrierMessage, Cut, Done, Opened, Propose, Started
+from schemas.control import Answer, BarrierMessage, Cut, Done, Opened, Propose, Request, Started
 from schemas.language import parse_program
 from schemas.query import Type
 from services.barrier import Barrier, View
+from services.coordination import Coordination
 from services.logs import get_log
 from services.metrics import WorkerMetrics
 from services.participant import GRACE_S, RESEND_S
 from services.recovery import RecoveryPlan
 from services.task_migrations import TaskMigrations
+from tests.feeding import to_rows
 
 QUERY = parse_program(
     """
@@ -62,16 +69,20 @@ class Log:
 class Life:
     """One life of the task; tuples with ts = 10, 20, ... of all streams."""
 
-    def __init__(self, log: Log, *, version: int = 0, cut: int = 0) -> None:
+    def __init__(
+        self, log: Log, *, version: int = 0, cut: int = 0, push: Callable[[Engine, int], None] | None = None
+    ) -> None:
+        """Args: `push` gives an engine what a recovery reads again, before it advances to `cut`."""
         self.log = log
-        log.append(Opened(task=0, life="new"))
+        name = f"life-{len(log.messages)}"
+        log.append(Opened(task=0, life=name))
         self.metrics = WorkerMetrics("out")
         self.migrations = TaskMigrations(
             query=QUERY,
             own=parse_plan(OWN, QUERY),
             task=0,
             tasks=1,
-            life="new",
+            life=name,
             fingerprint="f",
             recovery=RecoveryPlan("window", cut, 0, 1, version, {}, 0),
             control=log,
@@ -83,7 +94,10 @@ class Life:
         self.migrations.attach(self.engine)
         self.pushed = 0
         if cut:
-            self.push(cut)
+            if push is None:
+                self.push(cut)
+            else:
+                push(self.engine, cut)
             self.engine.advance(cut)
 
     def push(self, until: int) -> None:
@@ -217,3 +231,75 @@ def test_a_promise_ends_by_the_tasks_own_word() -> None:
     assert life.epoch(200, 2.0 + GRACE_S + 1.0) == 100  # says so
     assert life.epoch(200, 2.1 + GRACE_S + 1.0) == 200
     assert log.view.withdrawn["m"].by == "task 0"
+
+
+# --- Whatever happens, the results of the query ------------------------------------------------------
+
+END = 600
+STRATEGY_NAMES = sorted(STRATEGIES)
+
+
+def rows(begin: int, until: int) -> Batch:
+    """Tuples with begin <= ts < until, all streams alike: three keys, a tuple every 4 ms."""
+    ts = np.arange(-(-begin // 4) * 4, until, 4, dtype=np.int64)
+    return Batch(ts, {"k": Column(Type.BIGINT, ts // 4 % 3), "at": Column(Type.TIMESTAMP, ts)})
+
+
+def fill(engine: Engine, begin: int, until: int) -> None:
+    for stream in "abc":
+        engine.push(stream, 0, rows(begin, until))
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("epoch"), st.integers(1, 60), st.booleans()),
+    st.tuples(st.just("epoch"), st.integers(1, 60), st.booleans()),
+    st.tuples(st.just("ask"), st.sampled_from([OWN, OTHER, THIRD]), st.sampled_from(STRATEGY_NAMES)),
+    st.tuples(st.just("die"), st.just(0), st.just(False)),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_results_do_not_depend_on_plan_changes_and_deaths(steps: list[tuple[str, Any, Any]]) -> None:
+    """Epochs that commit or not, plan changes at any moment, deaths: each result once, in order."""
+    log, coordination = Log(), Coordination(1, lambda request: "")
+    out: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
+    committed = (0, 0)
+    now, asked, fed = 0.0, 0, 0
+    life = Life(log)
+
+    def epoch(until: int, commit: bool) -> None:
+        nonlocal fed, committed, now
+        now += 0.1
+        fill(life.engine, fed, until)
+        fed = max(fed, until)
+        life.migrations.look(now, now)
+        results = life.engine.advance(life.migrations.limit(fed, now))
+        life.migrations.advanced(results, now)
+        log.append(*coordination.decide(log.view, now))
+        pending.extend(to_rows(results))
+        if commit:
+            committed = life.engine.cut, life.migrations.version
+            out.extend(pending)
+            pending.clear()
+
+    for what, one, other in steps:
+        if what == "epoch":
+            epoch(min(fed + one, END), other)
+        elif what == "ask":
+            asked += 1
+            log.append(Request(id=f"{asked}", plan=one, strategy=other, fingerprint="f", asked_ms=0))
+        else:
+            pending.clear()
+            cut, version = committed
+            life = Life(log, version=version, cut=cut, push=lambda engine, cut: fill(engine, max(0, cut - 200), cut))
+            fed = cut
+    while log.view.waiting or log.view.open or life.migrations.version < len(log.view.changes) or fed < END:
+        epoch(fed + 60, True)
+        assert fed < 100 * END, "the migrations do not end"
+    epoch(fed, True)
+    reference = Engine(QUERY)
+    fill(reference, 0, fed)
+    assert out == to_rows(reference.advance(life.engine.cut))
+    assert len(log.view.changes) == asked
