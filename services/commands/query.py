@@ -47,7 +47,11 @@ def register(
 def list_(*, clients: KafkaClients) -> None:
     """List the registered queries, one per line."""
     for name, found in registry.registered(clients).items():
-        bound = pick_query(found.text, found.pick, f"registered query {name}")
+        try:
+            bound = pick_query(found.text, found.pick, f"registered query {name}")
+        except UsageError as error:  # registered by another version
+            typer.echo(f"{name}: cannot be read: {str(error).splitlines()[0]}")
+            continue
         streams = ", ".join(stream.topic for stream in bound.streams())
         typer.echo(f"{name}: {streams} to {_shown(bound.sink)}")
 

@@ -111,8 +111,11 @@ def test_registered_queries(clients: KafkaClients, tmp_path: Path) -> None:
     registered = weir("query", "register", "my-pairs", str(path), *where)
     assert (registered.returncode, registered.stdout) == (0, "registered my-pairs: topic pairs\n")
     registry.register(clients, RegisteredQuery(name="other", text=QUERY, pick="pairs"), -1)
-    listed = weir("query", "list", *where)
-    assert listed.stdout == "my-pairs: left, right to topic pairs\nother: left, right to topic pairs\n"
+    registry.register(clients, RegisteredQuery(name="strange", text="SELECT THE MOON"), -1)
+    listed = weir("query", "list", *where).stdout.splitlines()
+    assert listed[:2] == ["my-pairs: left, right to topic pairs", "other: left, right to topic pairs"]
+    assert listed[2].startswith("strange: cannot be read: ")
+    registry.drop(clients, "strange")
     assert registry.find_query(Path("my-pairs"), None, clients) == registry.find_query(path, None, clients)
     registry.drop(clients, "my-pairs")
     assert list(registry.registered(clients)) == ["other"]
