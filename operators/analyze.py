@@ -274,6 +274,13 @@ class _Notes:
         wanted = f"~{count(estimate.rate)}/s" + (f", ~{count(estimate.alive)} alive" if living is not None else "")
         return f"{found}  (expected {wanted}{_off(rate, estimate.rate)})"
 
+    def above(self) -> str:
+        """What is emitted."""
+        observations = self._analysis.observations
+        emitted = sum(one.now.results for one in observations)
+        rate = sum(one.rate(lambda statistics: statistics.results) for one in observations)
+        return f"  {count(rate)}/s, {emitted:,} emitted"
+
     def _passing(self, alias: str) -> float:
         source = self._sources[alias]
         return source.selected_tuples / max(source.input_tuples, 1)
@@ -346,8 +353,18 @@ def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) ->
         f"{text}: {where}, {sum(m.comparisons for m in began):,} comparisons, "
         f"{sum(m.extra_tuples for m in began):,} extra tuples (at most {sum(m.peak_extra_tuples for m in began):,}), "
         f"{sum(m.completed_keys for m in began):,} keys completed, "
-        f"silence {seconds(max(m.longest_silence_s for m in began))}"
+        f"silence {seconds(max(m.longest_silence_s for m in began))}{_predicted(began)}"
     )
+
+
+def _predicted(same: Sequence[MigrationStatistics]) -> str:
+    """What was predicted where the strategy was chosen."""
+    known = [m.predicted for m in same if m.predicted is not None]
+    if not known:
+        return ""
+    comparisons, extra = sum(p.comparisons for p in known), sum(p.extra_tuples for p in known)
+    silence = seconds(max(p.silence_s for p in known))
+    return f" (predicted: {comparisons:,.0f} comparisons, {extra:,.0f} extra tuples, silence {silence})"
 
 
 def _task(one: Observation) -> str:

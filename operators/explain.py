@@ -32,6 +32,10 @@ class Notes(Protocol):
         """On lines of their own."""
         ...
 
+    def above(self) -> str:
+        """At the end of the line of what aggregates the joins' results."""
+        ...
+
 
 class Expected:
     """Sizes by the cost model."""
@@ -47,6 +51,10 @@ class Expected:
     def details(self, plan: Plan) -> list[str]:
         """Nothing more."""
         return []
+
+    def above(self) -> str:
+        """No expectation."""
+        return ""
 
 
 def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
@@ -79,7 +87,7 @@ def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
     """The plan, one operator per line with its details below it; above the joins what aggregates their results."""
     if query.aggregation is None:
         return _tree(query, plan, notes, "", "", _bar(plan))
-    lines = [f"aggregate every {duration_text(query.aggregation.every_ms)}"]
+    lines = [f"aggregate every {duration_text(query.aggregation.every_ms)}{notes.above()}"]
     lines += [f"│  by    {text_of(expr)}" for expr in query.aggregation.group_by]
     lines += [f"│  value {aggregate_text(aggregate)}" for aggregate in query.aggregation.aggregates]
     return lines + _tree(query, plan, notes, "└─ ", "   ", _bar(plan))

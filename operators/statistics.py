@@ -89,6 +89,16 @@ class LinkStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedStatistics:
+    """What was expected of a migration whose strategy was chosen (`operators.migration.cost.Prediction`)."""
+
+    silence_s: float
+    comparisons: float
+    extra_tuples: float
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class MigrationStatistics:
     """One migration that was asked for: where it stands and what it has cost so far.
 
@@ -97,6 +107,7 @@ class MigrationStatistics:
         began_at, finished_at: event times, None until then.
         comparisons: beyond what the new plan would have done.
         done, total: how far it is; tuples, keys or states as `unit` says. 0 of 0 while that is unknown.
+        predicted, reason: where `auto` was asked for, what was expected and why this strategy was chosen.
     """
 
     strategy: str
@@ -114,6 +125,8 @@ class MigrationStatistics:
     done: int = 0
     total: int = 0
     unit: str = ""
+    predicted: PredictedStatistics | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from operators.migration.advise import Advice, Goal
 from operators.migration.migration import Migration, MigrationCounters
 from operators.migration.strategies import AUTO, Make, begin, strategy_of
 from operators.plan import Plan
-from operators.statistics import MigrationStatistics
+from operators.statistics import MigrationStatistics, PredictedStatistics
 from operators.tuples import FOREVER
 
 
@@ -160,6 +160,8 @@ class Schedule:
             done=done,
             total=total,
             unit=unit,
+            predicted=_predicted(record.advice),
+            reason="" if record.advice is None else record.advice.reason,
         )
 
     def stood_still(self, seconds: float) -> None:
@@ -185,3 +187,10 @@ class Schedule:
         record.finished_at = cut
         self._active = None
         return migration.current
+
+
+def _predicted(advice: Advice | None) -> PredictedStatistics | None:
+    if advice is None:
+        return None
+    found = advice.predicted
+    return PredictedStatistics(found.silence_s, found.comparisons, found.extra_tuples, found.duration_ms)

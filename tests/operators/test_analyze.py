@@ -177,3 +177,29 @@ def test_all_of_it_is_in_the_document() -> None:
     assert document["operators"][0]["results_per_s"] > 0
     assert document["tasks"][0]["input_tuples"] == 900
     assert {tuple(e["aliases"]) for e in document["expected"]} >= {("A", "B"), ("A", "B", "C")}
+
+
+def test_what_auto_predicted_stands_beside_what_came() -> None:
+    engine = started()
+    engine.migrate(parse_plan("(A (B C))", THREE), "auto", 500)
+    fed(engine, 0, 500)
+    statistics = EngineStatistics.from_document(fed(engine, 500, 700).document())
+    (found,) = analyses(THREE, [of(statistics)], declared_statistics(THREE))
+    (line,) = (line for line in found.lines() if line.startswith("migration"))
+    (record,) = engine.migrations
+    assert f"by {record.strategy} (auto) at" in line
+    assert record.advice is not None
+    assert f"(predicted: {record.advice.predicted.comparisons:,.0f} comparisons" in line
+    assert statistics.migrations[0].reason == record.advice.reason
+
+
+def test_aggregates_say_what_they_emit() -> None:
+    every = query(
+        "SELECT COUNT(*) AS n FROM a A [RANGE 100 ms], b B [RANGE 100 ms] WHERE A.k = B.k EMIT EVERY 50 MILLISECONDS"
+    )
+    statistics = fed(Engine(every), 0, 1000)
+    (found,) = analyses(every, [of(statistics)], declared_statistics(every))
+    assert (
+        f"aggregate every 50 MILLISECONDS  {statistics.results / 0.999:.3g}/s, {statistics.results} emitted"
+        in found.lines()
+    )
