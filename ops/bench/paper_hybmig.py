@@ -40,9 +40,9 @@ class HybMigSettings:
         runs: of every figure, each with other data.
     """
 
-    minutes: float = 1.0
-    windows: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    rates: tuple[float, ...] = (0.4, 1.0, 1.6)
+    minutes: float = 1.5
+    windows: tuple[float, ...] = (1.0, 1.5, 2.0)
+    rates: tuple[float, ...] = (0.7, 1.0, 1.3)
     streams: tuple[int, ...] = (4, 5, 6, 7)
     clock_minutes: float = 3.0
     clock_rates: tuple[float, ...] = (0.4, 0.7, 1.0, 1.3, 1.6)

@@ -10,8 +10,8 @@ The paper does not say on which attributes. Its text fits two readings, one part
   which fits the memory that the paper ran out of, and HybMig's lead over Parallel Track.
 - else every pair has an attribute of its own. The states shrink with every join, and Moving State compares as much as
   Parallel Track does in 50 seconds: that fits what the paper says of saturation. So many independent predicates would
-  let no result through; so there are happenings that all streams see: a share of each stream's tuples (a twentieth of
-  that where it is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
+  let no result through; so there are happenings that all streams see: every tenth tuple of a stream (one in 200 where
+  it is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from schemas.language import parse_program
 from schemas.query import Query, Type
 
 VALUES, RARE_VALUES = 20, 400
-KINDS, SEEN = 10, 0.1
-"""Kinds of happenings, and the share of a stream's tuples that report one."""
+KINDS, EVERY = 10, 10
+"""Kinds of happenings, and every how many tuples a stream reports one, kind after kind."""
 
 SLICE_MS = 500
 """Event time processed together: no result waits longer for its slice."""
@@ -138,9 +138,10 @@ class Clique:
         for number, name in enumerate(self.names):
             ts = ((np.arange(count) + number / self.streams) * 1000 / self.rate).astype(np.int64)
             rare = (ts < cut) if name == self.names[0] else (ts >= cut) & (name == self.names[-1])
-            often = 0.0 if self.shared else SEEN
-            seen = rng.random(count) < np.where(rare, often * VALUES / RARE_VALUES, often)
-            kind = rng.integers(0, KINDS, count)
+            turn, place = np.divmod(np.arange(count) + rng.integers(0, EVERY * KINDS), EVERY)
+            rarely, left_out = np.divmod(turn, RARE_VALUES // VALUES)
+            seen = (place == 0) & (~rare | (left_out == 0)) & (not self.shared)
+            kind = np.where(rare, rarely, turn) % KINDS
             columns = {"ts": Column(Type.TIMESTAMP, ts), "v": Column(Type.BIGINT, rng.integers(0, 1_000_000, count))}
             for column in self.attributes(name):
                 values = rng.integers(1, np.where(rare, RARE_VALUES, VALUES) + 1, count)

@@ -29,6 +29,15 @@ Runs = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the events.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also store everything as JSON.")]
 
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
+        show_default=False,
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, which take hours; default: what fits minutes.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables (.md, .json) and charts (.png) go.")]
 PaperRuns = Annotated[
@@ -108,14 +117,7 @@ def files(
 
 @app.command()
 def kafka(
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
-            show_default=False,
-        ),
-    ] = None,
+    bootstrap: Bootstrap = None,
     quick: Quick = False,
     runs: Runs = None,
     seconds: Annotated[
@@ -158,14 +160,7 @@ def kafka(
 
 @app.command()
 def migrations(
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
-            show_default=False,
-        ),
-    ] = None,
+    bootstrap: Bootstrap = None,
     quick: Quick = False,
     runs: Runs = None,
     rate: Annotated[int, typer.Option(min=60, help="Events per second, all streams together.")] = 50_000,

@@ -177,7 +177,7 @@ def test_the_clique_has_the_papers_selectivities(shared: bool) -> None:
 
 def test_counters_have_the_shapes_of_the_paper() -> None:
     """Fig. 15, 16, 20, 21: HybMig does less than Parallel Track and loses nothing of its pace."""
-    clique = Clique(0.7, 1.0, 6, shared=True)
+    clique = Clique(1.0, 1.0, 6, shared=True)
     traces = {name: run(clique, clique.right_deep(), name, capacity=ENOUGH) for name in STRATEGIES}
     w = clique.minutes * 60
     assert traces["HybMig"].comparisons < traces["PT"].comparisons
