@@ -86,6 +86,7 @@ def of(values: list[Any], function: str, type: Type) -> Any:
 )
 @example((Type.DOUBLE, [1e16, 1.0, -1e16]), None)
 @example((Type.DOUBLE, [1.7976931348623157e308, 9.979201547673599e291]), None)
+@example((Type.DOUBLE, [5e-324, 3e-310, -(2.0**-1022), 1.5e-323]), None)
 @example((Type.BIGINT, [2**63 - 1, 1, -1]), None)
 @example((Type.BIGINT, [-(2**63), 2**63 - 1, -1]), None)
 def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Any) -> None:
