@@ -34,11 +34,11 @@ class EqualityClass:
 
     Attributes:
         operands: by alias, in the order in which the predicates mention them.
-        predicates: the equalities as written.
+        predicates: the equalities as written, and the two aliases of each.
     """
 
     operands: dict[str, Expr]
-    predicates: frozenset[Expr]
+    predicates: dict[Expr, frozenset[str]]
 
     def first(self, aliases: Iterable[str]) -> Expr | None:
         """The first operand of these aliases; None where there is none."""
@@ -69,7 +69,9 @@ def equality_classes(predicates: Sequence[Expr]) -> dict[Expr, EqualityClass]:
     found: dict[Expr, EqualityClass] = {}
     for operands, written in groups:
         if len(operands) > 2 and len(set(operands.values())) == len(operands):
-            one = EqualityClass({alias: operand for operand, alias in operands.items()}, frozenset(written))
+            one = EqualityClass(
+                {alias: operand for operand, alias in operands.items()}, {p: aliases_of(p) for p in written}
+            )
             found |= dict.fromkeys(written, one)
     return found
 

@@ -139,7 +139,7 @@ def join_condition(
             equality = one.between(left_set, right_set)
             if equality is not None:
                 here.append(equality)
-                written = [q for q in predicates if q in one.predicates and _spans(q, left_set, right_set)]
+                written = [q for q, ends in one.predicates.items() if ends & left_set and ends & right_set]
                 shown += written or [equality]
     keys: list[Term] = []
     terms: list[Term] = []

@@ -439,6 +439,36 @@ def test_what_came_at_the_first_cut_counts_as_new() -> None:
     assert len(got) == 2
 
 
+def test_what_came_between_two_transitions_can_be_asked_for() -> None:
+    """ABC lacks what C makes with AB of 15, whose value no older one has."""
+    ladder = query(
+        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
+        "d D [RANGE 99 ms] WHERE A.k = B.k AND A.v < C.v AND A.v < D.v"
+    )
+    rows = inputs(a="1 k=1 v=1 | 15 k=1 v=3", b="2 k=1", c="3 v=9", d="4 v=9 | 30 v=9")
+    engine = started(ladder, rows, "(((A C) D) B)")
+    got = migrated(engine, [(10, "(((A B) D) C)", "jisc"), (20, "(((A B) C) D)", "jisc")], [10, 16, 20, 31])
+    assert exactly(ladder, rows, got)
+    assert len(got) == 4
+
+
+def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
+    """Key 3 is in BC of 15, and in none that BC lacks; BCD, which lacks all before 20, has it too."""
+    sources = ", ".join(f"{name.lower()} {name} [RANGE 99 ms]" for name in "ABCDE")
+    five = query(
+        f"SELECT A.ts, B.ts, C.ts, D.ts, E.ts FROM {sources} WHERE A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k",
+        streams="abcde",
+    )
+    rows = inputs(
+        a="1 k=1", b="3 k=1 v=1 | 15 k=1 v=3", c="5 k=1 v=1 | 15 k=3 v=3", d="7 k=1 | 8 k=3", e="9 k=1 | 30 k=3"
+    )
+    engine = started(five, rows, "((((A D) B) E) C)")
+    changes = [(10, "((((B C) E) D) A)", "jisc"), (20, "((((B C) D) E) A)", "jisc")]
+    got = migrated(engine, changes, [10, 16, 20, 31])
+    assert exactly(five, rows, got)
+    assert len(got) == 2
+
+
 def test_what_was_completed_lives_as_long_as_the_rest() -> None:
     """BC of 9 can be met until 59."""
     rows = inputs(a="20 k=1 | 59 k=1", b="9 k=1", c="9 k=1", d="9 k=1")
