@@ -6,7 +6,8 @@ little, so that each meets full states.
 
 Two silences are told: the task's own (how long its processing stood still, the barrier included) and the consumer's
 (the longest time without a result from a second before the cut to a second after the migration). Results come with
-epochs, one transaction each, so the latter is never below the time of an epoch.
+epochs, one transaction each, so the latter is never below the time of an epoch; what both are without any change
+is told first.
 """
 
 from __future__ import annotations
@@ -110,12 +111,14 @@ class _Arrivals(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One change: silences in ms, the worst second's results as a share of the usual."""
+    """One change: silences in ms, the worst second's results as a share of the usual; `quiet_*` after it."""
 
     task_ms: float
     reader_ms: float
     share: float
     extra_tuples: int
+    quiet_ms: float
+    quiet_share: float
 
 
 def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
@@ -170,6 +173,9 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
                 stop.set()
                 leader.join()
                 arrivals.end()
+    every = [run for found in runs.values() for run in found]
+    report.add("between changes: longest time without results", "ms, read as committed", [r.quiet_ms for r in every])
+    report.add("between changes: the worst second", "of the usual results", [run.quiet_share for run in every])
     for strategy, found in runs.items():
         asked = strategy in ASKED
         report.add(
@@ -224,7 +230,15 @@ def _change(
     if done.error:
         raise WeirError(f"{strategy}: {done.error}")
     begin = max(began, (seen[0] if seen else ended) - 1.0)
-    usual = statistics.median(arrivals.per_second(ended + 1.0, time.monotonic()) or [1])
+    quiet = ended + 1.0, time.monotonic()
+    seconds = arrivals.per_second(*quiet) or [1]
+    usual = max(statistics.median(seconds), 1)
     worst = min(arrivals.per_second(begin, ended + 1.0), default=usual)
-    gap = arrivals.longest_gap_s(begin, ended + 1.0)
-    return _Run(done.longest_silence_s * 1000, gap * 1000, worst / max(usual, 1), done.peak_extra_tuples)
+    return _Run(
+        task_ms=done.longest_silence_s * 1000,
+        reader_ms=arrivals.longest_gap_s(begin, ended + 1.0) * 1000,
+        share=worst / usual,
+        extra_tuples=done.peak_extra_tuples,
+        quiet_ms=arrivals.longest_gap_s(*quiet) * 1000,
+        quiet_share=min(seconds) / usual,
+    )
