@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operators.migration.strategies import check_strategy
 from operators.plan import check_plan, parse_plan
 from schemas.control import BarrierMessage, Cut, Propose, Request, Withdraw
-from schemas.errors import UsageError
+from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.barrier import View
 from services.control_log import ControlLog
@@ -57,7 +57,12 @@ class Coordinator:
             WeirError: input topics are missing, or Kafka cannot be reached at the start.
         """
         admin = TopicAdmin(self._settings.clients)
-        counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stop.wait)
+        try:
+            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stop.wait)
+        except BrokerError:
+            if stop.is_set():
+                return
+            raise
         tasks = lay_out(self._query, counts).tasks
         topics = admin.control(self._settings.group, self._settings.replication)
         coordination = Coordination(tasks, self._objection)
