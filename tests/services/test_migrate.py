@@ -53,11 +53,11 @@ def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, w
 
 
 def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Two at once wait in line; a later worker begins with the last plan."""
+    """Two at once wait in line, before two coordinators; a later worker begins with the last plan."""
     case = Case.make(topics, tmp_path, ONE_TASK)
     worker = workers.start(case, "--plan", PLANS[0]).wait_running()
     load, control = Load(case, worker), Control(case)
-    with control.coordinator():
+    with control.coordinator(), control.coordinator():
         asked = [control.ask(PLANS[1], "moving-state"), control.ask(PLANS[2], "parallel-track")]
         load.until(lambda: all(each.ended() for each in asked), "both are done")
     changes = [each.seen.change for each in asked if each.seen.finished and each.seen.change is not None]
