@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.aggregate import groups as groups_module
@@ -84,21 +85,40 @@ def of(values: list[Any], function: str, type: Type) -> Any:
     ),
     st.randoms(use_true_random=False),
 )
-@example((Type.DOUBLE, [1e16, 1.0, -1e16]), None)
-@example((Type.DOUBLE, [1.7976931348623157e308, 9.979201547673599e291]), None)
-@example((Type.DOUBLE, [5e-324, 3e-310, -(2.0**-1022), 1.5e-323]), None)
-@example((Type.BIGINT, [2**63 - 1, 1, -1]), None)
-@example((Type.BIGINT, [-(2**63), 2**63 - 1, -1]), None)
-def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Any) -> None:
-    """After each step every aggregate is that of the values which are there: exact, then rounded once."""
+def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Random) -> None:
+    """In any order."""
     type, values = typed
-    held = Values(type, ALL, 16, 4)
-    order = list(range(len(values)))
-    steps = [(slot, 1) for slot in order] + [(slot, -1) for slot in order]
-    if rng is not None:
-        rng.shuffle(steps)
-        steps = [*dict.fromkeys((slot, 1) for slot, _ in steps), *reversed(steps)]
-        steps = list(dict.fromkeys(steps))
+    steps = [(slot, sign) for slot in range(len(values)) for sign in (1, -1)]
+    rng.shuffle(steps)
+    seen: set[int] = set()
+    ordered = []
+    for slot, _ in steps:  # whichever step of a slot is drawn first lets it enter
+        ordered.append((slot, -1 if slot in seen else 1))
+        seen.add(slot)
+    check_steps(type, values, ordered)
+
+
+@pytest.mark.parametrize(
+    ("type", "values"),
+    [
+        (Type.DOUBLE, [1e16, 1.0, -1e16]),
+        (Type.DOUBLE, [1.7976931348623157e308, 9.979201547673599e291]),
+        (Type.DOUBLE, [5e-324, 3e-310, -(2.0**-1022), 1.5e-323]),
+        (Type.DOUBLE, [1.0, 2.0**-53, 2.0**-200, -(2.0**-199)]),
+        (Type.DOUBLE, [-1.0, -(2.0**-53), -(2.0**-200)]),
+        (Type.DOUBLE, [1e308, 1e308, None, -0.0]),
+        (Type.BIGINT, [2**63 - 1, 1, -1]),
+        (Type.BIGINT, [-(2**63), 2**63 - 1, -1, -1]),
+        (Type.BIGINT, [2**53 + 1, 2**53, 2**53 + 2, 2**52 + 1, 2**52 + 2]),
+    ],
+)
+def test_values_at_the_edges(type: Type, values: list[Any]) -> None:
+    """Rounding to even and away from it, beyond both ends, subnormal: entering in order, leaving in order."""
+    check_steps(type, values, [(slot, sign) for sign in (1, -1) for slot in range(len(values))])
+
+
+def check_steps(type: Type, values: list[Any], steps: list[tuple[int, int]]) -> None:
+    """After each step every aggregate is that of the values which are there: exact, then rounded once."""
     alive: list[int] = []
     expected: dict[str, list[Any]] = {function: [] for function in ALL}
     for slot, sign in steps:
@@ -106,17 +126,17 @@ def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Any) -> Non
         known = [values[k] + (0.0 if type is Type.DOUBLE else 0) for k in alive if values[k] is not None]
         for function in ALL:
             expected[function].append(of(known, function, type))
-    if values:
-        held.put(np.array(order), Column.from_values(values, type))
     if not steps:
         return
+    held = Values(type, ALL, 16, 4)
+    held.put(np.arange(len(values)), Column.from_values(values, type))
     reading = held.apply(touched([slot for slot, _ in steps], [sign for _, sign in steps], group=2))
     for function in sorted(ALL):
         got = held.column(column(function, type), reading).to_values()
         assert list(map(repr, got)) == list(map(repr, expected[function])), function
     last = held.read(np.array([2, 1]))
-    assert held.column(column("COUNT", type), last).to_values() == [len([v for v in alive if values[v] is not None]), 0]
-    assert held.column(column("SUM", type), last).to_values() == [expected["SUM"][-1], None]
+    for function in ALL:
+        assert held.column(column(function, type), last).to_values() == [0 if function == "COUNT" else None] * 2
 
 
 def test_doubles_are_summed_as_by_fsum() -> None:
@@ -129,6 +149,17 @@ def test_doubles_are_summed_as_by_fsum() -> None:
     for n in (1, 2, 3, 100, 4999, 5000):
         assert sums[n - 1] == math.fsum(values[:n])
     assert sums[-1] == math.fsum(values[4990:]), "nothing is left of what has gone"
+
+
+def test_ten_thousand_values_that_fill_their_digits() -> None:
+    """Their sum reaches beyond the digits that each of them does."""
+    values = np.full(10_000, 3.9999999999999996)
+    held = Values(Type.DOUBLE, {"SUM"}, 10_000, 1)
+    for sign in (1.0, -1.0):
+        held.put(np.arange(10_000), Column(Type.DOUBLE, sign * values))
+        reading = held.apply(touched([*range(10_000)] * 2, [1] * 10_000 + [-1] * 10_000))
+        sums = held.column(column("SUM", Type.DOUBLE), reading).to_values()
+        assert [sums[9_999], sums[-2], sums[-1]] == [sign * math.fsum(values), sign * values[0], None]
 
 
 def test_sorted_multisets_of_thousands() -> None:
