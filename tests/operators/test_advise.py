@@ -245,7 +245,7 @@ def test_a_busy_query_cannot_run_two_plans() -> None:
 
 def test_several_tasks_add_up_and_wait_for_the_slowest() -> None:
     bound = four()
-    small, large = observed(bound, 100, values=50), observed(bound, 800, values=100)
+    small, large = observed(bound, 100, values=50), observed(bound, 400, values=200)
     plans = parse_plan(OLD, bound), parse_plan(NEW, bound)
     alone = advise(bound, *plans, [large], executor="xjoin")
     both = advise(bound, *plans, [small, large], executor="xjoin")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
 import orjson
 import pytest
 
@@ -19,12 +23,23 @@ FOUR = query(
 )
 
 
+def row(ts: int) -> dict[str, Any]:
+    """Of eleven keys; fewer would make millions of results."""
+    return {"ts": ts, "k": ts * ts % 11, "v": ts * 7 % 9, "d": 0.0, "s": "", "f": None}
+
+
 def fed(engine: Engine, begin: int, end: int) -> None:
-    """Two tuples per stream and millisecond, of three keys."""
+    """A tuple per stream and millisecond."""
     for stream in engine.query.streams():
-        rows = [{"ts": t // 2, "k": t % 3, "v": t % 2, "d": 0.0, "s": "", "f": None} for t in range(2 * begin, 2 * end)]
-        engine.push(stream.name, 0, to_batch(stream, rows))
+        engine.push(stream.name, 0, to_batch(stream, [row(ts) for ts in range(begin, end)]))
     engine.advance(end)
+
+
+def share_of(streams: int, holds: Callable[..., bool]) -> float:
+    """What a condition keeps of the combinations of tuples that live at 100, one per stream."""
+    living = [row(ts) for ts in range(60, 100)]
+    found = [holds(*rows) for rows in product(living, repeat=streams)]
+    return sum(found) / len(found)
 
 
 def test_inputs_and_sizes_per_side() -> None:
@@ -43,11 +58,11 @@ def test_sources_say_what_passes_and_what_lives() -> None:
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     fed(engine, 0, 100)
     a, b, _, _ = engine.statistics().sources
-    assert (a.alias, a.stream, a.input_tuples, a.selected_tuples) == ("A", "a", 200, 100)
-    assert b.selected_tuples == 200
-    assert 79 <= b.living_tuples <= 82
-    assert b.per_second == pytest.approx(2000, rel=0.05)
-    assert a.per_second == pytest.approx(1000, rel=0.05)
+    assert (a.alias, a.stream, a.input_tuples, a.selected_tuples) == ("A", "a", 100, 88)
+    assert b.selected_tuples == 100
+    assert 39 <= b.living_tuples <= 41
+    assert b.per_second == pytest.approx(1000, rel=0.05)
+    assert a.per_second == pytest.approx(888, rel=0.05)
 
 
 def test_links_are_measured_on_what_lives() -> None:
@@ -56,8 +71,9 @@ def test_links_are_measured_on_what_lives() -> None:
     assert engine.statistics().links == ()
     shares = {link.aliases: link.share for link in engine.statistics(links=True).links}
     assert set(shares) == {("A", "B"), ("B", "C"), ("C", "D")}
-    assert shares["A", "B"] == pytest.approx(1 / 3, rel=0.05)
-    assert shares["B", "C"] == pytest.approx(1 / 2, rel=0.05)
+    same = share_of(2, lambda b, c: b["v"] == c["v"])
+    assert shares["B", "C"] == pytest.approx(same, rel=0.1)
+    assert shares["C", "D"] == pytest.approx(share_of(2, lambda c, d: c["k"] == d["k"]), rel=0.1)
 
 
 def test_links_by_inequalities_and_over_three_streams() -> None:
@@ -69,11 +85,13 @@ def test_links_by_inequalities_and_over_three_streams() -> None:
     engine = Engine(mixed)
     fed(engine, 0, 100)
     links = {link.aliases: link for link in engine.statistics(links=True).links}
-    assert links["A", "B"].key_share == pytest.approx(1 / 3, rel=0.05)
-    assert links["A", "B"].share == pytest.approx(1 / 12, rel=0.1)
+    assert links["A", "B"].key_share == pytest.approx(share_of(2, lambda a, b: a["k"] == b["k"]), rel=0.1)
+    less = share_of(2, lambda a, b: a["k"] == b["k"] and a["v"] < b["v"])
+    assert links["A", "B"].share == pytest.approx(less, rel=0.1)
     assert links["B", "C"].key_share == 1.0
-    assert links["B", "C"].share == pytest.approx(3 / 4, rel=0.05)
-    assert links["A", "B", "C"].share == pytest.approx(2 / 9, rel=0.2)
+    assert links["B", "C"].share == pytest.approx(share_of(2, lambda b, c: b["v"] <= c["v"]), rel=0.1)
+    sums = share_of(3, lambda a, b, c: a["k"] + b["k"] == c["k"])
+    assert links["A", "B", "C"].share == pytest.approx(sums, rel=0.2)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
