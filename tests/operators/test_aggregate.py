@@ -216,13 +216,15 @@ KEY = st.tuples(
 
 
 @PROPERTY
-@given(st.lists(st.tuples(st.lists(KEY, max_size=8), st.integers(0, 8)), max_size=8), st.booleans())
-def test_groups_keep_their_numbers_while_they_are_used(turns: list[Any], small: bool) -> None:
+@given(st.lists(st.tuples(st.lists(KEY, max_size=8), st.integers(0, 8)), max_size=8), st.booleans(), st.booleans())
+def test_groups_keep_their_numbers_while_they_are_used(turns: list[Any], small: bool, collide: bool) -> None:
     types = [Type.STRING, Type.DOUBLE, Type.BOOLEAN]
     with pytest.MonkeyPatch.context() as patch:
         if small:
             patch.setattr(groups_module, "FIRST_CAPACITY", 1)
             patch.setattr(groups_module, "SWEEP_FROM", 0)
+        if collide:
+            patch.setattr(groups_module, "_hashes", lambda codes: np.zeros(codes.shape[1], np.uint64))
         of_keys = Groups(types)
         known: dict[Any, int] = {}
         for keys, gone in turns:
