@@ -15,6 +15,9 @@ from ops.bench.charts import draw, missing
 from ops.bench.measure import Spread
 from ops.bench.report import Limit, machine, number
 
+SPREADS_SHOWN = 3
+"""Tables of more curves than this show medians only; the stored JSON has all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -71,6 +74,7 @@ class Figure:
     Attributes:
         name: of the files, as `jisc-07`.
         how: what is timed or counted, over which data, in sentences.
+        table: lines of text, the first of which is the heading; where there is more to say than curves can.
         differs: how the shape differs from the paper's and why; empty where it does not.
     """
 
@@ -79,6 +83,7 @@ class Figure:
     how: str
     panels: list[Panel] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    table: list[tuple[str, ...]] = field(default_factory=list)
     differs: str = ""
 
     def claim(
@@ -129,6 +134,8 @@ class Suite:
             console.print(f"\n[bold]{figure.title}[/bold]\n{figure.how}", highlight=False)
             for panel in figure.panels:
                 console.print(_points(panel))
+            if figure.table:
+                console.print(_lines(figure))
             if figure.claims:
                 console.print(_claims(figure))
             if figure.differs:
@@ -139,7 +146,8 @@ class Suite:
     def write(self, folder: Path) -> list[Path]:
         """Write `<suite>.json`, `<suite>.md` and, where matplotlib is installed, a PNG per figure; the files."""
         folder.mkdir(parents=True, exist_ok=True)
-        charts = [draw(figure, folder / f"{figure.name}.png") for figure in self.figures] if not missing() else []
+        drawn = [figure for figure in self.figures if figure.panels and not missing()]
+        charts = [draw(figure, folder / f"{figure.name}.png") for figure in drawn]
         if missing():
             self.skipped.append(f"charts ({missing()})")
         as_json, as_text = folder / f"{self.name}.json", folder / f"{self.name}.md"
@@ -158,8 +166,13 @@ class Suite:
         lines += [f"- not measured: {reason}" for reason in self.skipped]
         for figure in self.figures:
             lines += ["", f"## {figure.title}", "", figure.how, ""]
-            if not missing():
+            if figure.panels and not missing():
                 lines += [f"![{figure.title}]({figure.name}.png)", ""]
+            if figure.table:
+                heading, *rest = figure.table
+                lines += ["| " + " | ".join(heading) + " |", "| --- " * len(heading) + "|"]
+                lines += ["| " + " | ".join(line) + " |" for line in rest]
+                lines.append("")
             if figure.claims:
                 lines += ["| | paper | median | min - max | |", "| --- | --- | --- | --- | --- |"]
                 lines += [
@@ -190,17 +203,18 @@ def _points(panel: Panel) -> Table:
 
 
 def _rows(panel: Panel) -> list[tuple[float, list[str]]]:
-    """The printed points: median, and the spread where there were several runs."""
+    """The printed points: median, and the spread where there were several runs and there is room."""
     xs = sorted({x for series in panel.series for x in series.x})
     step = -(-len(xs) // panel.rows)
     values = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]
-    return [(x, [_cell(by_x.get(x)) for by_x in values]) for x in xs[::step]]
+    spreads = len(values) <= SPREADS_SHOWN
+    return [(x, [_cell(by_x.get(x), spreads) for by_x in values]) for x in xs[::step]]
 
 
-def _cell(spread: Spread | None) -> str:
+def _cell(spread: Spread | None, spreads: bool) -> str:
     if spread is None:
         return ""
-    return number(spread.median) + ("" if spread.low == spread.high else f" ({_range(spread)})")
+    return number(spread.median) + (f" ({_range(spread)})" if spreads and spread.low < spread.high else "")
 
 
 def _range(spread: Spread) -> str:
@@ -209,6 +223,16 @@ def _range(spread: Spread) -> str:
 
 def _mark(met: bool | None) -> str:
     return {None: "", True: "met", False: "MISSED"}[met]
+
+
+def _lines(figure: Figure) -> Table:
+    heading, *rest = figure.table
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for number_, name in enumerate(heading):
+        table.add_column(name, justify="right" if number_ else "left")
+    for line in rest:
+        table.add_row(*line)
+    return table
 
 
 def _claims(figure: Figure) -> Table:

@@ -28,6 +28,7 @@ from operators.aggregate.aggregator import Aggregator
 from operators.executor import Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
 from operators.migration.hybmig import HybMig
+from operators.migration.jisc import Jisc
 from operators.migration.migration import Migration, all_states
 from operators.migration.moving_state import MovingState
 from operators.migration.parallel_track import ParallelTrack
@@ -178,6 +179,7 @@ STRATEGIES: dict[str, Begin] = {
     "HybMig": lambda old, plan, cut: HybMig(old, plan, cut, background=False),
     "HybMig without sharing": lambda old, plan, cut: HybMig(old, plan, cut, background=False, decompose=False),
     "HybMig+BSC": lambda old, plan, cut: HybMig(old, plan, cut, background=True, share=0.0),
+    "JISC": Jisc,
     "GMS": _black_box(GeneralizedMovingState),
     "GPT": _black_box(GeneralizedParallelTrack),
     "GHM": _black_box(_ghm),
