@@ -30,13 +30,13 @@ class Observation:
     """One task of a query.
 
     Attributes:
-        now: what it has done so far.
+        latest: what it has done so far.
         before: what it had done `apart_s` earlier by the wall clock, in the same life; None where that is not known.
         plan_version: how often its plan was changed in the service.
     """
 
     task: int
-    now: EngineStatistics
+    latest: EngineStatistics
     before: EngineStatistics | None = None
     apart_s: float = 0.0
     plan_version: int = 0
@@ -45,12 +45,12 @@ class Observation:
     def elapsed_s(self) -> float:
         """Event time that rates are of; the wall clock's where that has stood still."""
         if self.before is None:
-            return max(self.now.span_ms / 1000, 1e-3)
-        return (self.now.cut - self.before.cut) / 1000 or max(self.apart_s, 1e-3)
+            return max(self.latest.span_ms / 1000, 1e-3)
+        return (self.latest.cut - self.before.cut) / 1000 or max(self.apart_s, 1e-3)
 
     def gained(self, value: Callable[[EngineStatistics], float]) -> float:
         """What a counter has gained."""
-        return max(value(self.now) - (0.0 if self.before is None else value(self.before)), 0.0)
+        return max(value(self.latest) - (0.0 if self.before is None else value(self.before)), 0.0)
 
     def rate(self, value: Callable[[EngineStatistics], float]) -> float:
         """What a counter gained per second."""
@@ -116,7 +116,8 @@ class Analysis:
                 for aliases, estimate in self.expected.items()
             ],
             "tasks": [
-                {"task": one.task, "plan_version": one.plan_version, "elapsed_s": one.elapsed_s, **one.now.document()}
+                {"task": one.task, "plan_version": one.plan_version, "elapsed_s": one.elapsed_s}
+                | one.latest.document()
                 for one in self.observations
             ],
         }
@@ -125,7 +126,8 @@ class Analysis:
         """For people."""
         shown = tree(self.query, self.plan, _Notes(self, "new"))
         lines = [*heading(self.query, str(self.plan)), "", *shown]
-        old = next((m.from_plan for m in self.observations[0].now.migrations if m.began_at and not m.finished_at), None)
+        migrations = self.observations[0].latest.migrations
+        old = next((m.from_plan for m in migrations if m.began_at is not None and m.finished_at is None), None)
         if old is not None and any(figures.total.track == "old" for figures in self.operators):
             plan = parse_plan(old, self.query)
             lines += ["", f"still running: {old}", *tree(self.query, plan, _Notes(self, "old"))]
@@ -134,8 +136,8 @@ class Analysis:
         if joined:
             lines += ["", *(line for figures in joined for line in _step(figures))]
         lines += ["", f"rates per second of event time{', lately' if self.lately else _PAST if self.past else ''}"]
-        for number, one in enumerate(self.observations[0].now.migrations):
-            same = [o.now.migrations[number] for o in self.observations if len(o.now.migrations) > number]
+        for number, one in enumerate(migrations):
+            same = [o.latest.migrations[number] for o in self.observations if len(o.latest.migrations) > number]
             lines.append(_migration(one, same))
         return lines + [_task(one) for one in self.observations]
 
@@ -158,7 +160,7 @@ def analyses(
     """
     by_plan: dict[str, list[Observation]] = {}
     for one in sorted(observations, key=lambda one: one.task):
-        by_plan.setdefault(one.now.plan, []).append(one)
+        by_plan.setdefault(one.latest.plan, []).append(one)
     model = CostModel(query, expected)
     return [_analysis(query, parse_plan(plan, query), tuple(some), model, averages) for plan, some in by_plan.items()]
 
@@ -172,8 +174,9 @@ def _analysis(
 ) -> Analysis:
     totals: list[OperatorStatistics] = []
     living: dict[frozenset[str], float] = {}
-    for number, operator in enumerate(observations[0].now.operators):
-        same = [o.now.operators[number] for o in observations if _at(o.now, number) == _at(observations[0].now, number)]
+    for number, operator in enumerate(observations[0].latest.operators):
+        place = operator.track, operator.name
+        same = [o.latest.operators[number] for o in observations if _at(o.latest, number) == place]
         total = _summed(same)
         for side in (0, 1):
             if total.aliases[side] and operator.track != "old":
@@ -182,12 +185,12 @@ def _analysis(
     sources = tuple(
         replace(
             one,
-            input_tuples=sum(o.now.sources[k].input_tuples for o in observations),
-            selected_tuples=sum(o.now.sources[k].selected_tuples for o in observations),
-            living_tuples=sum(o.now.sources[k].living_tuples for o in observations),
-            per_second=sum(o.now.sources[k].per_second for o in observations),
+            input_tuples=sum(o.latest.sources[k].input_tuples for o in observations),
+            selected_tuples=sum(o.latest.sources[k].selected_tuples for o in observations),
+            living_tuples=sum(o.latest.sources[k].living_tuples for o in observations),
+            per_second=sum(o.latest.sources[k].per_second for o in observations),
         )
-        for k, one in enumerate(observations[0].now.sources)
+        for k, one in enumerate(observations[0].latest.sources)
     )
     living |= {frozenset({source.alias}): source.living_tuples for source in sources}
     living |= averages or {}
@@ -217,10 +220,10 @@ def _figures(
     """Rates of the operator at a place in every task; counters begin anew where a plan has changed in between."""
     gained = [0.0, 0.0, 0.0]
     for one in observations:
-        place = _at(one.now, number)
+        place = _at(one.latest, number)
         if place != (total.track, total.name):
             continue
-        now = one.now.operators[number]
+        now = one.latest.operators[number]
         had = None if one.before is None or _at(one.before, number) != place else one.before.operators[number]
         for k, value in enumerate((now.results, *now.inputs)):
             first = 0 if had is None else (had.results, *had.inputs)[k]
@@ -277,7 +280,7 @@ class _Notes:
     def above(self) -> str:
         """What is emitted."""
         observations = self._analysis.observations
-        emitted = sum(one.now.results for one in observations)
+        emitted = sum(one.latest.results for one in observations)
         rate = sum(one.rate(lambda statistics: statistics.results) for one in observations)
         return f"  {count(rate)}/s, {emitted:,} emitted"
 
@@ -368,7 +371,7 @@ def _predicted(same: Sequence[MigrationStatistics]) -> str:
 
 
 def _task(one: Observation) -> str:
-    now = one.now
+    now = one.latest
     busy = f"busy {seconds(now.busy_s)}"
     if one.before is not None and one.apart_s > 0:
         speed = one.gained(lambda statistics: statistics.input_tuples) / one.apart_s
