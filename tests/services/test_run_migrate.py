@@ -76,3 +76,22 @@ def test_a_cut_that_has_passed_waits_for_nothing(folder: Path) -> None:
     found, stats = run(folder, "--migrate=0:(A (B (C D))):moving-state")
     assert found == expected
     assert stats["plan"] == "(A (B (C D)))"
+
+
+def test_auto_says_why_and_what_came_of_it(folder: Path) -> None:
+    expected, _ = run(folder)
+    command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--plan", "(((A B) C) D)"]
+    command += [f"--source={name}={name}.jsonl" for name in "abcd"]
+    command += ["--migrate=4000:(A (B (C D))):auto", "--prefer", "memory", "-v"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    assert done.stdout == expected
+    (migration,) = json.loads((folder / "s.json").read_bytes())["migrations"]
+    chosen = migration["strategy"]
+    assert (migration["asked"], chosen in STRATEGIES) == ("auto", True)
+    assert {prediction["strategy"] for prediction in migration["considered"]} == set(STRATEGIES)
+    assert migration["predicted"] == next(p for p in migration["considered"] if p["strategy"] == chosen)
+    said = done.stderr.decode().splitlines()
+    assert f"weir: (((A B) C) D) -> (A (B (C D))) at 4000 by {chosen}" in said
+    assert f"weir:   {chosen}: {migration['reason']}" in said
+    assert said[-2].startswith("weir:   predicted ")
+    assert said[-1].startswith("weir:   measured  ")
