@@ -101,13 +101,13 @@ class Advice:
             counts = f"{p.comparisons:,.0f}", f"{p.extra_tuples:,.0f}"
             times = seconds(p.work_s), seconds(p.duration_ms / 1000)
             rows.append((p.strategy, seconds(p.silence_s), *counts, *times, note))
-        rows += [(name, "-", "-", "-", "-", "-", why) for name, why in self.refused.items()]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         out = []
         for row in rows:
             cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:6], widths[1:6], strict=True))]
             out.append("  ".join([*cells, row[6]]).rstrip())
-        return [*out, f"{self.strategy}: {self.reason}"]
+        refused = [f"not considered: {why}" for why in self.refused.values()]
+        return [*out, *refused, f"{self.strategy}: {self.reason}"]
 
 
 def seconds(value: float) -> str:

@@ -228,7 +228,8 @@ class CostOfMigration:
         if not self.keeps_states:
             return self._predicted("moving-state", Work(), 0.0, 0.0, self._moved().seconds)
         work = total([self.sizes.computing(join) for join in self.missing]) + self._moved()
-        made = sum(self.sizes.size(join).living for join in self.missing)
+        # A set difference keeps a place per tuple, and no states in between.
+        made = 0.0 if self.query.subtracted else sum(self.sizes.size(join).living for join in self.missing)
         return self._predicted("moving-state", work, made, 0.0, work.seconds)
 
     def _parallel_track(self) -> Prediction:
@@ -287,7 +288,7 @@ class CostOfMigration:
             completed = self._completing(join)
             work += completed.work
             still += completed.first_s
-            extra += completed.made
+            extra += 0.0 if self.query.subtracted else completed.made
             duration = max(duration, completed.until_s)
         return self._predicted("jisc", work, extra, duration, still)
 

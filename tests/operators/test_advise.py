@@ -213,6 +213,7 @@ def test_all_that_can_is_considered_and_the_rest_refused_with_a_reason() -> None
     assert set(found.refused) == {name for name, strategy in STRATEGIES.items() if strategy.outlasts}
     assert {p.strategy for p in found.predictions} == set(STRATEGIES) - set(found.refused)
     assert "UNBOUNDED" in found.refused["hybmig"]
+    assert f"not considered: {found.refused['hybmig']}" in found.lines()
     assert sorted(PREFERENCE) == sorted(STRATEGIES)
 
 
