@@ -245,6 +245,25 @@ def test_groups_keep_their_numbers_while_they_are_used(turns: list[Any], small: 
             known = {key: known[key] for key in known if key in left}
 
 
+def test_a_sweep_of_strings_leaves_groups_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left keeps its number and its text, nulls too; what has gone can come again."""
+    monkeypatch.setattr(groups_module, "SWEEP_FROM", 0)
+    of_texts = Groups([Type.STRING, Type.STRING])
+
+    def find(*texts: str | None) -> list[int]:
+        columns = [Column.from_values([*texts], Type.STRING), Column.from_values([None, *texts[1:]], Type.STRING)]
+        return of_texts.find(columns, len(texts)).tolist()
+
+    found = find("gone", *(f"text {k}" for k in range(40)), None, "last")
+    of_texts.uses[found] = [0] * 41 + [1, 1]
+    of_texts.forget_unused(np.array(found))
+    assert of_texts.key(0, np.array(found[-2:])).to_values() == [None, "last"]
+    again = find("new", None, "last", "text 7")
+    assert again[1:3] == found[-2:]
+    assert of_texts.key(0, np.array(again)).to_values() == ["new", None, "last", "text 7"]
+    assert of_texts.key(1, np.array(again)).to_values() == [None, None, "last", "text 7"]
+
+
 def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
     """A window ends a result before its time: the later end is void, also for who gets the slot next."""
     living = Living(["A"])
