@@ -301,12 +301,10 @@ class _Background:
                 self._job = None
 
     def _next(self, now: int) -> _Job | None:
-        """The lowest missing state whose inputs are complete."""
+        """The lowest missing state: inputs come before what they are inputs of."""
         for task in self._migration.tasks:
             for node, join in task.new[:-1]:
-                if frozenset(node.aliases) in task.missing and not any(
-                    frozenset(child.aliases) in task.missing for child in (node.left, node.right)
-                ):
+                if frozenset(node.aliases) in task.missing:
                     return _Job(self._migration, task, node, join, now)
         return None
 

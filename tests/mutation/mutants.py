@@ -11,6 +11,10 @@ they change nothing that anyone could see:
 - `strict=side == LEFT` as RIGHT in `BinaryJoin.process`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
 - `part.marks[0].clock_after < horizon_ms` as `<=` in `forget`: it only asks whether there is work.
+- no `ts < before` in `Jisc.everything`: what is joined with it is filtered by its ts again.
+- no `and table` in `HybMig.process`: with nothing in the table all tuples are pruned.
+- a state of JISC whose attempted keys are kept though another part of its key is asked for: two parts of one key that
+  can both be counted lie in one input of the two plans, so they are the same part.
 - a state's `_heads` of half the size after growth: longer chains, the same pairs.
 """
 
@@ -203,6 +207,99 @@ MUTANTS: list[Mutant] = [
         ("if len(left) or len(right):", "if len(left) and len(right):"),
     ),
     *_of(
+        "migration/migration.py",
+        ("tuples.rows[k] >= self.first_new_row[alias]", "tuples.rows[k] > self.first_new_row[alias]"),
+        ("else cut >= self.cut + sources.life[alias]", "else cut >= self.cut + sources.life[alias] - 2"),
+        (
+            ".first_live_row(alias) >= self.first_new_row[alias]",
+            ".first_live_row(alias) >= self.first_new_row[alias] - 1",
+        ),
+    ),
+    *_of(
+        "migration/moving_state.py",
+        ("tuples.take(tuples.expiry >= self.cut)", "tuples.take(tuples.expiry > self.cut)"),
+        ("np.asarray(tuples.expiry >= cut)", "np.asarray(tuples.expiry > cut)"),
+        ("alive(sources, state, cut).reorder(match.sides[side]), cut)", "alive(sources, state, cut), cut)"),
+        ("if former.signature(former_side) == match.signature(side):", "if True:"),
+        ("if aliases not in needed", "if aliases in needed"),
+    ),
+    *_of(
+        "migration/parallel_track.py",
+        ("old.take(~self.all_new(old)).reorder", "old.reorder"),
+        ("self._over = not any(found)", "self._over = True"),
+        ("tuples.take(tuples.expiry >= cut)", "tuples"),
+        ("np.any(~self.all_new(alive))", "np.all(~self.all_new(alive))"),
+        ("Tuples.merge(old, new)", "Tuples.concat([old, new], self.plan.aliases)"),
+        ("[*self._held, new], []", "[new], []"),
+    ),
+    *_of(
+        "migration/hybmig.py",
+        ("if lowest else []", "if True else []"),
+        ("good &= tuples.rows[k] < box[alias]", "good &= tuples.rows[k] <= box[alias]"),
+        ("good |= within(tuples, box)", "good = within(tuples, box)"),
+        ("entered.add(id(state))", "pass"),
+        ("if id(state) in shared else probing", "if False else probing"),
+        ("good &= ~within(found, box)", "pass"),
+        ("            above += [{**box", "            above = [{**box"),
+        ("chunk.expiry >= now", "chunk.expiry > now"),
+        ("first = max(0, n - most)", "first = 0"),
+        ("int(latest) + self._state.life + 1", "int(latest) + self._state.life"),
+        ("if self.expired(cut):", "if True:"),
+        ("for tuples in epoch.values()), latest)", "for tuples in epoch.values()), now)"),
+    ),
+    *_of(
+        "migration/jisc.py",
+        ("self._done = np.isin(self._keys, self._inherited)", "self._done = np.zeros(len(self._keys), np.bool_)"),
+        ("return found.take(found.ts < before)", "return found"),
+        ("(late.ts >= owed.before)", "(late.ts > owed.before)"),
+        ("if former is not None and former[2].complete:", "if former is not None:"),
+        ("state.owed.demand(probing, now)\n        found", "pass\n        found"),
+        ("state.older_until = before + state.life", "state.older_until = before + state.life - 1"),
+        ("before = owed.before\n", "pass\n"),
+        ("self._done[fresh] = True", "pass"),
+        ("        self._state.older = None\n        left", "        left"),
+        ("self._left -= len(fresh)", "pass"),
+        ("keys[places] == hashes", "keys[places] >= hashes"),
+        ("np.union1d(missing, self.hashes(alive(self.sources, join.states[side], now), operands))", "missing"),
+        ("np.union1d(missing, state.distinct_keys())", "missing"),
+        ("                state.older = None\n", "                pass\n"),
+        ("for part in (state.older, state):", "for part in (state,):"),
+        ("reversed(claimed)", "claimed"),
+        ("elif join.match.key(side) == operands and owed is not None:", "elif False:"),
+        ("tuples.take(member(self.hashes(tuples, operands), hashes))\n        late", "tuples\n        late"),
+        ("return one if both.all() else one[both]", "return one"),
+    ),
+    *_of(
+        "migration/demand.py",
+        ("begin = np.maximum(begin, right)\n", "begin = np.maximum(begin, np.minimum(right + 1, len(self._values)))\n"),
+        ("stop = np.minimum(stop, left)\n", "stop = np.minimum(stop, left - 1)\n"),
+        ("np.cumsum(edges[:-1]) > 0", "np.cumsum(edges[:-1]) > 1"),
+        ("term.operand(1 - side) for term in terms", "term.operand(side) for term in terms"),
+        ("[n for n, term in enumerate(terms) if term.operand(side) == first]", "list(range(len(terms)))"),
+    ),
+    *_of(
+        "migration/lookup.py",
+        ('order = np.argsort(hashes, kind="stable")', "order = np.arange(len(hashes))"),
+        ("self._tuples.take(np.sort(places))", "self._tuples.take(np.unique(first))"),
+    ),
+    *_of(
+        "migration/black_box.py",
+        ("tuples.take(tuples.expiry >= cut)", "tuples.take(tuples.expiry > cut)"),
+        ("        self.current.process(epoch, now)\n", "        pass\n"),
+        ("self._over = not self._queue\n\n\ndef", "self._over = True\n\n\ndef"),
+        ("for predicate in selections(sources.query, alias):", "for predicate in ():"),
+    ),
+    *_of(
+        "migration/schedule.py",
+        ("strategy.overlaps and running", "True or running"),
+        ("record.cut > cut:", "record.cut >= cut:"),
+    ),
+    *_of(
+        "migration/reordering.py",
+        ("if found is not None:", "if False:"),
+        ("return filled(match, side, alive(sources, state, cut), cut)", "return match.new_state(side)"),
+    ),
+    *_of(
         "intake.py",
         ('cut, side="left"', 'cut, side="right"'),
         ("taken = ~late & (batch.ts >= floor)", "taken = ~late & (batch.ts > floor)"),
@@ -234,7 +331,7 @@ MUTANTS: list[Mutant] = [
         ("not ends.keys().isdisjoint(group[0])", "group is groups[0]"),
         ("len(set(operands.values())) == len(operands)", "True"),
         (" or _DOMAINS[type_of(left)] != _DOMAINS[type_of(right)]", ""),
-        ("Type.DOUBLE: \"real\"", "Type.DOUBLE: \"whole\""),
+        ('Type.DOUBLE: "real"', 'Type.DOUBLE: "whole"'),
         ("operands |= group[0]", "operands = group[0]"),
         ("if len(operands) > 2 and", "if len(operands) > 3 and"),
     ),
