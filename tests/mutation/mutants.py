@@ -203,7 +203,6 @@ MUTANTS: list[Mutant] = [
     *_of(
         "stairs.py",
         ("self.routings += len(left) + len(right)", "self.routings += len(left)"),
-        ("join.process(left, right, now)", "join.process(left, right, now + 1)"),
         ("if len(left) or len(right):", "if len(left) and len(right):"),
     ),
     *_of(
