@@ -109,6 +109,8 @@ def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Random) -> 
         (Type.DOUBLE, [1e308, 1e308, None, -0.0]),
         (Type.BIGINT, [2**63 - 1, 1, -1]),
         (Type.BIGINT, [-(2**63), 2**63 - 1, -1, -1]),
+        (Type.BIGINT, [2**53 + 1, 2**53 + 2, None]),
+        (Type.BIGINT, [-(2**53) - 2, -(2**53) - 1]),
         (Type.BIGINT, [2**53 + 1, 2**53, 2**53 + 2, 2**52 + 1, 2**52 + 2]),
     ],
 )
