@@ -56,10 +56,10 @@ def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64,
 
 @njit(cache=True, nogil=True)
 def digit_range(slots: I64, valid: Mask, codes: I64, doubles: bool) -> tuple[int, int]:
-    """First digit and one past the last that the valid values of these slots reach; (0, 0) when there is none."""
+    """First digit and one past the last that the valid values of these slots reach; (0, 0) when there is none but 0."""
     low, high = 1 << 30, -1
     for i in range(slots.shape[0]):
-        if valid[slots[i]]:
+        if valid[slots[i]] and codes[slots[i]] != 0:
             _, _, _, place = _parts(codes[slots[i]], doubles)
             low = min(low, place >> 5)
             high = max(high, (place >> 5) + 3)
@@ -100,6 +100,9 @@ def exact_events(
             if valid[slot]:
                 change = np.int64(signs[at])
                 counts[group] += change
+                if codes[slot] == 0:
+                    at += 1
+                    continue  # no digit may be there for the exponent of 0.0, the least of all
                 sign, low, high, place = _parts(codes[slot], doubles)
                 change *= sign
                 digit = (place >> 5) - first
