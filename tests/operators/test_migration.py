@@ -126,6 +126,20 @@ def test_components_stay_with_their_aliases(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_stream_that_two_aliases_read_is_selected_from_for_each(strategy: str) -> None:
+    """Its store has what A refuses, since B wants it."""
+    given = query(
+        "SELECT A.ts, B.ts, C.ts FROM a A [RANGE 50 ms], a B [RANGE 50 ms], c C [RANGE 50 ms] "
+        "WHERE A.k = B.k AND A.k = C.k AND A.v = 1"
+    )
+    rows = inputs(a="1 k=1 v=1 | 2 k=1 v=2", c="20 k=1")
+    engine = started(given, rows, "((A B) C)")
+    got = migrated(engine, [(10, "((B C) A)", strategy)], [10])
+    assert exactly(given, rows, got)
+    assert len(got) == 2
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_results_of_both_plans_are_in_one_order(strategy: str) -> None:
     """In one slice there are results of new tuples alone, and later ones with old tuples."""
     new = {"a": "20 k=1 | 25 k=1", "b": "21 k=1", "c": "22 k=1", "d": "23 k=1"}
@@ -175,10 +189,12 @@ def test_a_key_of_one_input_alone_is_not_counted() -> None:
     rows = inputs(a="1 k=1 | 2 k=2 | 20 k=1", b="3 k=1", c="4 k=1 | 5 k=3 | 6 k=4", d="7 k=3 | 8 k=1")
     engine = started(ABCD, rows, LEFT_DEEP)
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
-    assert engine.advance(21).ts.tolist() == [20]
+    assert engine.advance(10).ts.tolist() == [8]
+    assert engine.advance(20).ts.tolist() == []
     (record,) = engine.migrations
     jisc = engine._executor
     assert isinstance(jisc, Jisc)
+    assert engine.advance(21).ts.tolist() == [20]
     assert [c.progress() for c in jisc.completions] == [(1, 2), (1, 1)], "CD has keys 1 and 3, BCD 1"
     assert [c.over for c in jisc.completions] == [False, True]
     assert record.counters.completed_keys == record.counters.made_tuples == 2
