@@ -277,7 +277,7 @@ class Engine:
         found = self._executor.process(epoch, now)
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
         out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
-        self._peak_bytes = max(self._peak_bytes, self._size_bytes())
+        self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
         self._executor.purge(cut)
         self._sources.purge(self._held(cut))
         return out
@@ -326,9 +326,9 @@ class Engine:
         """Source tuples must be there for all from here on when everything before `cut` has been processed."""
         return cut if self._aggregator is None else self._aggregator.held(cut)
 
-    def _size_bytes(self) -> int:
+    def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
-        return self._executor.size_bytes() + self._sources.size_bytes() + above
+        return executor.size_bytes() + self._sources.size_bytes() + above
 
     def _nothing(self) -> Batch:
         """No results."""
@@ -421,7 +421,7 @@ class Engine:
         return self._statistics(self._executor, links=links)
 
     def _statistics(self, executor: Executor, *, links: bool) -> EngineStatistics:
-        size = executor.size_bytes() + self._sources.size_bytes()
+        size = self._size_bytes(executor)
         return EngineStatistics(
             input_tuples=self._input_tuples,
             results=self._results,

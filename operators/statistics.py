@@ -135,7 +135,7 @@ class EngineStatistics:
 
     Attributes:
         comparisons, intermediate_results: of all plans so far, and of the migrations between them.
-        state_tuples: entries of join states; `state_bytes` adds the source stores.
+        state_tuples: entries of join states; `state_bytes` adds the source stores and aggregates.
         plan, executor: what runs now.
         cut: everything with a smaller ts has been processed.
         span_ms: event time between the first and the last tuple processed.

@@ -397,3 +397,17 @@ def test_keys_of_upserts_go_with_their_rows() -> None:
     assert [key.to_values() for key in out.slice(1, 3).keys] == [["a", "b"], [1, 2]]
     twice = Batch.concat([out, out]).take(np.array([0, 7]))
     assert [key.to_values() for key in twice.keys] == [["a", "b"], [1, 2]]
+
+
+def test_groups_and_results_that_are_gone_take_no_room() -> None:
+    """Thousands of groups, each for a moment, as months bring them."""
+    text = "SELECT MAX(x) AS m FROM a [RANGE 5 MS] GROUP BY k, s EMIT EVERY 2 MS"
+    query = parse_program(STREAMS + text).queries[0]
+    engine = Engine(query)
+    sizes = []
+    for start in range(0, 20_000, 500):
+        rows = [{"at": t, "k": t, "x": 1.0, "s": f"text {t}"} for t in range(start, start + 500)]
+        engine.push("a", 0, to_batch(query.streams()[0], rows))
+        engine.advance()
+        sizes.append(engine.statistics().state_bytes)
+    assert max(sizes) == max(sizes[:20]), "the second ten thousand find room where the first were"
