@@ -411,3 +411,11 @@ def test_groups_and_results_that_are_gone_take_no_room() -> None:
         engine.advance()
         sizes.append(engine.statistics().state_bytes)
     assert max(sizes) == max(sizes[:20]), "the second ten thousand find room where the first were"
+
+
+@pytest.mark.parametrize(("item", "shown"), [("MAX(k)", 2), ("SUBSTRING(s, 1, MAX(k))", "ab"), ("MAX(k) > 1", True)])
+def test_to_null_and_back_is_a_change(item: str, shown: object) -> None:
+    """Two rows are alive at a time; of some k is null."""
+    rows = [{"at": at, "s": "abc", "k": 2 if at in (0, 30) else None} for at in (0, 5, 15, 25, 30)]
+    got = emissions(f"SELECT {item} AS x FROM a [RANGE 10 MS] GROUP BY s EMIT EVERY 5 MS", a=rows)
+    assert [(row["_ts"], row["x"]) for row in got] == [(0, shown), (15, None), (30, shown), (45, None)]
