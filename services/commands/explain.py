@@ -41,6 +41,7 @@ def explain(
         bool,
         typer.Option(
             "--analyze",
+            envvar="WEIR_ANALYZE",
             help="What every operator does, beside what was expected: of the query as it runs on Kafka, or with "
             "--source of a run over files whose results are dropped.",
         ),
@@ -52,11 +53,16 @@ def explain(
     task: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="NUMBER", help="With --analyze: this task only. Default: the sum of all.", show_default=False
+            min=0,
+            envvar="WEIR_TASK",
+            metavar="NUMBER",
+            help="With --analyze: this task only. Default: the sum of all.",
+            show_default=False,
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="With --analyze: all of it as one JSON object, for machines.")
+        bool,
+        typer.Option("--json", envvar="WEIR_JSON", help="With --analyze: all of it as one JSON object, for machines."),
     ] = False,
     name: Annotated[
         str | None,

@@ -55,7 +55,11 @@ def migrate(
     ] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Return when every task runs the new plan alone. Default: when the cut is fixed."),
+        typer.Option(
+            "--wait",
+            envvar="WEIR_MIGRATE_WAIT",
+            help="Return when every task runs the new plan alone. Default: when the cut is fixed.",
+        ),
     ] = False,
     timeout: Annotated[
         str,
