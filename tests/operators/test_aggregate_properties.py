@@ -16,15 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.aggregate import groups, lives
-from operators.engine import Block
 from operators.executors import EXECUTORS
 from operators.migration.strategies import STRATEGIES
 from tests import oracle
 from tests.cases import Case, aggregated, cases, plan
+from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
 from tests.operators.test_migration_properties import EXECUTOR, FEWER, changes_of, dense_cases, migrated
-from tests.operators.test_recovery_properties import Life
 
 
 def exactly(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -85,12 +84,7 @@ TURNS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 @given(aggregated(cases()), TURNS)
 def test_rebuilt_from_the_log(case: Case, turns: list[int]) -> None:
     """A new machine reads again no more than `horizon` says and goes on with what would have followed."""
-    life = Life(case)
-    got = [row for size in turns for row in life.turn(size)]
-    born = Life(case)
-    born.replay_from(life, {s.name: life.engine.horizon(s.name) for s in case.query.streams()}, floor=0)
-    got += born.finish()
-    assert exactly(got) == expected(case)
+    assert exactly(from_the_log(case, turns, case)) == expected(case)
 
 
 @PROPERTY
@@ -98,28 +92,5 @@ def test_rebuilt_from_the_log(case: Case, turns: list[int]) -> None:
 def test_rebuilt_from_a_snapshot(case: Case, turns: list[int], snapshots: int, small: bool) -> None:
     """Of a snapshot only the blocks are left that `live_from` says are needed."""
     with tiny() if small else nullcontext():
-        life = Life(case)
-        got: list[dict[str, Any]] = []
-        blocks: list[Block] = []
-        cut = 0
-        points: dict[tuple[str, int], Any] = {}
-        for number, size in enumerate(turns):
-            got += life.turn(size)
-            if number < snapshots:
-                checkpoint = life.engine.checkpoint()
-                cut, live = checkpoint.cut, checkpoint.live_from
-                blocks = [b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > live[b.stream]]
-                points = {key: life.engine.replay_point(*key, cut) for key in life.at}
-        born = Life(case)
-        if cut:
-            born.engine.restore(cut, blocks)
-            for (name, p), position in life.at.items():
-                born.engine.set_clock(name, p, points[name, p].max_ts)
-                born.push(name, p, points[name, p].offset, position, floor=cut)
-                born.at[name, p] = position
-            born.engine.advance(life.engine.cut)
-        else:
-            born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
-        got += born.turn(3)
-        got += born.finish()
+        got = from_a_snapshot(case, turns, snapshots, case)
     assert exactly(got) == expected(case)

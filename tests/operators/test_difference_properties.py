@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Block, Engine
+from operators.engine import Engine
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
 from operators.migration.strategies import STRATEGIES
 from operators.plan import Plan
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import feed, partitions_of
+from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped
-from tests.operators.test_recovery_properties import Life
 from tests.subtractions import busy_subtractions, orders, subtractions
 
 Changes = list[tuple[int, Plan, str]]
@@ -80,45 +80,13 @@ TURNS = st.lists(st.integers(1, 8), min_size=1, max_size=8)
 @given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.integers(0, 6), st.data())
 def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int, data: st.DataObject) -> None:
     """A task that dies goes on exactly, under any plan, from blocks as old as the last snapshot."""
-    life = Life(case)
-    got: list[dict[str, Any]] = []
-    blocks: list[Block] = []
-    cut = 0
-    points: dict[tuple[str, int], Any] = {}
-    for number, size in enumerate(turns):
-        got += life.turn(size)
-        if number < snapshots:
-            checkpoint = life.engine.checkpoint()
-            cut = checkpoint.cut
-            blocks = [
-                b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > checkpoint.live_from[b.stream]
-            ]
-            points = {key: life.engine.replay_point(*key, cut) for key in life.at}
-    born = Life(replace(case, plan=data.draw(orders(aliases_of(case)))))
-    if cut:
-        born.engine.restore(cut, blocks)
-        for (name, p), position in life.at.items():
-            born.engine.set_clock(name, p, points[name, p].max_ts)
-            born.push(name, p, points[name, p].offset, position, floor=cut)
-            born.at[name, p] = position
-        born.engine.advance(life.engine.cut)
-    else:
-        born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
-    got += born.turn(3)
-    got += born.finish()
-    assert got == oracle.results(case.query, case.rows)
+    heir = replace(case, plan=data.draw(orders(aliases_of(case))))
+    assert from_a_snapshot(case, turns, snapshots, heir) == oracle.results(case.query, case.rows)
 
 
 @PROPERTY
 @given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.data())
 def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataObject) -> None:
     """A new machine replays what the windows still need, what has just died included, and nothing before it."""
-    life = Life(case)
-    got: list[dict[str, Any]] = []
-    for size in turns:
-        got += life.turn(size)
-    born = Life(replace(case, plan=data.draw(orders(aliases_of(case)))))
-    horizons = {s.name: life.engine.horizon(s.name) for s in case.query.streams()}
-    born.replay_from(life, horizons, floor=0)
-    got += born.finish()
-    assert got == oracle.results(case.query, case.rows)
+    heir = replace(case, plan=data.draw(orders(aliases_of(case))))
+    assert from_the_log(case, turns, heir) == oracle.results(case.query, case.rows)

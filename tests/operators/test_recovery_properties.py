@@ -2,103 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Block, Engine
 from tests import oracle
 from tests.cases import Case, cases
-from tests.feeding import canonical, partitions_of, to_batch, to_rows
+from tests.feeding import canonical
+from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.profiles import PROPERTY
 
-
-class Life:
-    """One life of a task: an engine and how far each partition has been consumed."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
-        self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
-
-    def push(self, name: str, p: int, begin: int, stop: int, floor: int = 0) -> None:
-        """Push rows begin .. stop of a partition under their log offsets."""
-        stream = next(s for s in self.case.query.streams() if s.name == name)
-        rows = self.case.rows[name][p][begin:stop]
-        if rows:
-            batch = to_batch(stream, rows)
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)), floor=floor)
-        self.at[name, p] = max(self.at[name, p], begin + len(rows))
-
-    def turn(self, size: int) -> list[dict[str, Any]]:
-        """Consume a little of every partition, then advance as far as the watermark allows."""
-        for (name, p), begin in list(self.at.items()):
-            self.push(name, p, begin, begin + size)
-        cut = self.engine.watermark()
-        return to_rows(self.engine.advance(cut)) if cut > self.engine.cut else []
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Consume the rest and close."""
-        for (name, p), begin in list(self.at.items()):
-            self.push(name, p, begin, len(self.case.rows[name][p]))
-            self.engine.close(name, p)
-        return to_rows(self.engine.advance())
-
-    def replay_from(self, dead: Life, horizons: dict[str, int], floor: int) -> None:
-        """Read again what the dead task had consumed, from its replay points."""
-        for (name, p), position in dead.at.items():
-            point = dead.engine.replay_point(name, p, horizons[name])
-            self.engine.set_clock(name, p, point.max_ts)
-            self.push(name, p, point.offset, position, floor)
-            self.at[name, p] = position
-        self.engine.advance(dead.engine.cut)
+TURNS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
 
 @PROPERTY
-@given(cases(), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 4))
+@given(cases(), TURNS, st.integers(0, 4))
 def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int) -> None:
-    """Snapshots are incremental, lie at or before the last commit, and lose their dead blocks."""
-    life = Life(case)
-    got: list[dict[str, Any]] = []
-    blocks: list[Block] = []
-    cut = 0
-    points: dict[tuple[str, int], Any] = {}
-    for number, size in enumerate(turns):
-        got += life.turn(size)
-        if number < snapshots:
-            checkpoint = life.engine.checkpoint()
-            cut = checkpoint.cut
-            blocks = [
-                b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > checkpoint.live_from[b.stream]
-            ]
-            points = {key: life.engine.replay_point(*key, cut) for key in life.at}
-    born = Life(case)
-    if cut:
-        born.engine.restore(cut, blocks)
-        for (name, p), position in life.at.items():
-            born.engine.set_clock(name, p, points[name, p].max_ts)
-            born.push(name, p, points[name, p].offset, position, floor=cut)
-            born.at[name, p] = position
-        born.engine.advance(life.engine.cut)
-    else:
-        born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
-    got += born.turn(3)
-    got += born.finish()
+    got = from_a_snapshot(case, turns, snapshots, case)
     assert canonical(got) == canonical(oracle.results(case.query, case.rows))
 
 
 @PROPERTY
-@given(cases(), st.lists(st.integers(1, 5), min_size=1, max_size=6))
+@given(cases(), TURNS)
 def test_rebuilt_from_the_log_alone(case: Case, turns: list[int]) -> None:
     """A new machine replays `longest window` of input and nothing before it."""
-    life = Life(case)
-    got: list[dict[str, Any]] = []
-    for size in turns:
-        got += life.turn(size)
-    born = Life(case)
-    horizons = {s.name: life.engine.horizon(s.name) for s in case.query.streams()}
-    born.replay_from(life, horizons, floor=0)
-    got += born.finish()
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(from_the_log(case, turns, case)) == canonical(oracle.results(case.query, case.rows))

@@ -1,0 +1,98 @@
+"""Deaths of a task: it consumes for some turns, dies, and an heir goes on from a snapshot or from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from operators.engine import Block, Engine
+from tests.cases import Case
+from tests.feeding import partitions_of, to_batch, to_rows
+
+
+class Life:
+    """One life of a task: an engine and how far each partition has been consumed."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+        self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
+
+    def push(self, name: str, p: int, begin: int, stop: int, floor: int = 0) -> None:
+        """Push rows begin .. stop of a partition under their log offsets."""
+        stream = next(s for s in self.case.query.streams() if s.name == name)
+        rows = self.case.rows[name][p][begin:stop]
+        if rows:
+            batch = to_batch(stream, rows)
+            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)), floor=floor)
+        self.at[name, p] = max(self.at[name, p], begin + len(rows))
+
+    def turn(self, size: int) -> list[dict[str, Any]]:
+        """Consume a little of every partition, then advance as far as the watermark allows."""
+        for (name, p), begin in list(self.at.items()):
+            self.push(name, p, begin, begin + size)
+        cut = self.engine.watermark()
+        return to_rows(self.engine.advance(cut)) if cut > self.engine.cut else []
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Consume the rest and close."""
+        for (name, p), begin in list(self.at.items()):
+            self.push(name, p, begin, len(self.case.rows[name][p]))
+            self.engine.close(name, p)
+        return to_rows(self.engine.advance())
+
+    def replay_from(self, dead: Life, horizons: dict[str, int], floor: int) -> None:
+        """Read again what the dead task had consumed, from its replay points."""
+        for (name, p), position in dead.at.items():
+            point = dead.engine.replay_point(name, p, horizons[name])
+            self.engine.set_clock(name, p, point.max_ts)
+            self.push(name, p, point.offset, position, floor)
+            self.at[name, p] = position
+        self.engine.advance(dead.engine.cut)
+
+
+def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case) -> list[dict[str, Any]]:
+    """All that a task and its heir put out.
+
+    Snapshots are incremental, lie at or before the last commit, and keep no block but those that `live_from` says
+    are needed.
+
+    Args:
+        turns: how much of each partition is consumed before each advance; then the task dies.
+        snapshots: after how many of the turns one is taken.
+        heir: the same case, as the heir sees it: under another plan, say.
+    """
+    life = Life(case)
+    got: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    cut = 0
+    points: dict[tuple[str, int], Any] = {}
+    for number, size in enumerate(turns):
+        got += life.turn(size)
+        if number < snapshots:
+            checkpoint = life.engine.checkpoint()
+            cut, live = checkpoint.cut, checkpoint.live_from
+            blocks = [b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > live[b.stream]]
+            points = {key: life.engine.replay_point(*key, cut) for key in life.at}
+    born = Life(heir)
+    if cut:
+        born.engine.restore(cut, blocks)
+        for (name, p), position in life.at.items():
+            born.engine.set_clock(name, p, points[name, p].max_ts)
+            born.push(name, p, points[name, p].offset, position, floor=cut)
+            born.at[name, p] = position
+        born.engine.advance(life.engine.cut)
+    else:
+        born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
+    return [*got, *born.turn(3), *born.finish()]
+
+
+def from_the_log(case: Case, turns: Sequence[int], heir: Case) -> list[dict[str, Any]]:
+    """The same, with an heir that reads again no more than `horizon` says."""
+    life = Life(case)
+    got = [row for size in turns for row in life.turn(size)]
+    born = Life(heir)
+    born.replay_from(life, {s.name: life.engine.horizon(s.name) for s in case.query.streams()}, floor=0)
+    return [*got, *born.finish()]
