@@ -1,0 +1,91 @@
+"""An open-addressing table from 64-bit hashes to whole numbers, with linear probing.
+
+A slot whose value is VACANT is free. Taking a hash out moves up what had been pushed behind it, so there are no
+tombstones and a table never slows down with age. The hashes are mixed already (`operators.keys`): the low bits
+say where to look first. Callers keep a table at most half full, so everything is O(1) per hash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64
+from schemas.columns import I64, Mask
+
+VACANT = -(2**63)
+"""The value of a free slot; no value that is entered."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot_of(word, keys, values):  # type: ignore[no-untyped-def]
+    """The slot of a word, or the free one where it would go."""
+    mask = keys.shape[0] - 1
+    slot = np.int64(word & np.uint64(mask))
+    while values[slot] != VACANT and keys[slot] != word:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
+    """Enter (n,) words with values; one that is there keeps the greater value. How many are new."""
+    added = 0
+    for i in range(words.shape[0]):
+        slot = _slot_of(words[i], keys, values)
+        if values[slot] == VACANT:
+            keys[slot] = words[i]
+            values[slot] = given[i]
+            added += 1
+        elif values[slot] < given[i]:
+            values[slot] = given[i]
+    return added
+
+
+@njit(cache=True, nogil=True)
+def raise_values(words: U64, given: I64, keys: U64, values: I64) -> None:
+    """Those of (n,) words that are there keep the greater value; others are left out."""
+    for i in range(words.shape[0]):
+        slot = _slot_of(words[i], keys, values)
+        if values[slot] != VACANT and values[slot] < given[i]:
+            values[slot] = given[i]
+
+
+@njit(cache=True, nogil=True)
+def holds_words(words: U64, keys: U64, values: I64) -> Mask:
+    """(n,) True where the table has the word."""
+    out = np.empty(words.shape[0], np.bool_)
+    for i in range(words.shape[0]):
+        out[i] = values[_slot_of(words[i], keys, values)] != VACANT
+    return out
+
+
+@njit(cache=True, nogil=True)
+def take_value(word: np.uint64, keys: U64, values: I64) -> int:
+    """Take a word out; its value, VACANT if it is not there."""
+    mask = keys.shape[0] - 1
+    hole = _slot_of(word, keys, values)
+    value = values[hole]
+    if value == VACANT:
+        return value
+    at = (hole + 1) & mask
+    while values[at] != VACANT:
+        home = np.int64(keys[at] & np.uint64(mask))
+        # It may move up unless its home lies behind the hole, cyclically in (hole, at].
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            keys[hole] = keys[at]
+            values[hole] = values[at]
+            hole = at
+        at = (at + 1) & mask
+    values[hole] = VACANT
+    return value
+
+
+@njit(cache=True, nogil=True)
+def drop_words(words: U64, keys: U64, values: I64) -> int:
+    """Take (n,) words out; how many were there."""
+    dropped = 0
+    for i in range(words.shape[0]):
+        if take_value(words[i], keys, values) != VACANT:
+            dropped += 1
+    return dropped
