@@ -4,7 +4,8 @@ A conjunct over one alias is a selection, applied before anything is stored. Any
 join that covers its aliases, in the cheapest form that keeps its meaning:
 
 - **key**: an equality with one side's columns left and the other's right: hash key.
-- **term**: an order comparison of the same shape: a nested-loop term, compared inside a kernel.
+- **term**: an order comparison of the same shape: a nested-loop term, compared inside a kernel. So are equalities of
+  whole numbers where hash joins are switched off, which papers do that compare nested loops.
 - **residual**: anything else, evaluated vectorised over the candidate pairs.
 
 `A.x - B.x < 5` over whole numbers has its columns moved apart (`A.x <= B.x + 4`, saturating). The moved
@@ -117,10 +118,13 @@ def join_condition(
     left: Sequence[str],
     right: Sequence[str],
     classes: Mapping[Expr, EqualityClass] = _NO_CLASSES,
+    *,
+    hashed: bool = True,
 ) -> JoinCondition:
     """Place those predicates whose lowest covering join has these sides.
 
     Args:
+        hashed: False for nested loops: no keys, equalities of whole numbers are terms and others residual.
         classes: see `operators.equalities`; only for a join of a tree or of a chain whose joins below are placed with
             them too. Each class on both sides then gives one equality here, instead of those written.
     """
@@ -152,7 +156,12 @@ def join_condition(
             residual.append(predicate)
             continue
         term, moved = found
-        if term.op == "=":
+        if term.op == "=" and not hashed:
+            if not {type_of(term.left.expr), type_of(term.right.expr)} <= _INTEGER:
+                residual.append(predicate)
+                continue
+            terms.append(term)
+        elif term.op == "=":
             keys.append(term)
             from_keys.append(predicate)
             exact = exact and not moved

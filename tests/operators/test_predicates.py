@@ -87,6 +87,25 @@ def test_forms(condition: str, forms: list[str]) -> None:
     assert placed(condition) == forms
 
 
+@pytest.mark.parametrize(
+    ("condition", "forms"),
+    [
+        ("A.k = B.k", ["int A.k = B.k"]),
+        ("B.k = A.ts", ["int A.ts = B.k"]),
+        ("A.k = B.k AND A.v < B.v", ["int A.k = B.k", "int A.v < B.v"]),
+        ("A.v - B.v = 7", ["int A.v = B.v+7", "check A.v - B.v = 7"]),
+        ("A.f = B.f AND A.k = B.k", ["int A.k = B.k", "check A.f = B.f"]),
+        ("A.s = B.s", ["check A.s = B.s"]),
+        ("A.d = B.d", ["check A.d = B.d"]),
+        ("A.k = B.d", ["check A.k = B.d"]),
+    ],
+)
+def test_forms_without_hash_joins(condition: str, forms: list[str]) -> None:
+    """Nothing is a key; what the nested-loop kernel cannot compare is checked on the pairs."""
+    bound = query(f"SELECT A.k FROM a A [ROWS 1], b B [ROWS 1] WHERE {condition}")
+    assert shown(join_condition(bound.predicates, ("A",), ("B",), hashed=False)) == forms
+
+
 def test_a_predicate_acts_at_the_lowest_join_that_covers_it() -> None:
     """And nowhere else, whichever side its columns are on."""
     both = "A.k = B.k AND A.v + B.v = C.v AND B.k = C.k"
