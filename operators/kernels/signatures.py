@@ -67,7 +67,7 @@ def take_value(word: np.uint64, keys: U64, values: I64) -> int:
     hole = _slot_of(word, keys, values)
     value = values[hole]
     if value == VACANT:
-        return value
+        return int(value)
     at = (hole + 1) & mask
     while values[at] != VACANT:
         home = np.int64(keys[at] & np.uint64(mask))
@@ -78,7 +78,7 @@ def take_value(word: np.uint64, keys: U64, values: I64) -> int:
             hole = at
         at = (at + 1) & mask
     values[hole] = VACANT
-    return value
+    return int(value)
 
 
 @njit(cache=True, nogil=True)
@@ -88,4 +88,4 @@ def drop_words(words: U64, keys: U64, values: I64) -> int:
     for i in range(words.shape[0]):
         if take_value(words[i], keys, values) != VACANT:
             dropped += 1
-    return dropped
+    return int(dropped)

@@ -1,0 +1,47 @@
+"""A Bloom filter of 64-bit blocks: all bits of an entry lie in one word, so a look-up waits for one cache miss.
+
+The hashes are mixed already (`operators.keys`): the low 24 bits give four places within the word, the bits above
+them the word. Blocks cost some precision against one large filter (entries are spread unevenly over words), which
+BITS_PER_ENTRY in `operators.feedback.bloom` pays for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64
+from schemas.columns import Mask
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _pattern(h):  # type: ignore[no-untyped-def]
+    """The four bits of a hash, of which some may be the same."""
+    one, low = np.uint64(1), np.uint64(63)
+    return (
+        one << (h & low)
+        | one << ((h >> np.uint64(6)) & low)
+        | one << ((h >> np.uint64(12)) & low)
+        | one << ((h >> np.uint64(18)) & low)
+    )
+
+
+@njit(cache=True, nogil=True)
+def set_bits(hashes: U64, blocks: U64) -> None:
+    """Enter (n,) hashes into a filter of a power of two blocks."""
+    last = np.uint64(blocks.shape[0] - 1)
+    for i in range(hashes.shape[0]):
+        h = hashes[i]
+        blocks[np.int64((h >> np.uint64(24)) & last)] |= _pattern(h)
+
+
+@njit(cache=True, nogil=True)
+def has_bits(hashes: U64, blocks: U64) -> Mask:
+    """(n,) False where the hash was certainly never entered."""
+    last = np.uint64(blocks.shape[0] - 1)
+    out = np.empty(hashes.shape[0], np.bool_)
+    for i in range(hashes.shape[0]):
+        h = hashes[i]
+        pattern = _pattern(h)
+        out[i] = blocks[np.int64((h >> np.uint64(24)) & last)] & pattern == pattern
+    return out
