@@ -76,6 +76,7 @@ class Engine:
         plan: the join tree; chosen from `statistics` when None.
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `operators.executors`.
+        hashed: False to make every join a nested loop, as papers do.
         clock: seconds, for what migrations report of silence; the engine has none of its own.
 
     Attributes:
@@ -91,13 +92,14 @@ class Engine:
         statistics: Statistics | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
+        hashed: bool = True,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        self._sources = Sources(query)
+        self._sources = Sources(query, hashed=hashed)
         self.executor = executor
         self._clock = clock
         self.load = 0.0

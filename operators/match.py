@@ -75,7 +75,9 @@ class Match:
     ) -> None:
         self.sources = sources
         classes = sources.equalities if implied else {}
-        self.condition: JoinCondition = join_condition(conjuncts(sources.query), left, right, classes)
+        self.condition: JoinCondition = join_condition(
+            conjuncts(sources.query), left, right, classes, hashed=sources.hashed
+        )
         self.sides = (left, right)
         self.aliases = left + right
         self.counters = MatchCounters()

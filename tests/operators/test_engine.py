@@ -10,9 +10,9 @@ import pytest
 
 from operators import state
 from operators.engine import Engine
-from operators.plan import Join, Leaf, Plan, left_deep
+from operators.plan import Join, Leaf, Plan, left_deep, parse_plan
 from operators.watermark import END
-from tests.feeding import to_batch, to_rows
+from tests.feeding import feed, to_batch, to_rows
 from tests.operators.tiny import chain, inputs, numbers, query, rows, run
 
 
@@ -302,6 +302,17 @@ def test_nested_loop_counters() -> None:
     _, engine = run(query(ON + "A.v < B.v"), inputs(a="1 v=1 | 2 v=5 | 3 v=9", b="4 v=6 | 5 v=0"), push=9)
     (join,) = engine.statistics().operators
     assert (join.kind, join.comparisons, join.candidates, join.results) == ("nested-loop", 6, 2, 2)
+
+
+def test_every_join_is_a_nested_loop_on_demand() -> None:
+    """By whole numbers in the kernel, by strings on every pair; the results are those of hash joins."""
+    both = query("SELECT A.v FROM a A [RANGE 5 ms], b B [RANGE 5 ms], c C [RANGE 5 ms] WHERE A.k = B.k AND B.s = C.s")
+    given = inputs(a="1 k=1 | 2 k=2 | 3", b="2 k=1 s=x | 3 k=2 s=y | 4 k=2 s=x", c="4 s=x | 5 s=y | 6 s=z | 7")
+    hashed, _ = run(both, given, plan="((A B) C)", push=9)
+    engine = Engine(both, plan=parse_plan("((A B) C)", both), hashed=False)
+    assert feed(engine, given, [9], 1) == hashed
+    assert [join.kind for join in engine.statistics().operators] == ["nested-loop"] * 2
+    assert len(hashed) == 3
 
 
 def test_intermediate_results_are_counted_below_the_top() -> None:
