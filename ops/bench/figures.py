@@ -15,6 +15,9 @@ from ops.bench.charts import draw, missing
 from ops.bench.measure import Spread
 from ops.bench.report import Limit, machine, number
 
+Points = dict[str, dict[float, list[float]]]
+"""Curves by name: the runs' values by x."""
+
 SPREADS_SHOWN = 3
 """Tables of more curves than this show medians only; the stored JSON has all."""
 
@@ -32,6 +35,16 @@ class Series:
         """From the runs' values by x."""
         xs = sorted(points)
         return Series(name, tuple(xs), tuple(Spread.of(list(points[x])) for x in xs))
+
+
+def curves(points: Points, names: Sequence[str]) -> tuple[Series, ...]:
+    """The named ones of several curves."""
+    return tuple(Series.of(name, points[name]) for name in names)
+
+
+def over(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Run by run, so that a ratio is of one run's data."""
+    return [a / max(b, 1e-9) for a, b in zip(above, below, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from operators.plan import Plan
-from ops.bench.figures import Figure, Panel, Series, Suite
+from ops.bench.figures import Figure, Panel, Points, Series, Suite, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_hybmig_runs import Clique, Trace, run
 from schemas.errors import UsageError
@@ -25,7 +25,6 @@ ENOUGH = 1e12
 BIN_S = 10
 """Seconds that a point of the rates is the mean of."""
 
-Points = dict[str, dict[float, list[float]]]
 MAIN = ("MS", "PT", "HybMig")
 
 
@@ -139,7 +138,7 @@ def output_rate(settings: HybMigSettings, progress: Progress) -> Figure:
     )
     figure.claim("MS computes states for", "49 s", [t.finished_s for t in saturated["MS"]], "s")
     figure.claim("MS: first result after", "50 s", [t.silent_s for t in saturated["MS"]], "s")
-    figure.claim("MS: highest rate / HybMig's", "a burst", _over(_peaks(saturated["MS"]), _peaks(saturated["HybMig"])),
+    figure.claim("MS: highest rate / HybMig's", "a burst", over(_peaks(saturated["MS"]), _peaks(saturated["HybMig"])),
                  "x", at_least=1.0)  # fmt: skip
     w = round(one.minutes * 60)
     for what, said, begin, end, limit in (
@@ -147,7 +146,7 @@ def output_rate(settings: HybMigSettings, progress: Progress) -> Figure:
         ("PT: rate just after w / HybMig's", "a burst", w, w + 3, {"at_least": 1.2}),
     ):
         rates = [[_share(t, begin, end) for t in idle[name]] for name in ("PT", "HybMig")]
-        figure.claim(what, said, _over(*rates), "x", **limit)
+        figure.claim(what, said, over(*rates), "x", **limit)
     delays = [t.longest_delay_s for t in saturated["HybMig"]]
     figure.claim("HybMig: longest delay of a result", "< 1 s", delays, "s", at_most=1.0)
     figure.differs = DIFFERS[15]
@@ -173,8 +172,8 @@ def over_time(settings: HybMigSettings, progress: Progress) -> Figure:
         f"One attribute, w = {clique.minutes:g} minutes, 1 tuple per second, 6 streams, P_old to right-deep; a "
         "processor that is never busy, so that what each second asks for is seen.",
         [
-            Panel("memory", "seconds", "tuples", _curves(memory, MAIN), log=True),
-            Panel("CPU", "seconds", "comparisons per second", _curves(spent, MAIN), log=True),
+            Panel("memory", "seconds", "tuples", curves(memory, MAIN), log=True),
+            Panel("CPU", "seconds", "comparisons per second", curves(spent, MAIN), log=True),
         ],
     )
     seconds = range(w)
@@ -190,9 +189,9 @@ def over_time(settings: HybMigSettings, progress: Progress) -> Figure:
 
 def _claim_totals(figure: Figure, traces: dict[str, list[Trace]]) -> None:
     for name in ("MS", "PT"):
-        figure.claim(f"comparisons, {name} / HybMig", "> 1", _over(_cpu(traces[name]), _cpu(traces["HybMig"])), "x",
+        figure.claim(f"comparisons, {name} / HybMig", "> 1", over(_cpu(traces[name]), _cpu(traces["HybMig"])), "x",
                      at_least=1.0)  # fmt: skip
-        figure.claim(f"peak memory, {name} / HybMig", "> 1", _over(_peak(traces[name]), _peak(traces["HybMig"])), "x",
+        figure.claim(f"peak memory, {name} / HybMig", "> 1", over(_peak(traces[name]), _peak(traces["HybMig"])), "x",
                      at_least=1.0)  # fmt: skip
 
 
@@ -235,15 +234,15 @@ def _sweep(
         f"One attribute; where not varied w = {settings.minutes:g} minutes, 1 tuple per second, 6 streams. Peak "
         "memory, and all comparisons of 1.2 w since the migration began.",
         [
-            Panel("memory", axis, "tuples", _curves(memory, names), log=True),
-            Panel("CPU", axis, "comparisons", _curves(spent, names), log=True),
+            Panel("memory", axis, "tuples", curves(memory, names), log=True),
+            Panel("CPU", axis, "comparisons", curves(spent, names), log=True),
         ],
     )
     for what, points in (("peak memory", memory), ("comparisons", spent)):
         for shape in ("right-deep", "bushy"):
             for name in ("MS", "PT"):
                 # The least lead over all settings, run by run.
-                leads = [_over(points[f"{name} {shape}"][x], points[f"HybMig {shape}"][x]) for x in tasks]
+                leads = [over(points[f"{name} {shape}"][x], points[f"HybMig {shape}"][x]) for x in tasks]
                 least = [min(lead[k] for lead in leads) for k in range(settings.runs)]
                 figure.claim(f"{what}, {shape}: {name} / HybMig, least", "> 1", least, "x", at_least=1.0)
     figure.differs = DIFFERS[number]
@@ -269,12 +268,12 @@ def sharing(settings: HybMigSettings, progress: Progress) -> Figure:
         f"One attribute, w = {settings.minutes:g} minutes, 1 tuple per second; to the plan that joins the last two "
         "streams first and is otherwise the old one.",
         [
-            Panel("memory", "streams", "tuples", _curves(memory, names), log=True),
-            Panel("CPU", "streams", "comparisons", _curves(spent, names), log=True),
+            Panel("memory", "streams", "tuples", curves(memory, names), log=True),
+            Panel("CPU", "streams", "comparisons", curves(spent, names), log=True),
         ],
     )
     for what, points in (("memory", memory), ("comparisons", spent)):
-        gains = [_over(points[names[0]][n], points[names[1]][n]) for n in settings.streams]
+        gains = [over(points[names[0]][n], points[names[1]][n]) for n in settings.streams]
         best = [max(gain[k] for gain in gains) for k in range(settings.runs)]
         figure.claim(f"{what}: sharing saves up to", "2x", best, "x")
         worst = [min(gain[k] for gain in gains) for k in range(settings.runs)]
@@ -305,17 +304,17 @@ def background(settings: HybMigSettings, progress: Progress) -> Figure:
         "simulated processor. MS lasts until no input waits any more, the others until the old plan is gone. "
         "Background work is done when nothing else is to do.",
         [
-            Panel("duration", "tuples per second", "seconds", _curves(duration, names)),
-            Panel("CPU", "tuples per second", "comparisons", _curves(spent, names), log=True),
+            Panel("duration", "tuples per second", "seconds", curves(duration, names)),
+            Panel("CPU", "tuples per second", "comparisons", curves(spent, names), log=True),
         ],
     )
     low, high = min(settings.clock_rates), max(settings.clock_rates)
-    figure.claim(f"BSC at {low:g}: duration / w", "negligible", _over(duration["HybMig+BSC"][low], [w] * settings.runs),
+    figure.claim(f"BSC at {low:g}: duration / w", "negligible", over(duration["HybMig+BSC"][low], [w] * settings.runs),
                  "", at_most=0.1)  # fmt: skip
-    figure.claim(f"MS at {high:g}: duration / w", "about 5", _over(duration["MS"][high], [w] * settings.runs), "")
-    figure.claim(f"PT at {high:g}: duration / w", "> 1, overloaded", _over(duration["PT"][high], [w] * settings.runs),
+    figure.claim(f"MS at {high:g}: duration / w", "about 5", over(duration["MS"][high], [w] * settings.runs), "")
+    figure.claim(f"PT at {high:g}: duration / w", "> 1, overloaded", over(duration["PT"][high], [w] * settings.runs),
                  "", at_least=1.05)  # fmt: skip
-    figure.claim(f"HybMig at {high:g}: duration / w", "1", _over(duration["HybMig"][high], [w] * settings.runs), "",
+    figure.claim(f"HybMig at {high:g}: duration / w", "1", over(duration["HybMig"][high], [w] * settings.runs), "",
                  at_most=1.05)  # fmt: skip
     for name in ("MS", "PT"):
         least = [
@@ -348,7 +347,7 @@ def black_boxes(settings: HybMigSettings, progress: Progress) -> Figure:
         "changed.",
         [
             Panel("output rate", "seconds", "medians/s", _rates(traces, 1.2 * w), rows=15),
-            Panel("CPU", "seconds", "comparisons per second", _curves(spent, names), log=True, rows=15),
+            Panel("CPU", "seconds", "comparisons per second", curves(spent, names), log=True, rows=15),
         ],
     )
     for name, said in (("GMS", "silent until its end"), ("GPT", "steady"), ("GHM", "steady")):
@@ -423,15 +422,6 @@ def _rates(traces: dict[str, list[Trace]], seconds: float) -> tuple[Series, ...]
         )
         for name, found in traces.items()
     )
-
-
-def _curves(points: Points, names: Sequence[str]) -> tuple[Series, ...]:
-    return tuple(Series.of(name, points[name]) for name in names)
-
-
-def _over(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Run by run, so that a ratio is of one run's data."""
-    return [a / max(b, 1e-9) for a, b in zip(above, below, strict=True)]
 
 
 def _cpu(traces: Sequence[Trace]) -> list[float]:

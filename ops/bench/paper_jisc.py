@@ -9,14 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from operators.plan import Plan
-from ops.bench.figures import Figure, Panel, Series, Suite
+from ops.bench.figures import Figure, Panel, Points, Suite, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_jisc_runs import Feed, Star
 from schemas.errors import UsageError
 
 PAPER = "JISC: Adaptive Stream Processing Using Just-In-Time State Completion, EDBT 2014, section 6"
-
-Points = dict[str, dict[float, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +172,7 @@ class _Stage:
 def _stage_figure(number: str, case: str, seconds: Points, compared: Points, settings: JiscSettings) -> Figure:
     names = ("JISC", "Parallel Track", "CACQ")
     ratios: Points = {
-        f"{name} / JISC": {x: _divided(seconds[name][x], seconds["JISC"][x]) for x in seconds[name]}
-        for name in names[1:]
+        f"{name} / JISC": {x: over(seconds[name][x], seconds["JISC"][x]) for x in seconds[name]} for name in names[1:]
     }
     return Figure(
         f"jisc-{number}",
@@ -184,9 +181,9 @@ def _stage_figure(number: str, case: str, seconds: Points, compared: Points, set
         "changes; the stage is over when Parallel Track gives up its old plan, and each strategy processes the "
         "same tuples. CACQ is `--executor eddy`.",
         [
-            Panel("running time", "joins", "seconds", _curves(seconds, names)),
-            Panel("speed-up", "joins", "times", _curves(ratios, tuple(ratios))),
-            Panel("comparisons", "joins", "per tuple", _curves(compared, names), log=True),
+            Panel("running time", "joins", "seconds", curves(seconds, names)),
+            Panel("speed-up", "joins", "times", curves(ratios, tuple(ratios))),
+            Panel("comparisons", "joins", "per tuple", curves(compared, names), log=True),
         ],
     )
 
@@ -225,7 +222,7 @@ def normal_operation(settings: JiscSettings, progress: Progress) -> list[Figure]
                     took[name].append(feeds[name].rows(row, stop))
             for name in feeds:
                 seconds[name][(step + 1) * per_step * streams / 1e6].append(sum(took[name]))
-        ratios = _divided(took["JISC"], took["Symmetric Hash Join"])
+        ratios = over(took["JISC"], took["Symmetric Hash Join"])
         overhead.append(100.0 * (statistics.median(ratios) - 1.0))
         against_cacq.append(sum(took["CACQ"]) / sum(took["JISC"]))
     figure = Figure(
@@ -235,8 +232,8 @@ def normal_operation(settings: JiscSettings, progress: Progress) -> list[Figure]
         "transition. The three take turns epoch by epoch.",
         [
             Panel("JISC vs. symmetric hash join", "million tuples", "seconds",
-                  _curves(seconds, ("JISC", "Symmetric Hash Join"))),
-            Panel("JISC vs. CACQ", "million tuples", "seconds", _curves(seconds, ("JISC", "CACQ"))),
+                  curves(seconds, ("JISC", "Symmetric Hash Join"))),
+            Panel("JISC vs. CACQ", "million tuples", "seconds", curves(seconds, ("JISC", "CACQ"))),
         ],
     )  # fmt: skip
     figure.claim("overhead over the symmetric hash join", "minimal (issue: < 1%)", overhead, "%", at_most=1.0)
@@ -268,12 +265,12 @@ def latency(settings: JiscSettings, progress: Progress) -> list[Figure]:
                     wait = first_result(Star(settings.chain, window, theta), strategy, settings.seed + run)
                     waits[name][window].append(wait)
         names = ("JISC", "Moving State")
-        figure.panels.append(Panel(title, "window (tuples)", "seconds", _curves(waits, names), log=True))
+        figure.panels.append(Panel(title, "window (tuples)", "seconds", curves(waits, names), log=True))
         widest = max(windows)
         figure.claim(
             f"{title}, windows of {widest:,}: Moving State waits longer by",
             "seconds against a negligible time" if not theta else "4,600 s at 100,000 against a negligible time",
-            _divided(waits["Moving State"][widest], waits["JISC"][widest]),
+            over(waits["Moving State"][widest], waits["JISC"][widest]),
             "x",
             at_least=1.0,
         )
@@ -328,7 +325,7 @@ def frequency(settings: JiscSettings, progress: Progress) -> list[Figure]:
                     seconds[name][every].append(feed.rows(0, rows))
         names = ("JISC", "Parallel Track", "CACQ")
         ratios: Points = {
-            f"{name} / JISC": {x: _divided(seconds[name][x], seconds["JISC"][x]) for x in settings.every}
+            f"{name} / JISC": {x: over(seconds[name][x], seconds["JISC"][x]) for x in settings.every}
             for name in names[1:]
         }
         scale = "" if settings.share == 1.0 else f", the paper's sizes times {settings.share:g}"
@@ -339,8 +336,8 @@ def frequency(settings: JiscSettings, progress: Progress) -> list[Figure]:
             f"{settings.chain} joins, {rows * streams:,} tuples, windows of {star.window:,} per stream{scale}. "
             "Transitions go back and forth between two plans.",
             [
-                Panel("running time", unit, "seconds", _curves(seconds, names)),
-                Panel("speed-up", unit, "times", _curves(ratios, tuple(ratios))),
+                Panel("running time", unit, "seconds", curves(seconds, names)),
+                Panel("speed-up", unit, "times", curves(ratios, tuple(ratios))),
             ],
         )
         for (name, ratio), paper in zip(ratios.items(), said, strict=True):
@@ -355,19 +352,10 @@ def frequency(settings: JiscSettings, progress: Progress) -> list[Figure]:
 # --- Curves -----------------------------------------------------------------------------------------------
 
 
-def _curves(points: Points, names: tuple[str, ...]) -> tuple[Series, ...]:
-    return tuple(Series.of(name, points[name]) for name in names)
-
-
-def _divided(above: list[float], below: list[float]) -> list[float]:
-    """Run by run, so that a ratio is of one run."""
-    return [a / max(b, 1e-9) for a, b in zip(above, below, strict=True)]
-
-
 def _ratio(seconds: Points, name: str) -> list[float]:
     """Against JISC at the largest number of joins."""
     largest = max(seconds["JISC"])
-    return _divided(seconds[name][largest], seconds["JISC"][largest])
+    return over(seconds[name][largest], seconds["JISC"][largest])
 
 
 _TRACK = (
