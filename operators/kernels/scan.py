@@ -12,7 +12,8 @@ MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _fails(op, a, b):  # type: ignore[no-untyped-def]
+def fails(op, a, b):  # type: ignore[no-untyped-def]
+    """True when `a op b` does not hold."""
     if op == 0:
         return not a < b
     if op == 1:
@@ -74,12 +75,12 @@ def scan_terms(
             if (t < now or (t == now and not strict)) and (not has_expiry or ring_expiry[slot] >= now):
                 good = True
                 for k in range(int_ops.shape[0]):
-                    if _fails(int_ops[k], int_probe[k, i], int_ring[k, slot]):
+                    if fails(int_ops[k], int_probe[k, i], int_ring[k, slot]):
                         good = False
                         break
                 if good:
                     for k in range(float_ops.shape[0]):
-                        if _fails(float_ops[k], float_probe[k, i], float_ring[k, slot]):
+                        if fails(float_ops[k], float_probe[k, i], float_ring[k, slot]):
                             good = False
                             break
                 if good:
