@@ -18,7 +18,7 @@ VACANT = -(2**63)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _slot_of(word, keys, values):  # type: ignore[no-untyped-def]
+def slot_of(word, keys, values):  # type: ignore[no-untyped-def]
     """The slot of a word, or the free one where it would go."""
     mask = keys.shape[0] - 1
     slot = np.int64(word & np.uint64(mask))
@@ -32,7 +32,7 @@ def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
     """Enter (n,) words with values; one that is there keeps the greater value. How many are new."""
     added = 0
     for i in range(words.shape[0]):
-        slot = _slot_of(words[i], keys, values)
+        slot = slot_of(words[i], keys, values)
         if values[slot] == VACANT:
             keys[slot] = words[i]
             values[slot] = given[i]
@@ -46,7 +46,7 @@ def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
 def raise_values(words: U64, given: I64, keys: U64, values: I64) -> None:
     """Those of (n,) words that are there keep the greater value; others are left out."""
     for i in range(words.shape[0]):
-        slot = _slot_of(words[i], keys, values)
+        slot = slot_of(words[i], keys, values)
         if values[slot] != VACANT and values[slot] < given[i]:
             values[slot] = given[i]
 
@@ -56,7 +56,7 @@ def holds_words(words: U64, keys: U64, values: I64) -> Mask:
     """(n,) True where the table has the word."""
     out = np.empty(words.shape[0], np.bool_)
     for i in range(words.shape[0]):
-        out[i] = values[_slot_of(words[i], keys, values)] != VACANT
+        out[i] = values[slot_of(words[i], keys, values)] != VACANT
     return out
 
 
@@ -64,7 +64,7 @@ def holds_words(words: U64, keys: U64, values: I64) -> Mask:
 def take_value(word: np.uint64, keys: U64, values: I64) -> int:
     """Take a word out; its value, VACANT if it is not there."""
     mask = keys.shape[0] - 1
-    hole = _slot_of(word, keys, values)
+    hole = slot_of(word, keys, values)
     value = values[hole]
     if value == VACANT:
         return int(value)
