@@ -6,6 +6,9 @@ holds rate x length tuples, an equality keeps one pair in max(distinct values), 
 three, anything else one in four, independently of each other. Exhaustive over bushy trees without cross
 products up to EXHAUSTIVE aliases, greedy beyond.
 
+A table's rows do not come: joined with a stream it costs what the stream's tuples cost, joined with another table what
+their rows make, once.
+
 A set difference subtracts in the order of its operators' cost per share of the tuples that they stop, which is
 the best order of filters that are independent of each other (Hellerstein 1993).
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +29,7 @@ from operators.predicates import conjuncts, selections
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
-from schemas.query import Compare, Expr, InList, IsNull, Like, Query, aliases_of, columns_of
+from schemas.query import Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
 
 EXHAUSTIVE = 9
 """Up to this many aliases every bushy tree is considered (3^9 splits)."""
@@ -37,7 +40,8 @@ DEFAULT_SELECTION = 0.25
 ORDER_SELECTIVITY = 1 / 3
 OTHER_SELECTIVITY = 1 / 4
 ENDLESS_SECONDS = 3600.0
-"""An UNBOUNDED window is costed as if it were this long."""
+"""An UNBOUNDED window is costed as if it were this long, and what is done once as if once in that time."""
+DEFAULT_TABLE_ROWS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Statistics:
         rates: tuples per second of event time, by alias, before selections.
         distinct: distinct values, by (alias, column).
         selected: share of tuples that pass the alias's selections.
+        rows: how many rows a table has, by alias, before selections.
         sampled: True when any of it was measured.
     """
 
@@ -55,29 +60,39 @@ class Statistics:
     distinct: Mapping[tuple[str, str], float] = field(default_factory=dict)
     selected: Mapping[str, float] = field(default_factory=dict)
     sampled: bool = False
+    rows: Mapping[str, float] = field(default_factory=dict)
 
 
-def declared_statistics(query: Query) -> Statistics:
-    """What the stream declarations say (`rate`, `distinct`)."""
-    rates = {s.alias: s.stream.rate for s in query.sources if s.stream.rate is not None}
-    distinct = {(s.alias, name): float(n) for s in query.sources for name, n in s.stream.distinct}
-    return Statistics(rates, distinct)
+def declared_statistics(query: Query, tables: Mapping[str, Batch] | None = None) -> Statistics:
+    """What the stream declarations say (`rate`, `distinct`), and what is in the tables."""
+    declared = [(s.alias, s.stream) for s in query.sources if isinstance(s.stream, Stream)]
+    rates = {alias: stream.rate for alias, stream in declared if stream.rate is not None}
+    distinct = {(alias, name): float(n) for alias, stream in declared for name, n in stream.distinct}
+    return _observed(query, tables or {}, Statistics(rates, distinct))
 
 
 def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
     """Statistics from a prefix of each stream; declared ones take precedence.
 
     Args:
-        samples: by stream name, a batch with all declared fields, any order.
+        samples: by stream name, a batch with all declared fields, any order; by table name, the whole table.
     """
-    declared = declared_statistics(query)
-    rates, distinct, selected = dict(declared.rates), dict(declared.distinct), {}
+    return replace(_observed(query, samples, declared_statistics(query)), sampled=True)
+
+
+def _observed(query: Query, samples: Mapping[str, Batch], declared: Statistics) -> Statistics:
+    rates, distinct = dict(declared.rates), dict(declared.distinct)
+    rows: dict[str, float] = {}
+    selected: dict[str, float] = {}
     for source in query.sources:
         batch = samples.get(source.stream.name)
+        if batch is not None and source.is_table:
+            rows[source.alias] = float(len(batch))
         if batch is None or len(batch) == 0:
             continue
-        span = float(batch.ts.max() - batch.ts.min())
-        rates.setdefault(source.alias, len(batch) * 1000.0 / max(span, 1.0))
+        if not source.is_table:
+            span = float(batch.ts.max() - batch.ts.min())
+            rates.setdefault(source.alias, len(batch) * 1000.0 / max(span, 1.0))
         passed = np.ones(len(batch), np.bool_)
         for predicate in selections(query, source.alias):
             passed &= holds(predicate, _resolver(batch), len(batch))
@@ -87,7 +102,7 @@ def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
                 key = (column.alias, column.name)
                 if column.alias == source.alias and key not in distinct and len(aliases_of(predicate)) > 1:
                     distinct[key] = _distinct(_resolver(batch)(column))
-    return Statistics(rates, distinct, selected, sampled=True)
+    return Statistics(rates, distinct, selected, rows=rows)
 
 
 def _resolver(batch: Batch) -> Resolve:
@@ -129,10 +144,12 @@ class CostModel:
     def leaf(self, alias: str) -> Estimate:
         """A source after its selections."""
         source = self.query.source(alias)
-        rate = self.statistics.rates.get(alias, source.stream.rate or DEFAULT_RATE)
         share = self.statistics.selected.get(alias)
         if share is None:
             share = DEFAULT_SELECTION ** min(len(selections(self.query, alias)), 3)
+        if not isinstance(source.stream, Stream):
+            return Estimate(0.0, self.statistics.rows.get(alias, DEFAULT_TABLE_ROWS) * share, 0.0)
+        rate = self.statistics.rates.get(alias, source.stream.rate or DEFAULT_RATE)
         match source.window.kind:
             case "RANGE":
                 alive = rate * share * source.window.size / 1000.0
@@ -170,6 +187,10 @@ class CostModel:
     def join(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
         """The join of two sub-plans: each side's new tuples meet the other side's living ones."""
         rate = (left.rate * right.alive + right.rate * left.alive) * selectivity
+        if left.rate == right.rate == 0:  # tables, joined once
+            pairs = left.alive * right.alive
+            once = left.alive + right.alive + pairs * selectivity + (0.0 if hashed else 0.1 * pairs)
+            return Estimate(0.0, pairs * selectivity, left.cost + right.cost + once / ENDLESS_SECONDS)
         alive = left.alive * right.alive * selectivity * 0.75
         examined = 0.0 if hashed else left.rate * right.alive + right.rate * left.alive
         return Estimate(rate, alive, left.cost + right.cost + left.rate + right.rate + rate + 0.1 * examined)

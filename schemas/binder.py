@@ -1,6 +1,6 @@
-"""Binds statements: declarations to `Stream`, SELECT to `Query`.
+"""Binds statements: declarations to `Stream` and `Table`, SELECT to `Query`.
 
-All streams of a program are declared before its queries are bound, wherever they stand in the text.
+All streams and tables of a program are declared before its queries are bound, wherever they stand in the text.
 Expressions are `schemas.expressions`, aggregates `schemas.grouping`, the clauses after FROM `schemas.clauses`;
 this module knows FROM, EXCEPT, the SELECT list and what a program as a whole must keep: names that are unique,
 queries that write to topics of their own.
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lark import Token, Tree
 
 from schemas.clauses import Clauses, bind_window
-from schemas.declarations import bind_stream, checked_topic
+from schemas.declarations import bind_stream, bind_table, checked_topic
 from schemas.expressions import EVENT_TIME, Scope
 from schemas.grouping import bind_aggregation, check_partitions, grouped_scope
 from schemas.query import (
@@ -26,6 +26,7 @@ from schemas.query import (
     Source,
     Stream,
     Subtraction,
+    Table,
     Type,
     Window,
 )
@@ -52,25 +53,31 @@ def bind_program(root: Tree[Token], text: QueryText) -> Program:
     statements = [node for node in root.children if isinstance(node, Tree)]
     if not statements:
         raise text.error_at("there is no statement here; expected CREATE STREAM, SELECT or INSERT INTO", 0, 1)
-    streams: dict[str, Stream] = {}
+    streams: dict[str, Stream | Table] = {}
     for node in statements:
-        if node.data == "create":
-            stream = bind_stream(node, text)
+        if node.data in ("create", "create_table"):
+            stream = bind_stream(node, text) if node.data == "create" else bind_table(node, text)
             if stream.name in streams:
-                raise text.error(f"stream {stream.name!r} is declared twice", node.children[0])
+                earlier = streams[stream.name]
+                twice = "" if type(earlier) is type(stream) else f", first as a {str(earlier).split()[0]}"
+                raise text.error(f"{stream} is declared twice{twice}", node.children[0])
             streams[stream.name] = stream
     queries: list[Query] = []
     for node in statements:
         if node.data == "select":
             queries.append(_bind_query(node, streams, [q.name for q in queries], text))
-    return Program(tuple(streams.values()), tuple(queries))
+    return Program(
+        tuple(stream for stream in streams.values() if isinstance(stream, Stream)),
+        tuple(queries),
+        tuple(stream for stream in streams.values() if isinstance(stream, Table)),
+    )
 
 
 # --- SELECT ----------------------------------------------------------------------------------------
 
 
 def _bind_query(
-    node: Tree[Token], streams: Mapping[str, Stream], names: Sequence[str], text: QueryText
+    node: Tree[Token], streams: Mapping[str, Stream | Table], names: Sequence[str], text: QueryText
 ) -> Query:
     topic_node, items_node, sources_node, clauses_node = node.children
     sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
@@ -79,6 +86,7 @@ def _bind_query(
         raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
     source_nodes += [tree(clause.children[1]) for clause in clauses.excepts]
     sources = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
+    _check_tables(sources, source_nodes, bool(clauses.excepts), text)
     read = sources[:1] if clauses.excepts else sources
     scope = Scope(text, {source.alias: source for source in read})
     if clauses.excepts:
@@ -170,7 +178,7 @@ def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) ->
     topic = unquoted(written) if written.startswith("'") else identifier(token)
     checked_topic(topic, token, text)
     for source in sources:
-        if source.stream.topic == topic:
+        if isinstance(source.stream, Stream) and source.stream.topic == topic:
             raise text.error(
                 f"this query would read its own results: {topic!r} is the topic of {source.alias}", token
             )
@@ -178,7 +186,7 @@ def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) ->
 
 
 def _bind_sources(
-    nodes: Sequence[Tree[Token]], streams: Mapping[str, Stream], window_of_all: Window | None, text: QueryText
+    nodes: Sequence[Tree[Token]], streams: Mapping[str, Stream | Table], window_of_all: Window | None, text: QueryText
 ) -> tuple[Source, ...]:
     sources: dict[str, Source] = {}
     for source_node in nodes:
@@ -186,13 +194,21 @@ def _bind_sources(
         stream = streams.get(identifier(name_token))
         if stream is None:
             hint = did_you_mean(identifier(name_token), streams)
-            declare = "; declare it with CREATE STREAM" if not hint else ""
+            declare = "; declare it with CREATE STREAM or CREATE TABLE" if not hint else ""
             raise text.error(f"unknown stream {identifier(name_token)!r}{hint}{declare}", name_token)
         alias = identifier(alias_token if alias_token is not None else name_token)
         if alias in sources:
             how = "give one of them another, as in " + f"{stream.name} {alias}2"
             raise text.error(f"alias {alias!r} stands for two streams; {how}", alias_token or name_token)
-        if window_node is not None:
+        if isinstance(stream, Table):
+            if window_node is not None:
+                raise text.error(
+                    f"{stream} takes no window: its rows are there from the start and for ever; write {stream.name}"
+                    + (f" {alias}" if alias_token is not None else ""),
+                    window_node,
+                )
+            window = Window("UNBOUNDED")
+        elif window_node is not None:
             window = bind_window(tree(tree(window_node).children[0]), text)
         elif window_of_all is not None:
             window = window_of_all
@@ -206,15 +222,33 @@ def _bind_sources(
     return tuple(sources.values())
 
 
+def _check_tables(
+    sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText
+) -> None:
+    """Refuse a query whose results no stream would bring about."""
+    if subtracting and sources[0].is_table:
+        raise text.error(
+            f"EXCEPT takes from a stream: {sources[0].stream} does not change, and may only be what is taken away",
+            nodes[0],
+        )
+    if all(source.is_table for source in sources):
+        raise text.error(
+            f"a query needs a stream: nothing ever happens in {sources[0].stream}, so there is nothing to answer",
+            nodes[0],
+        )
+
+
 def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
     """Every column of a WINDOW condition is a time; anything else belongs in WHERE."""
     window_scope = scope.for_window_condition()
     for node in tree(condition).find_data("column"):
         column = window_scope.column(node)
-        declared = scope.sources[column.alias].stream.timestamp
-        if column.type is not Type.TIMESTAMP and column.name not in (declared, "ts"):
+        stream = scope.sources[column.alias].stream
+        declared = (stream.timestamp, "ts") if isinstance(stream, Stream) else ()
+        if column.type is not Type.TIMESTAMP and column.name not in declared:
+            such = f", such as {column.alias}.{EVENT_TIME}" if declared else ""
             raise text.error(
-                f"a WINDOW condition compares times, such as {column.alias}.{EVENT_TIME}; "
+                f"a WINDOW condition compares times{such}; "
                 f"{text.shown(node)} is {column.type}: move this condition to WHERE",
                 node,
             )
@@ -263,7 +297,9 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
 def _bind_partition_by(
     clauses: Clauses, scope: Scope, predicates: Sequence[Expr]
 ) -> tuple[tuple[Column, ...], frozenset[Column]]:
-    """One column per alias, in FROM order, all equated by the predicates: results stay in a partition.
+    """One column per stream's alias, in FROM order, all equated by the predicates: results stay in a partition.
+
+    Every task has the whole of a table, so tables are not partitioned.
 
     Returns:
         The columns, and all that equal them.
@@ -274,17 +310,24 @@ def _bind_partition_by(
     found: dict[str, Column] = {}
     for node in nodes:
         column = scope.column(node)
+        if scope.sources[column.alias].is_table:
+            raise scope.text.error(
+                f"PARTITION BY takes columns of streams; every task reads the whole of "
+                f"{scope.sources[column.alias].stream}",
+                node,
+            )
         if column.alias in found:
             raise scope.text.error(
                 f"PARTITION BY takes one column of each stream; this is the second of {column.alias}", node
             )
         found[column.alias] = column
-    missing = [alias for alias in scope.sources if alias not in found]
+    streams = [alias for alias, source in scope.sources.items() if not source.is_table]
+    missing = [alias for alias in streams if alias not in found]
     if missing:
         raise scope.text.error(
             f"PARTITION BY takes one column of each stream; none is given of {', '.join(missing)}", nodes[-1]
         )
-    equated = {found[next(iter(scope.sources))]}
+    equated = {found[streams[0]]}
     pairs = [
         (p.left, p.right)
         for p in predicates
@@ -304,4 +347,4 @@ def _bind_partition_by(
                 f"no condition says {first} = {scope.text.shown(node)}",
                 node if node is not nodes[0] else nodes[-1],
             )
-    return tuple(found[alias] for alias in scope.sources), frozenset(equated)
+    return tuple(found[alias] for alias in streams), frozenset(equated)

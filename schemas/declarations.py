@@ -1,4 +1,4 @@
-"""Binds declarations: CREATE STREAM to `schemas.query.Stream`, with its types and options checked.
+"""Binds declarations: CREATE STREAM to `schemas.query.Stream`, CREATE TABLE to `Table`; checks types and options.
 
 Without `timestamp` a stream's only TIMESTAMP column is its event time; if it has none or several, the Kafka
 record's own timestamp is. Without `topic` the topic is called like the stream; that name is checked against
@@ -15,11 +15,16 @@ from lark import Token, Tree
 from schemas.durations import parse_duration
 from schemas.errors import QueryError, UsageError
 from schemas.expressions import EVENT_TIME
-from schemas.query import Field, Stream, Type
+from schemas.query import Field, Stream, Table, Type
 from schemas.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
 
 FORMATS = ("json",)
+TABLE_FORMATS = ("json", "csv", "parquet")
 
+_TABLE_OPTIONS = {
+    "path": "path = 'rooms.csv'",
+    "format": "format = 'csv'",
+}
 _OPTIONS = {
     "topic": "topic = 'sensors.temperature'",
     "format": "format = 'json'",
@@ -50,8 +55,39 @@ _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 
 
 def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
+    """The stream that CREATE STREAM declares."""
+    name, fields, options = _declared(node, _OPTIONS, text)
+    times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
+    return Stream(
+        name,
+        tuple(fields.values()),
+        topic=options.topic() or name,
+        format=options.format(FORMATS) or FORMATS[0],
+        timestamp=options.timestamp() or (times[0] if len(times) == 1 else None),
+        disorder_ms=options.duration("disorder") or 0,
+        idle_timeout_ms=options.duration("idle_timeout", positive=True),
+        rate=options.rate(),
+        distinct=options.distinct(),
+    )
+
+
+def bind_table(node: Tree[Token], text: QueryText) -> Table:
+    """The table that CREATE TABLE declares."""
+    name, fields, options = _declared(node, _TABLE_OPTIONS, text)
+    path = options.path()
+    if path is None:
+        raise text.error(
+            f"table {name!r} needs the file of its rows: CREATE TABLE {name} (...) WITH ({_TABLE_OPTIONS['path']})",
+            node.children[0],
+        )
+    return Table(name, tuple(fields.values()), path, options.format(TABLE_FORMATS))
+
+
+def _declared(
+    node: Tree[Token], accepted: Mapping[str, str], text: QueryText
+) -> tuple[str, dict[str, Field], _Options]:
+    """Name, columns and options."""
     name_token, *column_nodes, options_node = node.children
-    name = identifier(name_token)
     fields: dict[str, Field] = {}
     for column_node in column_nodes:
         field = _bind_field(tree(column_node), text)
@@ -59,19 +95,7 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
             raise text.error(f"column {field.name!r} is declared twice", tree(column_node).children[0])
         fields[field.name] = field
     option_nodes = [] if options_node is None else tree(options_node).children
-    options = _Options([tree(option) for option in option_nodes], fields, text)
-    times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
-    return Stream(
-        name,
-        tuple(fields.values()),
-        topic=options.topic() or name,
-        format=options.format(),
-        timestamp=options.timestamp() or (times[0] if len(times) == 1 else None),
-        disorder_ms=options.duration("disorder") or 0,
-        idle_timeout_ms=options.duration("idle_timeout", positive=True),
-        rate=options.rate(),
-        distinct=options.distinct(),
-    )
+    return identifier(name_token), fields, _Options([tree(option) for option in option_nodes], accepted, fields, text)
 
 
 def _bind_field(node: Tree[Token], text: QueryText) -> Field:
@@ -89,9 +113,20 @@ def _bind_field(node: Tree[Token], text: QueryText) -> Field:
 
 
 class _Options:
-    """The WITH clause of a CREATE STREAM, each option read and checked on demand."""
+    """The WITH clause of a declaration, each option read and checked on demand.
 
-    def __init__(self, nodes: Sequence[Tree[Token]], fields: Mapping[str, Field], text: QueryText) -> None:
+    Args:
+        accepted: the options that there are, with an example of each.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Tree[Token]],
+        accepted: Mapping[str, str],
+        fields: Mapping[str, Field],
+        text: QueryText,
+    ) -> None:
+        self._accepted = accepted
         self._fields = fields
         self._text = text
         self._values: dict[str, Node] = {}
@@ -99,10 +134,9 @@ class _Options:
             key_token, _, value = node.children
             written = unquoted(str(key_token)) if str(key_token).startswith("'") else str(key_token)
             key = written.lower()
-            if key not in _OPTIONS:
-                accepted = ", ".join(_OPTIONS)
+            if key not in accepted:
                 raise text.error(
-                    f"unknown option {written!r}; accepted: {accepted}{did_you_mean(key, _OPTIONS)}",
+                    f"unknown option {written!r}; accepted: {', '.join(accepted)}{did_you_mean(key, accepted)}",
                     key_token,
                 )
             if key in self._values:
@@ -120,7 +154,7 @@ class _Options:
     def _refused(self, key: str, why: str) -> QueryError:
         value = self._values[key]
         return self._text.error(
-            f"option {key!r} {why}, as in {_OPTIONS[key]}; got {self._text.shown(value)}", value
+            f"option {key!r} {why}, as in {self._accepted[key]}; got {self._text.shown(value)}", value
         )
 
     def _no_column(self, key: str, name: str) -> QueryError:
@@ -133,11 +167,17 @@ class _Options:
         topic = self._string("topic")
         return None if topic is None else checked_topic(topic, self._values["topic"], self._text)
 
-    def format(self) -> str:
+    def path(self) -> str | None:
+        path = self._string("path")
+        if path is not None and (not path.strip() or "\0" in path):
+            raise self._refused("path", "names a file")
+        return path
+
+    def format(self, formats: Sequence[str]) -> str | None:
         name = self._string("format")
-        if name is not None and name.lower() not in FORMATS:
-            raise self._refused("format", f"is one of {', '.join(FORMATS)}")
-        return name.lower() if name is not None else FORMATS[0]
+        if name is not None and name.lower() not in formats:
+            raise self._refused("format", f"is one of {', '.join(formats)}")
+        return None if name is None else name.lower()
 
     def timestamp(self) -> str | None:
         name = self._string("timestamp")

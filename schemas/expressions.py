@@ -7,7 +7,8 @@ The rules of types:
 - STRING compares with STRING, BOOLEAN with BOOLEAN by = and <> only.
 - NULL is a value for IN lists and COALESCE alone: anywhere else the result would always be unknown.
 
-`alias._ts` is the tuple's event time, a TIMESTAMP, for every stream; no declared column has that name.
+`alias._ts` is the tuple's event time, a TIMESTAMP, for every stream; no declared column has that name. The rows of a
+table have none.
 """
 
 from __future__ import annotations
@@ -87,9 +88,8 @@ class Scope:
             written = [f"{c.alias}.{c.name}" for c in candidates]
             raise self.text.error(f"column {name!r} is ambiguous; write {_either(written)}", node)
         if name in self.sources:
-            raise self.text.error(
-                f"{name!r} is an alias; write a column of it, such as {name}.{EVENT_TIME}", node
-            )
+            such = next(iter(self.sources[name].stream.fields)).name if self.sources[name].is_table else EVENT_TIME
+            raise self.text.error(f"{name!r} is an alias; write a column of it, such as {name}.{such}", node)
         names = [f.name for s in self.sources.values() for f in s.stream.fields]
         raise self.text.error(f"unknown column {name!r}{did_you_mean(name, [*names, EVENT_TIME])}", node)
 
@@ -101,9 +101,8 @@ class Scope:
             return source
         renamed = [a for a, s in self.sources.items() if s.stream.name == alias]
         if renamed:
-            raise self.text.error(
-                f"stream {alias!r} is read here as {_either(renamed)}; use the alias", token
-            )
+            stream = self.sources[renamed[0]].stream
+            raise self.text.error(f"{stream} is read here as {_either(renamed)}; use the alias", token)
         known = ", ".join(list(self.sources)[:10]) + (", ..." if len(self.sources) > 10 else "")
         suggestion = did_you_mean(alias, self.sources)
         raise self.text.error(f"unknown alias {alias!r}{suggestion or f'; the query has {known}'}", token)
@@ -112,18 +111,18 @@ class Scope:
         declared = source.stream.field(name)
         if declared is not None:
             return Column(source.alias, name, declared.type)
-        if name == EVENT_TIME or (name == "ts" and self.ts_is_event_time):
+        if not source.is_table and (name == EVENT_TIME or (name == "ts" and self.ts_is_event_time)):
             return Column(source.alias, EVENT_TIME, Type.TIMESTAMP)
         return None
 
     def _no_column(self, source: Source, token: Node) -> QueryError:
         name = identifier(token)
         names = [f.name for f in source.stream.fields]
-        suggestion = did_you_mean(name, [*names, EVENT_TIME])
         listed = shortened(", ".join(names))
-        return self.text.error(
-            f"stream {source.stream.name!r} has no column {name!r}{suggestion or f'; it has {listed}'}", token
-        )
+        if source.is_table and name == EVENT_TIME:
+            return self.text.error(f"the rows of {source.stream} have no event time; it has {listed}", token)
+        suggestion = did_you_mean(name, names if source.is_table else [*names, EVENT_TIME])
+        return self.text.error(f"{source.stream} has no column {name!r}{suggestion or f'; it has {listed}'}", token)
 
     # --- Conditions --------------------------------------------------------------------------------
 

@@ -57,6 +57,39 @@ class Stream:
         """The field called `name`, or None."""
         return next((f for f in self.fields if f.name == name), None)
 
+    def __str__(self) -> str:
+        """For messages: `stream 'rooms'`."""
+        return f"stream {self.name!r}"
+
+
+TABLE_TS = -1
+"""The ts of every row of a table: before every event time, of which 0 is the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A declared reference table (`CREATE TABLE`): rows of a file that are there from the start and for ever.
+
+    They have no event time of their own: they decide neither a result's ts nor when it ends.
+
+    Attributes:
+        path: as written; relative to the query's file.
+        format: None where the file's name tells it.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    path: str
+    format: str | None = None
+
+    def field(self, name: str) -> Field | None:
+        """The field called `name`, or None."""
+        return next((f for f in self.fields if f.name == name), None)
+
+    def __str__(self) -> str:
+        """For messages: `table 'rooms'`."""
+        return f"table {self.name!r}"
+
 
 _UNITS = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1000), ("MILLISECOND", 1))
 
@@ -84,11 +117,24 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of FROM: a stream under an alias with a window. Two aliases may name one stream."""
+    """One entry of FROM: a stream under an alias with a window. Two aliases may name one stream.
+
+    Or a table, whose window is UNBOUNDED.
+    """
 
     alias: str
-    stream: Stream
+    stream: Stream | Table
     window: Window
+
+    @property
+    def endless(self) -> bool:
+        """Whether tuples keep coming that never leave: an UNBOUNDED stream."""
+        return self.window.kind == "UNBOUNDED" and not self.is_table
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return isinstance(self.stream, Table)
 
 
 # --- Expressions -----------------------------------------------------------------------------------
@@ -316,7 +362,7 @@ class Query:
         sources: in FROM order, which is also the tie-break order of the total order.
         predicates: top-level conjuncts of WHERE and of the WINDOW clause, in text order.
         outputs: the SELECT list, expanded; over groups where there is an aggregation.
-        partition_by: columns named by PARTITION BY, one per alias; empty when absent.
+        partition_by: columns named by PARTITION BY, one per alias of a stream; empty when absent.
         aggregation: what is computed above the join; None when its results are the answer.
         subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
             then read the first source only, and an answer's entering and leaving are emitted with `_op` "+" and "-".
@@ -349,12 +395,19 @@ class Query:
 
     def streams(self) -> tuple[Stream, ...]:
         """The distinct streams in order of first use: the stream ordinals of the total order."""
-        return tuple({source.stream.name: source.stream for source in self.sources}.values())
+        found = {s.stream.name: s.stream for s in self.sources if isinstance(s.stream, Stream)}
+        return tuple(found.values())
+
+    def tables(self) -> tuple[Table, ...]:
+        """The distinct tables in order of first use."""
+        found = {s.stream.name: s.stream for s in self.sources if isinstance(s.stream, Table)}
+        return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A parsed file: its streams (all declared, used or not) and its queries, in text order."""
+    """A parsed file: its streams and tables (all declared, used or not) and its queries, in text order."""
 
     streams: tuple[Stream, ...]
     queries: tuple[Query, ...]
+    tables: tuple[Table, ...] = ()

@@ -32,8 +32,7 @@ _UNCLOSED = {
 
 _CLAUSES = "WHERE, WINDOW, MAXWINDOW, PARTITION BY, GROUP BY, EMIT EVERY and EXCEPT after FROM"
 _LEFT_OUT = {
-    "TABLE": ("CREATE TABLE", "CREATE STREAM"),
-    "VIEW": ("CREATE VIEW", "CREATE STREAM"),
+    "VIEW": ("CREATE VIEW", "CREATE STREAM and CREATE TABLE"),
     "UNION": ("UNION", "one SELECT per statement"),
     "INTERSECT": ("INTERSECT", "one SELECT per statement"),
     "HAVING": ("HAVING", _CLAUSES),
@@ -51,9 +50,9 @@ _LEFT_OUT = {
     "DISTINCT": ("DISTINCT", "SELECT with a list of expressions"),
     "CASE": ("CASE", "scalar functions such as COALESCE"),
     "CAST": ("CAST", "columns with the types that CREATE STREAM declares"),
-    "DROP": ("DROP", "CREATE STREAM, SELECT and INSERT INTO"),
-    "DELETE": ("DELETE", "CREATE STREAM, SELECT and INSERT INTO"),
-    "UPDATE": ("UPDATE", "CREATE STREAM, SELECT and INSERT INTO"),
+    "DROP": ("DROP", "CREATE STREAM, CREATE TABLE, SELECT and INSERT INTO"),
+    "DELETE": ("DELETE", "CREATE STREAM, CREATE TABLE, SELECT and INSERT INTO"),
+    "UPDATE": ("UPDATE", "CREATE STREAM, CREATE TABLE, SELECT and INSERT INTO"),
     "VALUES": ("INSERT INTO ... VALUES", "INSERT INTO 'topic' SELECT ..."),
 }
 _INSTEAD = {
@@ -113,8 +112,9 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("EMIT", "EMIT EVERY"),
         ("_EVERY", "EVERY"),
         ("EXCEPT", "EXCEPT"),
-        ("_CREATE", "CREATE STREAM"),
+        ("_CREATE", "CREATE STREAM, CREATE TABLE"),
         ("_STREAM", "STREAM"),
+        ("_TABLE", "TABLE"),
         ("_SELECT", "SELECT"),
         ("_INSERT", "INSERT INTO"),
         ("_INTO", "INTO"),
@@ -143,6 +143,7 @@ _IMPLIED = {
 }
 _NAME_AFTER = {
     "STREAM": "the stream's name",
+    "TABLE": "the table's name",
     "FROM": "a stream's name",
     "JOIN": "a stream's name",
     "EXCEPT": "a stream's name",
@@ -187,6 +188,7 @@ _KEYWORDS = {
         "_EVERY",
         "EXCEPT",
         "_STREAM",
+        "_TABLE",
         "_SELECT",
         "_INTO",
         "_WITH",

@@ -18,7 +18,7 @@ from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, emp
 from schemas.codecs.kernels.csv_records import decode_csv, scan_records
 from schemas.codecs.slots import Layout, Slots, check_size, is_utf8
 from schemas.errors import DataError
-from schemas.query import Stream, Type
+from schemas.query import Stream, Table, Type
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -61,7 +61,7 @@ def split_record(raw: bytes) -> list[tuple[bytes, bool]]:
 class CsvRules:
     """The definition: one record's bytes to its values."""
 
-    def __init__(self, stream: Stream, field_of: Sequence[int]) -> None:
+    def __init__(self, stream: Stream | Table, field_of: Sequence[int]) -> None:
         self._fields = [(field.name, field.type) for field in stream.fields]
         self._field_of = field_of
 
@@ -99,9 +99,9 @@ def _parsed(text: str, type: Type) -> Value:
 
 
 class CsvDecoder:
-    """Decodes CSV records of one stream under one header. Keeps no state between calls."""
+    """Decodes CSV records of one stream or table under one header. Keeps no state between calls."""
 
-    def __init__(self, stream: Stream, header: bytes, file: str) -> None:
+    def __init__(self, stream: Stream | Table, header: bytes, file: str) -> None:
         """Args: `header` the first record of `file`, without a byte order mark.
 
         Raises:
@@ -121,7 +121,7 @@ class CsvDecoder:
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f", did you mean '{near[0]}'?" if near else ""
                 raise DataError(
-                    f"{file}: stream '{stream.name}' declares column '{name}', which the header does not have"
+                    f"{file}: {stream} declares column '{name}', which the header does not have"
                     f" (it has: {shown(', '.join(names))}){hint}"
                 )
         self._field_of = np.array([declared.get(name, -1) for name in names], np.int64)

@@ -10,7 +10,7 @@ The rules, for records in any format:
 - STRING: a string of valid UTF-8. BOOLEAN: `true` or `false`.
 - TIMESTAMP: an integer (milliseconds) or a text in the form of `schemas.timestamps`.
 - The event time, a field or the Kafka record's own timestamp, is there and lies in
-  [0, MAX_TIMESTAMP_MS).
+  [0, MAX_TIMESTAMP_MS). A table's rows have none: all have the ts TABLE_TS.
 
 A record that breaks a rule is a dead letter with the reason; it never stops the records around it.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from schemas.columns import DTYPES, I64, Batch, Column, Mask
-from schemas.query import Stream, Type
+from schemas.query import Stream, Table, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, parse_iso
 
 Value = int | float | str | bool | None
@@ -137,7 +137,7 @@ def in_range(ts: I64) -> Mask:
     return (ts >= 0) & (ts < MAX_TIMESTAMP_MS)
 
 
-def empty_batch(stream: Stream) -> Batch:
+def empty_batch(stream: Stream | Table) -> Batch:
     """No tuples of `stream`."""
     columns = {}
     for field in stream.fields:

@@ -17,13 +17,13 @@ from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, emp
 from schemas.codecs.kernels.json_records import decode_json
 from schemas.codecs.slots import Layout, Slots, check_size, count_lines, is_utf8
 from schemas.columns import I64
-from schemas.query import Stream
+from schemas.query import Stream, Table
 
 
 class JsonRules:
     """The definition: one record's bytes to its values."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream | Table) -> None:
         self._fields = [(field.name, field.type) for field in stream.fields]
 
     def values(self, raw: bytes) -> list[Value]:
@@ -44,9 +44,9 @@ class JsonRules:
 
 
 class JsonDecoder:
-    """Decodes JSON records of one stream. Keeps no state between calls; safe to call from several threads."""
+    """Decodes JSON records of one stream or table. Keeps no state between calls; safe to call from several threads."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream | Table) -> None:
         self.stream = stream
         self.rules = JsonRules(stream)
         self._layout = Layout(stream)
@@ -73,7 +73,7 @@ class JsonDecoder:
 
         `record_ts`: (values,) the Kafka records' timestamps, used when the stream has no timestamp field.
         """
-        if self.stream.timestamp is not None:
+        if self._layout.timestamp is not None:
             record_ts = None
         if not values:
             return Decoded(empty_batch(self.stream), np.zeros(0, np.int64), [], 0)

@@ -19,7 +19,7 @@ from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event
 from schemas.codecs.encode import encode_tuples
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import DataError
-from schemas.query import Field, Stream, Type
+from schemas.query import TABLE_TS, Field, Stream, Table, Type
 
 ACCEPTED_TYPES: Final[Mapping[Type, str]] = {
     Type.BIGINT: "int8 to int64, uint8 to uint32",
@@ -49,9 +49,9 @@ def _accepts(type: Type, found: pa.DataType) -> bool:
 
 
 class ParquetDecoder:
-    """Decodes record batches of one file for one stream."""
+    """Decodes record batches of one file for one stream or table."""
 
-    def __init__(self, stream: Stream, schema: pa.Schema, file: str) -> None:
+    def __init__(self, stream: Stream | Table, schema: pa.Schema, file: str) -> None:
         """Raises:
         DataError: a declared column is missing, or its type is not accepted; names file and column.
         """
@@ -64,13 +64,13 @@ class ParquetDecoder:
                 hint = f", did you mean '{near[0]}'?" if near else ""
                 held = "does not have" if not found else f"has {len(found)} times"
                 raise DataError(
-                    f"{file}: stream '{stream.name}' declares column '{field.name}', which the file {held}"
+                    f"{file}: {stream} declares column '{field.name}', which the file {held}"
                     f" (it has: {shown(', '.join(schema.names))}){hint}"
                 )
             type = schema.field(found[0]).type
             if not _accepts(field.type, type):
                 raise DataError(
-                    f"{file}: column '{field.name}' is {type}, stream '{stream.name}' declares it"
+                    f"{file}: column '{field.name}' is {type}, {stream} declares it"
                     f" {field.type}, which accepts {ACCEPTED_TYPES[field.type]}"
                 )
 
@@ -86,18 +86,22 @@ class ParquetDecoder:
             if bad.any():
                 wrong.append((bad, reason))
                 good &= ~bad
-        name = self.stream.timestamp
-        if name is None:
-            raise DataError(f"stream '{self.stream.name}' has no timestamp field, a Parquet file needs one")
-        ts = columns[name].values.astype(np.int64, copy=False)
-        good &= in_range(ts) & columns[name].mask()
+        name: str | None = None
+        if isinstance(self.stream, Table):
+            ts = np.full(count, TABLE_TS, np.int64)
+        else:
+            name = self.stream.timestamp
+            if name is None:
+                raise DataError(f"{self.stream} has no timestamp field, a Parquet file needs one")
+            ts = columns[name].values.astype(np.int64, copy=False)
+            good &= in_range(ts) & columns[name].mask()
         tuples = Batch(ts, columns)
         if good.all():
             return Decoded(tuples, np.arange(count, dtype=np.int64), [], count)
         dead = []
         for row in np.flatnonzero(~good).tolist():
             reason = next((text for mask, text in wrong if mask[row]), "")
-            if not reason:
+            if not reason and name is not None:
                 try:
                     check_event_time(name, int(ts[row]) if columns[name].mask()[row] else None)
                 except RecordError as error:

@@ -34,7 +34,7 @@ from schemas.codecs.kernels.scan import (
 )
 from schemas.columns import I64, U8, Batch, Column
 from schemas.errors import DataError
-from schemas.query import Stream, Type
+from schemas.query import TABLE_TS, Stream, Table, Type
 
 _CODES = {
     Type.BIGINT: BIGINT,
@@ -49,9 +49,9 @@ MAX_BLOCK_BYTES = (1 << 31) - 1
 
 
 class Layout:
-    """A stream's fields in the form that kernels take; made once per decoder."""
+    """A stream's or table's fields in the form that kernels take; made once per decoder."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream | Table) -> None:
         self.stream = stream
         encoded = [field.name.encode() for field in stream.fields]
         self.names = np.frombuffer(b"".join(encoded), np.uint8)
@@ -59,7 +59,10 @@ class Layout:
         self.types = np.array([_CODES[field.type] for field in stream.fields], np.uint8)
         self.doubles = int(np.count_nonzero(self.types == DOUBLE))
         self.ts_field = -1
-        if stream.timestamp is not None:
+        self.timestamp: str | None = None
+        self.timeless = isinstance(stream, Table)
+        if isinstance(stream, Stream) and stream.timestamp is not None:
+            self.timestamp = stream.timestamp
             self.ts_field = next(i for i, f in enumerate(stream.fields) if f.name == stream.timestamp)
 
 
@@ -136,7 +139,11 @@ class Slots:
         """
         dead: list[DeadLetter] = []
         f = self.layout.ts_field
-        if record_ts is not None:
+        timeless = self.layout.timeless
+        if timeless:
+            record_ts = np.full(self.count, TABLE_TS, np.int64)
+            untimely = np.zeros(self.count, np.bool_)
+        elif record_ts is not None:
             untimely = ~in_range(record_ts)
         else:
             untimely = ~(self.valid[f] & in_range(self.words[f]))
@@ -146,11 +153,11 @@ class Slots:
         for row in np.flatnonzero(unsure | (untimely & (self.status == DECODED))).tolist():
             try:
                 values = rules(row)
-                if record_ts is not None:
-                    check_event_time(None, int(record_ts[row]))
-                else:
+                if record_ts is None:
                     at = values[f]
-                    check_event_time(self.layout.stream.timestamp, at if isinstance(at, int) else None)
+                    check_event_time(self.layout.timestamp, at if isinstance(at, int) else None)
+                elif not timeless:
+                    check_event_time(None, int(record_ts[row]))
                 self.store(row, values)
             except RecordError as error:
                 dead.append(DeadLetter(row, str(error), raw(row)))
