@@ -1,0 +1,116 @@
+"""Blocks of columns on their way from one operator to the next through a topic.
+
+    magic "WX" | format (1) | last (1) | fields' digest (4) | channel (4) | watermark (8) | rows (4)
+    then the event times, and each column: validity (1, and a bit per row where something is null), values
+
+Little endian. Values are 8 bytes each, BOOLEAN 1; strings are their lengths (4 each), then their bytes. Nothing is
+compressed: the Kafka producer compresses whole batches of records, which does better on small blocks. Kafka also keeps
+the checksum.
+
+`watermark` is what the channel has reached when the epoch that the block belongs to is complete; its `last` block
+completes it. Blocks of an epoch carry the same watermark, so a repeated one is known by it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.columns import DTYPES, I64, Batch, Column
+from schemas.errors import StateError
+from schemas.query import Field, Type
+
+_HEAD = struct.Struct("<2sBBIIqI")
+_MAGIC = b"WX"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeBlock:
+    """A block read back.
+
+    Attributes:
+        channel: which task of the producing operator wrote it.
+        watermark: what the channel has reached once `last` has come.
+    """
+
+    channel: int
+    watermark: int
+    last: bool
+    batch: Batch
+
+
+def digest(fields: Sequence[Field]) -> int:
+    """Says of a block which columns it has, so that no reader takes others for them."""
+    return zlib.crc32(repr([(field.name, str(field.type)) for field in fields]).encode())
+
+
+def encode_exchange(fields: Sequence[Field], channel: int, watermark: int, last: bool, batch: Batch) -> bytes:
+    """The bytes of a block with exactly these columns of the batch, in this order."""
+    parts = [
+        _HEAD.pack(_MAGIC, _FORMAT, last, digest(fields), channel, watermark, len(batch)),
+        np.ascontiguousarray(batch.ts, "<i8").tobytes(),
+    ]
+    for field in fields:
+        column = batch.columns[field.name]
+        parts.append(b"\0" if column.valid is None else b"\1" + np.packbits(column.valid).tobytes())
+        if column.offsets is None:
+            parts.append(np.ascontiguousarray(column.values).tobytes())
+        else:
+            first, end = int(column.offsets[0]), int(column.offsets[-1])
+            parts.append(np.diff(column.offsets).astype("<u4").tobytes())
+            parts.append(column.values[first:end].tobytes())
+    return b"".join(parts)
+
+
+def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> ExchangeBlock:
+    """Read a block. `place` names its record, for errors.
+
+    Raises:
+        StateError: it is no block, or of other columns.
+    """
+    if len(raw) < _HEAD.size or raw[:2] != _MAGIC:
+        raise StateError(f"record {place} is no block of intermediate results: does another program write there?")
+    _, version, last, shape, channel, watermark, n = _HEAD.unpack_from(raw)
+    if version != _FORMAT or shape != digest(fields):
+        raise StateError(
+            f"block {place} has format {version} and columns {shape:08x}, this operator reads format {_FORMAT} and "
+            f"columns {digest(fields):08x}: another query or plan has written it; use a new group (--group)"
+        )
+    reader = _Reader(raw, _HEAD.size, n)
+    try:
+        ts = reader.numbers(np.dtype("<i8"))
+        columns = {field.name: reader.column(field.type) for field in fields}
+    except ValueError as error:
+        raise StateError(f"block {place} is cut short at {len(raw)} bytes: {error}") from None
+    return ExchangeBlock(channel, watermark, bool(last), Batch(ts, columns))
+
+
+class _Reader:
+    """Reads arrays one after the other; each is a copy, and so aligned."""
+
+    def __init__(self, raw: bytes, at: int, rows: int) -> None:
+        self._raw, self._at, self._rows = raw, at, rows
+
+    def _take(self, dtype: np.dtype[np.generic], count: int) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+        found = np.frombuffer(self._raw, dtype, count, self._at).copy() if count else np.zeros(0, dtype)
+        self._at += found.nbytes
+        return found
+
+    def numbers(self, dtype: np.dtype[np.generic]) -> I64:
+        return np.asarray(self._take(dtype, self._rows), np.int64)
+
+    def column(self, type: Type) -> Column:
+        valid = None
+        if self._take(np.dtype(np.uint8), 1).any():
+            packed = self._take(np.dtype(np.uint8), -(-self._rows // 8))
+            valid = np.unpackbits(packed.astype(np.uint8), count=self._rows).astype(np.bool_)
+        if type is not Type.STRING:
+            return Column(type, self._take(DTYPES[type], self._rows), valid)
+        offsets = np.zeros(self._rows + 1, np.int64)
+        np.cumsum(self._take(np.dtype("<u4"), self._rows).astype(np.int64), out=offsets[1:])
+        return Column(type, self._take(np.dtype(np.uint8), int(offsets[-1])), valid, offsets)

@@ -1,0 +1,174 @@
+"""Runs a plan taken apart, without Kafka: topics are lists, tasks take turns as somebody decides.
+
+What is between two tasks are encoded blocks only. Each task is an engine over its sub-query; it reads on from where it
+is in each of its partitions, and dies and comes back when told to, in the way that the service has: it reads again
+what its windows still need, and sends nothing of that a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from operators.engine import Engine
+from operators.placed.channels import Channels
+from operators.placed.decompose import Input, PlacedOperator, decompose
+from operators.placed.route import Finish, Route, positions
+from operators.plan import Plan
+from operators.watermark import NEVER
+from schemas.columns import Batch
+from schemas.query import Query, Stream
+from tests.feeding import to_batch, to_rows
+
+Row = dict[str, Any]
+Lane = tuple[str, int]
+
+
+@dataclass
+class Topics:
+    """Logs by topic and partition: rows of sources, blocks of operators."""
+
+    logs: dict[Lane, list[Any]] = field(default_factory=dict)
+
+    def log(self, lane: Lane) -> list[Any]:
+        return self.logs.setdefault(lane, [])
+
+
+class Task:
+    """One task of one operator."""
+
+    def __init__(self, operator: PlacedOperator, number: int, topics: Topics, counts: dict[str, int]) -> None:
+        self.operator = operator
+        self.number = number
+        self.topics = topics
+        self.lanes: list[tuple[Input, int]] = []
+        for given in {given.stream.name: given for given in operator.inputs}.values():
+            if given.edge is not None or operator.forward:
+                self.lanes.append((given, number))
+            else:
+                self.lanes += [(given, p) for p in range(counts[given.stream.name])]
+        self.routes = [Route(edge, number) for edge in operator.outputs]
+        self.finish = None if operator.outputs else Finish(operator)
+        self.at = {self._lane(given, p): 0 for given, p in self.lanes}
+        self.results: list[Row] = []
+        self.sent = 0
+        self.repeated = 0
+        self.open()
+
+    def _lane(self, given: Input, partition: int) -> Lane:
+        return given.stream.topic, partition
+
+    def open(self) -> None:
+        partitions: dict[str, list[int]] = {}
+        for given, p in self.lanes:
+            numbers = [p] if given.edge is None else list(range(given.edge.channels))
+            partitions.setdefault(given.stream.name, []).extend(numbers)
+        self.engine = Engine(self.operator.query, plan=self.operator.plan, partitions=partitions)
+        self.channels = {
+            self._lane(given, p): Channels(given, [NEVER] * given.edge.channels)
+            for given, p in self.lanes
+            if given.edge is not None
+        }
+
+    def die(self) -> None:
+        """Come back from the last commit: all that was read before is read again, and what it gives discarded."""
+        ends, self.at = self.at, dict.fromkeys(self.at, 0)
+        self.open()
+        for given, p in self.lanes:
+            self.read(given, p, ends[self._lane(given, p)])
+        if self.sent > self.engine.cut:
+            self.engine.advance(self.sent)
+
+    def read(self, given: Input, partition: int, until: int) -> None:
+        """Take records up to an offset."""
+        lane = self._lane(given, partition)
+        begin, self.at[lane] = self.at[lane], max(until, self.at[lane])
+        records = self.topics.log(lane)[begin:until]
+        if not records:
+            return
+        if given.edge is None:
+            offsets = np.arange(begin, begin + len(records), dtype=np.int64)
+            declared = [f for f in given.stream.fields if f.name != given.position]
+            plain = Stream(given.stream.name, tuple(declared), lane[0], timestamp=given.stream.timestamp)
+            batch = to_batch(plain, records)
+            columns = {**batch.columns, given.position: positions(partition, offsets)}
+            self.engine.push(given.stream.name, partition, Batch(batch.ts, columns), offsets)
+            return
+        channels = self.channels[lane]
+        for offset, raw in enumerate(records, begin):
+            taken = channels.take(self.engine, channels.decode(raw, f"{lane}@{offset}"), offset)
+            self.repeated += taken.repeated
+
+    def close_sources(self) -> None:
+        """Let the partitions of sources that have been read to their end hold nothing back any more."""
+        for given, p in self.lanes:
+            lane = self._lane(given, p)
+            if given.edge is None and self.at[lane] == len(self.topics.log(lane)):
+                self.engine.close(given.stream.name, p)
+
+    def epoch(self, end: int) -> None:
+        """Advance, and send."""
+        cut = min(self.engine.watermark(), end)
+        if cut <= self.engine.cut:
+            return
+        results = self.engine.advance(cut)
+        self.sent = cut
+        if self.finish is not None:
+            self.results += to_rows(self.finish(results))
+        for route in self.routes:
+            for partition, raw, _ in route.blocks(results, cut):
+                self.topics.log((route.edge.topic, partition)).append(raw)
+
+    @property
+    def behind(self) -> bool:
+        return any(at < len(self.topics.log(lane)) for lane, at in self.at.items())
+
+
+class Chain:
+    """All tasks of a plan over rows (per stream and partition, in arrival order) that are all there already."""
+
+    def __init__(
+        self, query: Query, plan: Plan, rows: dict[str, list[list[Row]]], split: int | None, end: int = 1_000_000
+    ) -> None:
+        self.topics = Topics()
+        counts = {name: len(parts) for name, parts in rows.items()}
+        for stream in query.streams():
+            for p, part in enumerate(rows[stream.name]):
+                self.topics.log((stream.topic, p)).extend(part)
+        self.end = end
+        by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
+        self.operators = decompose(query, plan, by_topic, split)
+        self.tasks = [
+            Task(operator, number, self.topics, counts)
+            for operator in self.operators
+            for number in range(operator.tasks)
+        ]
+
+    def turn(self, task: Task, records: int) -> None:
+        """A task takes some records of each partition, and advances."""
+        for given, p in task.lanes:
+            lane = task._lane(given, p)
+            task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
+        task.close_sources()
+        task.epoch(self.end)
+
+    def finish(self) -> None:
+        """Turns until nothing is left to do."""
+        while True:
+            before = [(dict(task.at), task.engine.cut) for task in self.tasks]
+            for task in reversed(self.tasks):
+                self.turn(task, 1_000_000)
+            if before == [(dict(task.at), task.engine.cut) for task in self.tasks]:
+                return
+
+    def results(self) -> list[list[Row]]:
+        """Per task of the top operator."""
+        return [task.results for task in self.tasks if task.finish is not None]
+
+
+def merged(parts: Sequence[list[Row]]) -> list[Row]:
+    """All results, in the order of their timestamps."""
+    return sorted((row for part in parts for row in part), key=lambda row: row["_ts"])
