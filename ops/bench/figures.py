@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from ops.bench.charts import draw, missing
-from ops.bench.measure import Spread
+from ops.bench.measure import Progress, Spread
 from ops.bench.report import Limit, machine, number
 
 Points = dict[str, dict[float, list[float]]]
 """Curves by name: the runs' values by x."""
+
+S = TypeVar("S")
 
 SPREADS_SHOWN = 3
 """Tables of more curves than this show medians only; the stored JSON has all."""
@@ -203,6 +206,30 @@ class Suite:
             if figure.differs:
                 lines += [f"**Differs.** {figure.differs}", ""]
         return "\n".join(lines).rstrip() + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperBench(Generic[S]):
+    """How a paper's figures are drawn: all, or one by its number, at one of three sizes.
+
+    Attributes:
+        quick, default, full: settings with `runs` and `seed`; the full ones are the paper's.
+    """
+
+    quick: S
+    default: S
+    full: S
+    draw: Callable[[S, Progress, int | None], Suite]
+
+    def run(self, size: str, runs: int | None, seed: int, figure: int | None, progress: Progress) -> Suite:
+        """Draw.
+
+        Args:
+            size: `quick`, `default` or `full`.
+            runs: None for as many as the size has.
+        """
+        settings: Any = getattr(self, size)
+        return self.draw(replace(settings, runs=runs or settings.runs, seed=seed), progress, figure)
 
 
 def _points(panel: Panel) -> Table:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from operators.plan import Plan
-from ops.bench.figures import Figure, Panel, Points, Series, Suite, curves, over
+from ops.bench.figures import Figure, Panel, PaperBench, Points, Series, Suite, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_hybmig_runs import Clique, Trace, run
 from schemas.errors import UsageError
@@ -30,7 +30,7 @@ MAIN = ("MS", "PT", "HybMig")
 
 @dataclass(frozen=True, slots=True)
 class HybMigSettings:
-    """Sizes of `weir bench hybmig`; the defaults are the quick ones.
+    """Sizes of `weir bench hybmig`.
 
     Attributes:
         minutes: the default window of the figures that count (Fig. 16 to 20; the paper: 3).
@@ -49,6 +49,8 @@ class HybMigSettings:
     runs: int = 2
     seed: int = 1
 
+
+QUICK = HybMigSettings(minutes=1.0, windows=(1.0,), rates=(1.0,), streams=(4, 6), clock_rates=(0.4, 1.6), runs=1)
 
 FULL = HybMigSettings(
     minutes=3.0,
@@ -476,3 +478,5 @@ DIFFERS: dict[int, str] = {
     22: "",
 }
 """How a figure's shape differs from the paper's, and why."""
+
+BENCH = PaperBench(quick=QUICK, default=HybMigSettings(), full=FULL, draw=bench_hybmig)

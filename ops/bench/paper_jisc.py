@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from operators.plan import Plan
-from ops.bench.figures import Figure, Panel, Points, Suite, curves, over
+from ops.bench.figures import Figure, Panel, PaperBench, Points, Suite, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_jisc_runs import Feed, Star
 from schemas.errors import UsageError
@@ -19,7 +19,7 @@ PAPER = "JISC: Adaptive Stream Processing Using Just-In-Time State Completion, E
 
 @dataclass(frozen=True, slots=True)
 class JiscSettings:
-    """Sizes of `weir bench jisc`; the defaults are the quick ones.
+    """Sizes of `weir bench jisc`.
 
     Attributes:
         joins: of Fig. 7 and 8.
@@ -47,6 +47,8 @@ class JiscSettings:
     runs: int = 2
     seed: int = 1
 
+
+QUICK = JiscSettings(joins=(10, 60), hash_windows=(1_000, 3_000), loop_windows=(300, 1_000), every=(2,), runs=1)
 
 FULL = JiscSettings(
     joins=tuple(range(10, 101, 10)),
@@ -377,3 +379,5 @@ DIFFERS = {
     "12": _TRACK,
 }
 """How a figure's shape differs from the paper's, and why."""
+
+BENCH = PaperBench(quick=QUICK, default=JiscSettings(), full=FULL, draw=bench_jisc)

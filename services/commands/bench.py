@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from schemas.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops.bench.figures import Suite
+    from ops.bench.figures import PaperBench, Suite
     from ops.bench.report import Report
 
 app = typer.Typer(
@@ -38,11 +40,12 @@ Bootstrap = Annotated[
         show_default=False,
     ),
 ]
+PaperQuick = Annotated[bool, typer.Option("--quick", help="The least sizes, one run; default: what fits minutes.")]
 Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, which take hours; default: what fits minutes.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables (.md, .json) and charts (.png) go.")]
 PaperRuns = Annotated[
     int | None,
-    typer.Option("--runs", min=1, help="Runs of every figure; default 2, with --full 3.", show_default=False),
+    typer.Option("--runs", min=1, help="Runs of every figure; default 2, --quick 1, --full 3.", show_default=False),
 ]
 FigureNumber = Annotated[
     int | None, typer.Option("--figure", min=1, help="Draw this figure only; default all.", show_default=False)
@@ -180,46 +183,43 @@ def migrations(
     _finish(report, json)
 
 
-@app.command()
-def jisc(
-    full: Full = False,
-    figure: FigureNumber = None,
-    runs: PaperRuns = None,
-    seed: Seed = 1,
-    out: Out = Path("bench-results"),
-) -> None:
-    """The figures of the JISC paper, 7 to 12, redrawn: lazy migration against Parallel Track, CACQ and Moving State."""
-    from dataclasses import replace
+def _redraws(name: str, help: str) -> None:
+    """Add the command that draws a paper's figures: `ops.bench.paper_<name>`."""
 
-    from ops.bench.measure import Progress
-    from ops.bench.paper_jisc import FULL, JiscSettings, bench_jisc
+    @app.command(name, help=help)
+    def command(
+        quick: PaperQuick = False,
+        full: Full = False,
+        figure: FigureNumber = None,
+        runs: PaperRuns = None,
+        seed: Seed = 1,
+        out: Out = Path("bench-results"),
+    ) -> None:
+        from importlib import import_module
 
-    settings = FULL if full else JiscSettings()
-    settings = replace(settings, runs=runs or settings.runs, seed=seed)
-    with Progress() as progress:
-        suite = bench_jisc(settings, progress, figure)
-    _finish_suite(suite, out)
+        from ops.bench.measure import Progress
+
+        if quick and full:
+            raise UsageError("--quick and --full contradict each other: give one of them, or none")
+        bench: PaperBench[Any] = import_module(f"ops.bench.paper_{name}").BENCH
+        with Progress() as progress:
+            size = "quick" if quick else "full" if full else "default"
+            suite = bench.run(size, runs, seed, figure, progress)
+        _finish_suite(suite, out)
 
 
-@app.command()
-def hybmig(
-    full: Full = False,
-    figure: FigureNumber = None,
-    runs: PaperRuns = None,
-    seed: Seed = 1,
-    out: Out = Path("bench-results"),
-) -> None:
-    """The figures of the HybMig paper, 15 to 22, redrawn: counters, and a simulated clock where load matters."""
-    from dataclasses import replace
-
-    from ops.bench.measure import Progress
-    from ops.bench.paper_hybmig import FULL, HybMigSettings, bench_hybmig
-
-    settings = FULL if full else HybMigSettings()
-    settings = replace(settings, runs=runs or settings.runs, seed=seed)
-    with Progress() as progress:
-        suite = bench_hybmig(settings, progress, figure)
-    _finish_suite(suite, out)
+_redraws(
+    "jisc",
+    "The figures of the JISC paper, 7 to 12, redrawn: lazy migration against Parallel Track, CACQ and Moving State.",
+)
+_redraws(
+    "hybmig",
+    "The figures of the HybMig paper, 15 to 22, redrawn: counters, and a simulated clock where load matters.",
+)
+_redraws(
+    "jit",
+    "The figures of the JIT paper, 10 to 17, redrawn: feedback on and off, nested loops and hash joins.",
+)
 
 
 def _finish_suite(suite: Suite, out: Path) -> None:
