@@ -14,7 +14,7 @@ from operators.kernels.blacklist import link_entries, take_lists
 from operators.kernels.hashing import U64
 from operators.kernels.signatures import VACANT
 from operators.tuples import Tuples
-from schemas.columns import I64
+from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64
 """Tuples that an empty blacklist has room for; a power of two."""
@@ -28,10 +28,13 @@ class Blacklist:
 
     Attributes:
         aliases: what the tuples cover, in the order of their rows.
+        signatures: how many signatures have tuples, some of which may have died since the last sweep.
     """
 
     def __init__(self, aliases: tuple[str, ...]) -> None:
         self.aliases = aliases
+        self.signatures = 0
+        self._dead_rows: dict[str, int] = {}
         self._count = 0
         self._handled = 0
         self._begin(FIRST_CAPACITY)
@@ -63,7 +66,7 @@ class Blacklist:
         place = slice(first, first + n)
         self._rows[:, place] = tuples.rows
         self._ts[place], self._expiry[place], self._signatures[place] = tuples.ts, tuples.expiry, signatures
-        link_entries(signatures, first, self._behind, self._keys, self._heads)
+        self.signatures += link_entries(signatures, first, self._behind, self._keys, self._heads)
         self._used += n
         self._count += n
 
@@ -72,36 +75,47 @@ class Blacklist:
         self._handled += len(signatures)
         if self._count == 0:
             return Tuples.empty(self.aliases)
-        return self._taken(take_lists(signatures, self._behind, self._keys, self._heads), now)
+        entries, lists = take_lists(signatures, self._behind, self._keys, self._heads)
+        self.signatures -= lists
+        self._count -= len(entries)
+        self._handled += len(entries)
+        living = np.sort(entries[self._lives(entries, now)])
+        found = self._gathered(living[np.argsort(self._ts[living], kind="stable")])
+        self._expiry[entries] = VACANT
+        return found
 
     def take_all(self, now: int) -> Tuples:
         """Take out everything; what lives at `now`, ascending by ts."""
         return self.take(self._signatures[: self._used], now)
-
-    def _taken(self, entries: I64, now: int) -> Tuples:
-        self._count -= len(entries)
-        self._handled += len(entries)
-        living = np.sort(entries[self._expiry[entries] >= now])
-        living = living[np.argsort(self._ts[living], kind="stable")]
-        found = Tuples(self.aliases, np.take(self._rows, living, axis=1), self._ts[living], self._expiry[living])
-        self._expiry[entries] = VACANT
-        return found
 
     def purge(self, now: int) -> None:
         """Throw out what expired before `now`, if enough has been done since the last sweep to pay for one."""
         if self._handled >= self._used and (self._used or len(self._ts) > FIRST_CAPACITY):
             self._sweep(now, 0)
 
+    def purge_rows(self, alias: str, first_row: int) -> None:
+        """Tuples whose component of `alias` (a ROWS window) lies before `first_row` are dead."""
+        self._dead_rows[alias] = first_row
+
+    def _lives(self, entries: I64, now: int) -> Mask:
+        alive = np.asarray(self._expiry[entries] >= max(now, VACANT + 1))
+        for alias, first_row in self._dead_rows.items():
+            alive &= self._rows[self.aliases.index(alias), entries] >= first_row
+        return alive
+
+    def _gathered(self, entries: I64) -> Tuples:
+        return Tuples(self.aliases, np.take(self._rows, entries, axis=1), self._ts[entries], self._expiry[entries])
+
     def _sweep(self, now: int, need: int) -> None:
         """Begin anew with the living, and room for `need` tuples more."""
-        living = np.flatnonzero(self._expiry[: self._used] >= max(now, VACANT + 1))
-        kept = Tuples(self.aliases, np.take(self._rows, living, axis=1), self._ts[living], self._expiry[living])
-        signatures = self._signatures[living]
+        entries = np.arange(self._used)
+        living = entries[self._lives(entries, now)]
+        kept, signatures = self._gathered(living), self._signatures[living]
         capacity = FIRST_CAPACITY
         while FILLED * capacity < len(living) + need:
             capacity *= 2
         self._begin(capacity)
-        self._count = self._handled = 0
+        self.signatures = self._count = self._handled = 0
         self._append(kept, signatures)
 
     def size_bytes(self) -> int:

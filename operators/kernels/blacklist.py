@@ -15,34 +15,44 @@ from schemas.columns import I64
 
 
 @njit(cache=True, nogil=True)
-def link_entries(signatures: U64, first: int, behind: I64, keys: U64, heads: I64) -> None:
-    """Put entries first .. first + n in front of their (n,) signatures' lists; the table has room for all."""
+def link_entries(signatures: U64, first: int, behind: I64, keys: U64, heads: I64) -> int:
+    """Put entries first .. first + n in front of their (n,) signatures' lists; the table has room for all. How many
+    lists that begins."""
+    begun = 0
     for i in range(signatures.shape[0]):
         slot = slot_of(signatures[i], keys, heads)
-        behind[first + i] = -1 if heads[slot] == VACANT else heads[slot]
+        if heads[slot] == VACANT:
+            behind[first + i] = -1
+            begun += 1
+        else:
+            behind[first + i] = heads[slot]
         keys[slot] = signatures[i]
         heads[slot] = first + i
+    return begun
 
 
 @njit(cache=True, nogil=True)
-def take_lists(signatures: U64, behind: I64, keys: U64, heads: I64) -> I64:
-    """Take the lists of (n,) signatures, which may repeat, out of the table; the entries of all, in any order."""
+def take_lists(signatures: U64, behind: I64, keys: U64, heads: I64) -> tuple[I64, int]:
+    """Take the lists of (n,) signatures, which may repeat, out of the table; the entries of all, in any order, and how
+    many lists these were."""
     taken = np.empty(signatures.shape[0], np.int64)
+    lists = 0
     count = 0
     for i in range(signatures.shape[0]):
-        taken[i] = take_value(signatures[i], keys, heads)
-        if taken[i] == VACANT:
-            taken[i] = -1
-        entry = taken[i]
+        entry = take_value(signatures[i], keys, heads)
+        if entry == VACANT:
+            continue
+        taken[lists] = entry
+        lists += 1
         while entry >= 0:
             count += 1
             entry = behind[entry]
     out = np.empty(count, np.int64)
     at = 0
-    for i in range(signatures.shape[0]):
-        entry = taken[i]
+    for k in range(lists):
+        entry = taken[k]
         while entry >= 0:
             out[at] = entry
             at += 1
             entry = behind[entry]
-    return out
+    return out, lists

@@ -84,6 +84,8 @@ def test_what_lives_comes_out_once(steps: list[tuple[str, list]]) -> None:
             assert sorted(shown(got)) == sorted(expected)
             model = [e for e in model if e.signature not in asked]
         assert sum(e.expiry >= now for e in model) <= len(held) <= len(model)
+        living = {e.signature for e in model if e.expiry >= now}
+        assert len(living) <= held.signatures <= len({e.signature for e in model})
 
 
 def test_ties_come_out_as_they_went_in() -> None:
@@ -125,3 +127,16 @@ def test_memory_follows_the_living() -> None:
     assert shown(held.take_all(109)) == [(99, 0, 109)]
     held.purge(110)
     assert (len(held), held.size_bytes()) == (0, least)
+
+
+def test_dead_rows_stay_away() -> None:
+    """Of a ROWS window, whose tuples do not know when they die: neither taken out nor kept."""
+    held = Blacklist(("A", "B"))
+    put(held, [Listed(k, k, 99, k % 2) for k in range(40)], 0)
+    held.purge_rows("B", 1030)
+    assert [row for row, _, _ in shown(held.take(words([1]), 0))] == [31, 33, 35, 37, 39]
+    held.purge_rows("A", 36)
+    held.take(words([7] * 40), 0)
+    held.purge(0)
+    assert (len(held), held.signatures) == (2, 1)
+    assert [row for row, _, _ in shown(held.take_all(0))] == [36, 38]
