@@ -289,6 +289,10 @@ class Eddy:
                 good[places] &= holds(predicate, resolve, len(places))
         return good
 
+    def stems(self) -> list[tuple[Match, int, SideState]]:
+        """Every SteM, with a match that probes it and the side that it is of that."""
+        return [(match, LEFT, state) for match, state in self._stems.values()]
+
     def states(self) -> dict[Signature, SideState]:
         """The SteMs by what they hold; one source may have several, under different keys."""
         return {signature: state for signature, (_, state) in self._stems.items()}

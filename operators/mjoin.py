@@ -120,6 +120,10 @@ class MJoin:
                 out = Tuples.merge(out, tuples.reorder(self.plan.aliases))
         return out
 
+    def stems(self) -> list[tuple[Match, int, SideState]]:
+        """Every state, with a match that reads it and the side that it is of that."""
+        return [(match, RIGHT, state) for match, state in self._states.values()]
+
     def states(self) -> dict[Signature, SideState]:
         """The states by what they hold."""
         return {signature: state for signature, (_, state) in self._states.items()}
