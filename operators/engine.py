@@ -16,6 +16,7 @@ from operators.choose import Statistics, choose_plan
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
 from operators.executors import executor_of
+from operators.feedback.feedback import Feedback, check_feedback, feedback_of
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
 from operators.links import measure_links
@@ -26,7 +27,7 @@ from operators.pipeline import change_kinds
 from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
-from operators.statistics import EngineStatistics, SourceStatistics
+from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
@@ -77,6 +78,7 @@ class Engine:
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `operators.executors`.
         hashed: False to make every join a nested loop, as papers do.
+        feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result.
         clock: seconds, for what migrations report of silence; the engine has none of its own.
 
     Attributes:
@@ -93,17 +95,23 @@ class Engine:
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
         hashed: bool = True,
+        feedback: bool = False,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        self._sources = Sources(query, hashed=hashed)
+        self._sources = Sources(query, hashed=hashed, retracts=feedback)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
+        if feedback:
+            check_feedback(query)
+        self._feeds = feedback
+        self._feedback: Feedback | None = feedback_of(self._executor, 0) if feedback else None
+        self._former_edges: tuple[EdgeStatistics, ...] = ()
         # What has just died still changes the answer of a set difference.
         longest = min(max(self._sources.life.values()) + bool(query.subtracted), FOREVER)
         self._schedule = Schedule(
@@ -221,7 +229,7 @@ class Engine:
             for part, at in self._slices(batches, end):
                 began = self._clock()
                 results.append(self._process(part, at, restored=False))
-                self._executor = self._schedule.step(self._executor, at)
+                self._step(at)
                 took = self._clock() - began
                 self._schedule.stood_still(took)
                 self._busy_s += took
@@ -232,6 +240,17 @@ class Engine:
         out = Batch.concat(results) if results else self._nothing()
         self._results += len(out)
         return out
+
+    def _step(self, at: int) -> None:
+        """Begin and end migrations when everything before `at` has been processed. Feedback waits while one runs: its
+        strategy expects states to hold all that they can."""
+        if self._feedback is not None and self._schedule.due(at):
+            self._feedback.settle(at)
+            self._former_edges = added(self._former_edges, self._feedback.edges())
+            self._feedback = None
+        self._executor = self._schedule.step(self._executor, at)
+        if self._feeds and self._feedback is None and not self._schedule.migrating:
+            self._feedback = feedback_of(self._executor, at)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
         """Cut an epoch by event time into pieces that suit the cache and the shortest window.
@@ -276,8 +295,9 @@ class Engine:
             self._first_ts = now if self._first_ts is None else self._first_ts
             self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
         self._sources.cut = cut
-        found = self._executor.process(epoch, now)
-        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
+        found = (self._feedback or self._executor).process(epoch, now)
+        kept_back = 0 if self._feedback is None else self._feedback.kept_back()
+        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
         out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
         self._executor.purge(cut)
@@ -330,7 +350,8 @@ class Engine:
 
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
-        return executor.size_bytes() + self._sources.size_bytes() + above
+        beside = 0 if self._feedback is None else self._feedback.size_bytes()
+        return executor.size_bytes() + self._sources.size_bytes() + above + beside
 
     def _nothing(self) -> Batch:
         """No results."""
@@ -445,6 +466,7 @@ class Engine:
             sources=tuple(self._source_statistics(alias) for alias in self._aliases),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
+            feedback=added(self._former_edges, () if self._feedback is None else self._feedback.edges()),
         )
 
     def _span_ms(self) -> int:

@@ -32,12 +32,15 @@ class Sources:
     Attributes:
         cut: every tuple with a smaller ts has been stored.
         equalities: which equalities follow from which; a set difference has none, it does not join.
+        retracts: tuples are taken out of states before their time (`operators.feedback`), so that expiry is kept.
         hashed: False where every join is to be a nested loop.
     """
 
-    def __init__(self, query: Query, *, hashed: bool = True) -> None:
+    def __init__(self, query: Query, *, retracts: bool = False, hashed: bool = True) -> None:
         self.query = query
         self.hashed = hashed
+        self.retracts = retracts
+        self.tables: frozenset[str] = frozenset()
         self.cut = 0
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"

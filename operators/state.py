@@ -33,6 +33,12 @@ _GROUP_SHIFT = 64 - (PARTITION_GROUPS - 1).bit_length()
 SAMPLED_TUPLES = 512
 """Entries looked at where a share of them is enough."""
 
+RETRACTED_AT_MOST = 0.25
+"""A ring is compacted when a larger share of it has been retracted."""
+
+GONE = -(2**63)
+"""The expiry of an entry that was retracted."""
+
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
 
@@ -108,6 +114,7 @@ class SideState:
         self.hi = 0
         self._exact_expiry = exact_expiry
         self._dead_rows: dict[str, int] = {}
+        self._retracted = 0
         capacity = self.capacity = FIRST_CAPACITY
         self.rows: I64 = np.zeros((len(aliases), capacity), np.int64)
         self.ts: I64 = np.zeros(capacity, np.int64)
@@ -124,7 +131,7 @@ class SideState:
         return self.owed is None
 
     def __len__(self) -> int:
-        return self.hi - self.lo + (0 if self.older is None else len(self.older))
+        return self.hi - self.lo - self._retracted + (0 if self.older is None else len(self.older))
 
     def insert(
         self,
@@ -221,16 +228,35 @@ class SideState:
             self.older = self.owed = None
             self.older_until = FOREVER
         if cut == END:
-            self.lo = self.hi
+            self._drop_before(self.hi)
         elif self.life < FOREVER:
-            self.lo = int(first_at_least(self.ts, self.lo, self.hi, cut - self.life))
+            self._drop_before(int(first_at_least(self.ts, self.lo, self.hi, cut - self.life)))
 
     def purge_rows(self, alias: str, first_row: int) -> None:
         """Drop the oldest entries whose component of `alias` (a ROWS window) lies before `first_row`."""
+        if self.older is not None:
+            self.older._dead_rows[alias] = first_row
         if len(self.aliases) == 1:
-            self.lo = int(first_at_least(self.rows[0], self.lo, self.hi, first_row))
+            self._drop_before(int(first_at_least(self.rows[0], self.lo, self.hi, first_row)))
         else:
             self._dead_rows[alias] = first_row
+
+    def retract(self, entries: I64) -> None:
+        """Take out entries, each once, before their time (JIT 4.2). Their expiry must be kept. Amortised O(1) each."""
+        self.expiry[entries & (self.capacity - 1)] = GONE
+        self._retracted += len(entries)
+        if self._retracted > RETRACTED_AT_MOST * (self.hi - self.lo):
+            self._compact(np.asarray(ring_read(self.expiry, self.lo, self.hi) != GONE))
+
+    def entries(self) -> I64:
+        """The numbers of all entries that were not retracted, ascending, dead ones not yet purged included. O(n)."""
+        entries = np.arange(self.lo, self.hi, dtype=np.int64)
+        return entries[ring_read(self.expiry, self.lo, self.hi) != GONE] if self._retracted else entries
+
+    def _drop_before(self, entry: int) -> None:
+        if self._retracted:
+            self._retracted -= int(np.count_nonzero(ring_read(self.expiry, self.lo, entry) == GONE))
+        self.lo = entry
 
     def keep(self, mask: Mask) -> None:
         """Compact to the entries lo .. hi where (hi - lo,) `mask` is True. Entry numbers change."""
@@ -259,6 +285,8 @@ class SideState:
         for ring in self._rings():
             compact_ring(ring, self.lo, alive)
         self.hi = self.lo + int(np.count_nonzero(alive))
+        if self._retracted:
+            self._retracted = int(np.count_nonzero(ring_read(self.expiry, self.lo, self.hi) == GONE))
         self._index()
 
     def _grow(self, capacity: int) -> None:
@@ -296,7 +324,10 @@ class SideState:
         if n <= 0:
             return 1.0, 0
         slots = np.arange(self.lo, self.hi, -(-n // SAMPLED_TUPLES), dtype=np.int64) & (self.capacity - 1)
-        share = 1.0 if self._exact_expiry else float((self.expiry[slots] >= self.purged_to).mean())
+        share = 1.0
+        if not self._exact_expiry:
+            held = self.expiry[slots]
+            share = float((held >= self.purged_to).sum()) / max(int((held != GONE).sum()), 1)
         groups = len(np.unique(self.keys[slots] >> np.uint64(_GROUP_SHIFT))) if self.hashed else 1
         return share, groups
 

@@ -7,7 +7,7 @@ what JSON can hold, `from_document` reads it back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import msgspec
@@ -89,6 +89,39 @@ class LinkStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeStatistics:
+    """What one consumer has told the producers of one of its inputs (JIT 3), since feedback began, over all plans.
+
+    Attributes:
+        consumer, producer: their sub-plans.
+        watching: whether it gives feedback now; it does while that pays.
+        suspend, resume, mark, unmark: messages, one per signature of sub-tuples.
+        demanded: results that the producer made; `late` of them when they turned out to be demanded after all.
+        suppressed: results that the producer did not make, as estimated from what it makes of a tuple.
+        kept_back: source tuples kept back now; `returned` and `forgotten` of those before were brought back, or can
+            never be demanded.
+        checked: signatures computed and looked up, and state entries looked at: what it costs to tell.
+        saved_bytes: of the states of the results that were not made, estimated.
+    """
+
+    consumer: str
+    producer: str
+    watching: bool
+    suspend: int = 0
+    resume: int = 0
+    mark: int = 0
+    unmark: int = 0
+    demanded: int = 0
+    late: int = 0
+    suppressed: int = 0
+    kept_back: int = 0
+    returned: int = 0
+    forgotten: int = 0
+    checked: int = 0
+    saved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedStatistics:
     """What was expected of a migration whose strategy was chosen (`operators.migration.cost.Prediction`)."""
 
@@ -143,6 +176,7 @@ class EngineStatistics:
         busy_s: seconds spent processing, by the engine's clock.
         links: measured only where they were asked for.
         migrations: those asked for, in the order of their cuts.
+        feedback: between the operators of the plan that runs, where it is on.
     """
 
     input_tuples: int
@@ -165,6 +199,7 @@ class EngineStatistics:
     sources: tuple[SourceStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
     migrations: tuple[MigrationStatistics, ...] = ()
+    feedback: tuple[EdgeStatistics, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON can hold it; tuples become lists."""
@@ -181,3 +216,15 @@ class EngineStatistics:
             return msgspec.convert(dict(document), EngineStatistics)
         except msgspec.ValidationError as error:
             raise DataError(f"no engine statistics: {error}") from None
+
+
+def added(former: tuple[EdgeStatistics, ...], edges: tuple[EdgeStatistics, ...]) -> tuple[EdgeStatistics, ...]:
+    """Edges of plans that were left and those of the one that runs; equal ones are counted together."""
+    found = {(edge.consumer, edge.producer): replace(edge, watching=False, kept_back=0) for edge in former}
+    for edge in edges:
+        before = found.get((edge.consumer, edge.producer))
+        if before is not None:
+            counted = (f.name for f in fields(edge) if isinstance(getattr(edge, f.name), int) and f.name != "watching")
+            edge = replace(edge, **{name: getattr(edge, name) + getattr(before, name) for name in counted})
+        found[edge.consumer, edge.producer] = edge
+    return tuple(found.values())

@@ -93,6 +93,15 @@ class Schedule:
             times |= {(r.cut if r.began_at is None else r.began_at) + self._longest for r in self.records if r.open}
         return sorted(t for t in times if begin <= t < end)
 
+    @property
+    def migrating(self) -> bool:
+        """True while a migration runs."""
+        return self._active is not None
+
+    def due(self, cut: int) -> bool:
+        """Whether `step` may begin a migration at this cut."""
+        return any(record.began_at is None and record.cut <= cut for record in self.records)
+
     def step(self, executor: Executor, cut: int) -> Executor:
         """What to go on with when everything before `cut` has been processed.
 

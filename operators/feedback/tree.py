@@ -1,0 +1,297 @@
+"""Feedback in a tree of joins (JIT 3, 4): what no consumer can use now is not produced, and is produced when one can.
+
+**Suspending is taking out, resuming is entering late.** A source tuple that some consumer cannot use is kept back
+before it enters its first join, or taken out of it and of every state up to that consumer. When the consumer can use
+it after all, it enters its first join late, and what it makes there goes up, late too, as far as that consumer. So at
+any time a state holds exactly what it would without feedback, less what is made of tuples kept back. The paper's
+blacklists note when a tuple was suspended, to tell which partners it has missed; that fails when partners were
+suspended too, and this needs no such note.
+
+That feedback goes down to the sources at once is the paper's propagation (3.3, Fig. 6): producers relay it until
+one has the tuples themselves for input.
+
+A slice is one pass over the plan, in each join the observed input's part first (`operators.feedback.watch`): its
+tuples bring back what they match, then the suppressed input's part runs, then the join. Results of the query are never
+late: while something is kept back it has no partner, so the partner that brings it back is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from operators.feedback.watch import Watch, suppressed_side
+from operators.join import BinaryJoin
+from operators.match import LEFT, RIGHT, Prepared
+from operators.plan import Join, Leaf, Plan
+from operators.state import SideState
+from operators.statistics import EdgeStatistics
+from operators.tree import XJoinTree
+from operators.tuples import FOREVER, Tuples
+from schemas.errors import InvariantError
+
+SWEEP_SHARE = 8
+"""States are swept when this share of their size has been processed: each tuple pays for so many entries."""
+
+
+class Late(NamedTuple):
+    """Tuples that enter after their time. They go up as far as the consumer that has `until` joins above it: what it
+    and those above it hold lacks nothing that is made of them."""
+
+    tuples: Tuples
+    until: int
+
+
+@dataclass(slots=True)
+class _Place:
+    """One join: its inputs' nodes, what watches there, and how many joins are above."""
+
+    node: Join
+    join: BinaryJoin
+    depth: int
+    watch: Watch | None
+
+
+@dataclass(slots=True)
+class _Source:
+    """One source: the way of its tuples up the plan, and the watches that may keep them back, nearest first."""
+
+    alias: str
+    path: list[tuple[BinaryJoin, int, int]] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
+
+
+class TreeFeedback:
+    """Drives the joins of a tree, with feedback between them.
+
+    Args:
+        tree: an X-Join tree or STAIRs, whose states are complete and keep expiry (`Sources.retracts`).
+
+    Attributes:
+        watches: the consumers that give feedback, in the order in which they observe.
+    """
+
+    def __init__(self, tree: XJoinTree, now: int) -> None:
+        self._tree = tree
+        self._joins = {id(node): join for node, join in tree.joins}
+        self._steps: list[Callable[[], None]] = []
+        self._sources: dict[str, _Source] = {}
+        self.watches: list[Watch] = []
+        self._new: dict[int, Tuples | Prepared] = {}
+        self._late: dict[int, Late] = {}
+        self._back: dict[str, Late] = {}
+        self._epoch: Mapping[str, Tuples] = {}
+        self._now = now
+        self._admitting = True
+        self._since_sweep = 0
+        self._plan_steps(tree.plan, 0, [], [])
+        for _, join in tree.joins:
+            for state in join.states:
+                state.older_until = FOREVER  # from now on it keeps what enters late
+        for watch in self.watches:
+            watch.observe([], now)
+            watch.renew(now)
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
+        """Run one slice; see `Executor.process`."""
+        self._epoch, self._now = epoch, now
+        for step in self._steps:
+            step()
+        found = self._new.pop(id(self._tree.plan))
+        if self._late.pop(id(self._tree.plan), None) is not None:
+            raise InvariantError("feedback: a result of the query was produced late")
+        self._since_sweep += sum(len(tuples) for tuples in epoch.values())
+        if self.watches and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples():
+            self._sweep()
+        return found.tuples if isinstance(found, Prepared) else found
+
+    def settle(self, now: int) -> None:
+        """Let everything through that is kept back: the tree's states then are what they are without feedback."""
+        self._admitting = False
+        for watch in self.watches:
+            for alias, parts in watch.release(now).items():
+                self._bring_back(alias, parts, watch.depth)
+        self.process({}, now)
+        self._admitting = True
+
+    def kept_back(self) -> int:
+        """Source tuples kept back now."""
+        return sum(watch.kept_back() for watch in self.watches)
+
+    def size_bytes(self) -> int:
+        """Bytes of all that feedback keeps."""
+        return sum(watch.size_bytes() for watch in self.watches)
+
+    def edges(self) -> tuple[EdgeStatistics, ...]:
+        """What each consumer has told its producer."""
+        return tuple(self._edge(watch) for watch in self.watches)
+
+    def _edge(self, watch: Watch) -> EdgeStatistics:
+        counters = watch.counters
+        return EdgeStatistics(
+            consumer=str(watch.node),
+            producer=str(watch.producer),
+            watching=True,
+            suspend=counters.suspend,
+            resume=counters.resume,
+            mark=counters.mark,
+            unmark=counters.unmark,
+            demanded=self._joins[id(watch.producer)].counters.results,
+            late=counters.late_results,
+            kept_back=watch.kept_back(),
+            returned=counters.returned,
+            forgotten=counters.forgotten,
+            checked=counters.checked + counters.swept,
+        )
+
+    # --- The order of a slice -------------------------------------------------------------------------
+
+    def _plan_steps(self, node: Plan, depth: int, path: list[tuple[BinaryJoin, int, int]], above: list[Watch]) -> None:
+        """Append what a slice does for a sub-plan. `path` and `above` are its way up and what watches there."""
+        if isinstance(node, Leaf):
+            source = self._sources[node.alias] = _Source(node.alias, path, above)
+            self._steps.append(partial(self._enter, node, source))
+            return
+        join = self._joins[id(node)]
+        side = suppressed_side(node)
+        watch = None if side is None else Watch(self._tree.sources, node, join, depth, side)
+        place = _Place(node, join, depth, watch)
+        children = (node.left, node.right)
+        for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
+            watched = above if watch is None or turn != side else [watch, *above]
+            if watch is not None and turn == side:
+                self.watches.append(watch)
+                self._steps.append(partial(self._observe, watch, children[1 - turn]))
+            self._plan_steps(children[turn], depth + 1, [(join, turn, depth), *path], watched)
+        self._steps.append(partial(self._join, place))
+
+    def _enter(self, node: Leaf, source: _Source) -> None:
+        """A source's new tuples, and those that were brought back, as far as they are not kept back."""
+        new = self._epoch.get(node.alias)
+        if new is not None and self._admitting:
+            for watch in source.watches:
+                new = watch.admit(node.alias, new, self._now)
+        self._new[id(node)] = Tuples.empty((node.alias,)) if new is None else new
+        back = self._back.pop(node.alias, None)
+        if back is not None:
+            tuples = back.tuples
+            if self._admitting:
+                for watch in source.watches:
+                    tuples = watch.admit(node.alias, tuples, self._now)
+            if len(tuples):
+                self._late[id(node)] = Late(tuples, back.until)
+
+    def _observe(self, watch: Watch, observed: Plan) -> None:
+        if not self._admitting:
+            return
+        new, late = self._new[id(observed)], self._late.get(id(observed))
+        arrived = [new.tuples if isinstance(new, Prepared) else new]
+        if late is not None:
+            arrived.append(late.tuples)
+        for alias, parts in watch.observe(arrived, self._now).items():
+            self._bring_back(alias, parts, watch.depth)
+
+    def _bring_back(self, alias: str, parts: list[Tuples], until: int) -> None:
+        held = self._back.get(alias)
+        if held is not None:
+            parts, until = [held.tuples, *parts], min(until, held.until)
+        self._back[alias] = Late(Tuples.concat(parts, (alias,)), until)
+
+    def _join(self, place: _Place) -> None:
+        """One join's part of a slice: what comes late first, then what is new."""
+        join, node = place.join, place.node
+        children = (node.left, node.right)
+        suppressed = LEFT if place.watch is None else place.watch.suppressed
+        observed = 1 - suppressed
+        late = [self._late.pop(id(child), None) for child in children]
+        made: list[Late] = []
+        ours, theirs = late[suppressed], late[observed]
+        if ours is not None and ours.until >= place.depth:
+            # Kept back for this consumer: nothing that it holds matches them.
+            self._enter_late(join, suppressed, ours.tuples)
+            ours = None
+        if theirs is not None:
+            made.append(Late(self._joined(join, observed, theirs.tuples), theirs.until))
+            self._enter_late(join, observed, theirs.tuples)
+        if ours is not None:
+            made.append(Late(self._joined(join, suppressed, ours.tuples), min(part.until for part in late if part)))
+            self._enter_late(join, suppressed, ours.tuples)
+        made = [part for part in made if len(part.tuples)]
+        if made:
+            until = min(part.until for part in made)
+            together = Tuples.concat([part.tuples for part in made], join.aliases)
+            self._late[id(node)] = Late(together, until)
+            if place.watch is not None:
+                place.watch.counters.late_results += len(together)
+        new = [self._new.pop(id(child)) for child in children]
+        some = len(new[LEFT]) or len(new[RIGHT])
+        self._new[id(node)] = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
+
+    def _joined(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:
+        """Late tuples of one side with all of the other side that live, earlier or later."""
+        match = join.match
+        probing = match.prepare(side, late.reorder(match.sides[side]))
+        found, compared = match.find_alive(side, probing, join.states[1 - side], self._now)
+        join.counters.comparisons += compared
+        join.counters.results += len(found)
+        return found
+
+    def _enter_late(self, join: BinaryJoin, side: int, late: Tuples) -> None:
+        match, state = join.match, join.states[side]
+        if state.older is None:
+            state.older = match.new_state(side, sorted_by_ts=False)
+        match.enter(state.older, match.prepare(side, late.reorder(match.sides[side])), self._now)
+
+    # --- Taking out what has lost its partners ----------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Look for tuples in the states that no consumer can use any more, and take them out."""
+        self._since_sweep = 0
+        for watch in self.watches:
+            watch.renew(self._now)
+        for source in self._sources.values():
+            for watch in source.watches:
+                self._sweep_source(source, watch)
+
+    def _sweep_source(self, source: _Source, watch: Watch) -> None:
+        join, side, _ = source.path[0]
+        first = np.iinfo(np.int64).max
+        rows: list[np.ndarray] = []
+        for state in _parts(join.states[side]):
+            entries = state.entries()
+            held, expiry = state.gather(entries)
+            alive = expiry >= self._now
+            entries = entries[alive]
+            tuples = Tuples(
+                state.aliases, held[:, alive], state.ts[entries & (state.capacity - 1)], expiry[alive]
+            )
+            useless = watch.sweep(source.alias, tuples, self._now)
+            if useless.any():
+                rows.append(tuples.rows[0][useless])
+                state.retract(entries[useless])
+        if not rows:
+            return
+        gone = np.concatenate(rows)
+        first = int(gone.min())
+        marked = np.zeros(int(gone.max()) - first + 1, np.bool_)
+        marked[gone - first] = True
+        for join, side, depth in source.path[1:]:
+            if depth < watch.depth:
+                break
+            for state in _parts(join.states[side]):
+                entries = state.entries()
+                held = state.rows[state.aliases.index(source.alias)][entries & (state.capacity - 1)] - first
+                inside = (held >= 0) & (held < len(marked))
+                taken = np.zeros(len(entries), np.bool_)
+                taken[inside] = marked[held[inside]]
+                if taken.any():
+                    state.retract(entries[taken])
+
+
+def _parts(state: SideState) -> list[SideState]:
+    """A state and what has entered it late."""
+    return [state] if state.older is None else [state, state.older]
