@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from operators.eddy import Eddy
 from operators.executor import Executor
+from operators.feedback.stems import StemFeedback
 from operators.feedback.tree import TreeFeedback
+from operators.mjoin import MJoin
 from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
@@ -51,6 +54,8 @@ def feedback_of(executor: Executor, now: int) -> Feedback | None:
     """
     if isinstance(executor, XJoinTree) and len(executor.joins) > 1:
         return TreeFeedback(executor, now)
+    if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
+        return StemFeedback(executor, now)
     return None
 
 
