@@ -51,20 +51,16 @@ class TaskAssignor(AbstractPartitionAssignor):
     """Assigns partition sets.
 
     Args:
-        copartitioned: True when partition p of every topic makes set p; else all partitions are set 0.
+        set_of: the set that a partition of a topic belongs to; None for one that nobody reads.
         held: the sets that this member runs now.
     """
 
     name = "weir-tasks"
     version = 1
 
-    def __init__(self, copartitioned: bool, held: Callable[[], Iterable[int]]) -> None:
-        self._copartitioned = copartitioned
+    def __init__(self, set_of: Callable[[str, int], int | None], held: Callable[[], Iterable[int]]) -> None:
+        self._set_of = set_of
         self._held = held
-
-    def set_of(self, partition: int) -> int:
-        """The set that a partition belongs to."""
-        return partition if self._copartitioned else 0
 
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -72,12 +68,13 @@ class TaskAssignor(AbstractPartitionAssignor):
         """Called on the group's leader."""
         topics = sorted({topic for member in members.values() for topic in member.subscription})
         partitions = {topic: sorted(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-        sets = {self.set_of(p) for numbers in partitions.values() for p in numbers}
+        set_of = {(topic, p): self._set_of(topic, p) for topic, numbers in partitions.items() for p in numbers}
+        sets = {number for number in set_of.values() if number is not None}
         held = {name: _read(member.user_data) for name, member in members.items()}
         return {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
-                [(topic, [p for p in partitions[topic] if self.set_of(p) in numbers]) for topic in topics],
+                [(topic, [p for p in partitions[topic] if set_of[topic, p] in numbers]) for topic in topics],
                 b"",
             )
             for name, numbers in spread(sets, held).items()

@@ -72,14 +72,26 @@ class Letters:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """A block of intermediate results for an internal topic."""
+
+    topic: str
+    partition: int
+    value: bytes
+    tuples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """One commit.
 
     Attributes:
         results: to the sink, in order.
         offsets: per partition the next record to take, and its commit message.
+        blocks: to other operators, in order.
     """
 
     results: Sequence[Encoded]
     letters: Sequence[Letter]
     offsets: Mapping[Lane, tuple[int, str]]
+    blocks: Sequence[BlockRecord] = ()

@@ -7,11 +7,13 @@ function of the log and of `floors`, so a replay from `replay_points` repeats it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from operators.engine import Engine
+from operators.placed.route import positions
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Batch, Mask
@@ -35,8 +37,12 @@ class InputLane:
         idle: it was silent and does not hold the watermark back.
     """
 
-    def __init__(self, key: LaneKey, query: Query, start: LaneStart, floor: int) -> None:
+    def __init__(
+        self, key: LaneKey, query: Query, start: LaneStart, floor: int, positions: Mapping[str, str] | None = None
+    ) -> None:
+        """Args: `positions` names the column, by stream, that a tuple's position in the log is to be put into."""
         self.key = key
+        self._positions = positions or {}
         self.streams = tuple(stream for stream in query.streams() if stream.topic == key[0])
         self.position = start.offset
         self.live = start.live
@@ -45,10 +51,20 @@ class InputLane:
         self._floor = floor
         self._start = start
         self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
-        self._decoders = [decoder_of(stream) for stream in self.streams]
+        self._decoders = [decoder_of(self._declared(stream)) for stream in self.streams]
         self._ranged = [
             all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
         ]
+
+    def _declared(self, stream: Stream) -> Stream:
+        """The stream without the column that no record has."""
+        own = self._positions.get(stream.name)
+        return replace(stream, fields=tuple(field for field in stream.fields if field.name != own))
+
+    @property
+    def inputs(self) -> tuple[tuple[str, int], ...]:
+        """The engine's (stream, partition) pairs that it feeds."""
+        return tuple((stream.name, self.key[1]) for stream in self.streams)
 
     @property
     def replaying(self) -> bool:
@@ -85,7 +101,7 @@ class InputLane:
                 [0, *bounds], [*bounds, len(offsets)], [self._floor, *(f.cut for f in floors)], strict=True
             ):
                 if stop > begin:
-                    rows = decoded.batch.slice(begin, stop)
+                    rows = self._placed(stream, decoded.batch.slice(begin, stop), offsets[begin:stop])
                     before = engine.partition_watermark(stream.name, self.key[1])
                     late = engine.push(stream.name, self.key[1], rows, offsets[begin:stop], floor=floor)
                     odd = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
@@ -115,6 +131,7 @@ class InputLane:
             if not len(rows):
                 continue
             offsets = batch.offsets()[decoded.rows]
+            rows = self._placed(stream, rows, offsets)
             before = engine.partition_watermark(stream.name, self.key[1])
             late = engine.push(stream.name, self.key[1], rows, offsets)
             if late.any():
@@ -126,6 +143,13 @@ class InputLane:
             self.idle = False
         self._move(batch)
         return taken
+
+    def _placed(self, stream: Stream, rows: Batch, offsets: I64) -> Batch:
+        """Tuples with their positions, where these are asked for."""
+        own = self._positions.get(stream.name)
+        if own is None:
+            return rows
+        return Batch(rows.ts, {**rows.columns, own: positions(self.key[1], offsets)})
 
     def _refused(self, engine: Engine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64) -> None:
         """Remember what only the task's progress, not the log, made late."""
@@ -160,9 +184,13 @@ class InputLane:
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
 
+    def horizons(self, engine: Engine) -> list[int]:
+        """The horizon of each stream now."""
+        return [engine.horizon(stream.name) for stream in self.streams]
+
     def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
         """What to commit with `position`; also drops floors that nothing will ask for."""
-        points = self.points(engine, [engine.horizon(stream.name) for stream in self.streams])
+        points = self.points(engine, self.horizons(engine))
         self._floors = [list(point.floors) for point in points]
         return Commit(fingerprint, epoch, engine.cut, plan_version, lanes, points)
 

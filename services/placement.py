@@ -35,7 +35,12 @@ class Layout:
         """How many tasks there are, numbered from 0."""
         return max(self.partitions.values()) if self.copartitioned else 1
 
-    def set_of(self, partition: int) -> int:
+    @property
+    def sinks(self) -> int:
+        """How many tasks write to the sink."""
+        return self.tasks
+
+    def set_of(self, topic: str, partition: int) -> int | None:
         """The task that reads a partition."""
         return partition if self.copartitioned else 0
 

@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from schemas.codecs.encode import Encoded
 from schemas.commits import decode_commit
 from schemas.errors import BrokerError, WeirError
-from services.delivery import Delivery, Letter
+from services.delivery import BlockRecord, Delivery, Letter
 from services.logs import get_log
 from services.recovery import Committed
 from services.security import KafkaClients
@@ -141,7 +141,19 @@ class _Client:
         refused = [letter for encoded in delivery.results for letter in self._produce_results(encoded)]
         for letter in (*delivery.letters, *refused):
             self._produce_letter(letter)
+        for block in delivery.blocks:
+            self._produce_block(block)
         return len(refused)
+
+    def _produce_block(self, block: BlockRecord) -> None:
+        while True:
+            try:
+                self._producer.produce(block.topic, block.value, partition=block.partition, on_delivery=self._delivered)
+                return
+            except BufferError:
+                self._make_room()
+            except KafkaException as error:
+                raise _sorted(error, f"block not accepted by {block.topic}") from None
 
     def _produce_results(self, encoded: Encoded) -> list[Letter]:
         limit = self._topics.limits[self._topics.sink] - HEADER_BYTES

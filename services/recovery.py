@@ -13,7 +13,7 @@ Of the last two, the one that reads fewer records again. Source: design section 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,6 +95,7 @@ def plan_recovery(
     log: Mapping[Lane, tuple[int, int]],
     from_latest: bool = False,
     accept_loss: bool = False,
+    whole: Collection[Lane] = (),
 ) -> RecoveryPlan:
     """Decide.
 
@@ -103,12 +104,13 @@ def plan_recovery(
         committed: partitions that have a committed offset.
         log: first offset and end of each partition's log.
         accept_loss: go on where the log no longer holds what is needed.
+        whole: partitions that are read from their beginning whatever `from_latest` says.
 
     Raises:
         StateError: going on could lose or repeat results.
     """
     if not committed:
-        return _fresh(streams, snapshot, cluster, log, from_latest)
+        return _fresh(streams, snapshot, cluster, log, from_latest, whole)
     newest = max((c.message for c in committed.values()), key=lambda message: message.epoch)
     for lane, found in committed.items():
         _check(lane, found, fingerprint, log[lane], streams[lane])
@@ -123,7 +125,7 @@ def plan_recovery(
     for lane in committed:
         if log[lane][0] > committed[lane].offset:
             _lost(lane, committed[lane].offset, log[lane][0], "not yet taken", accept_loss, notes)
-    fresh = {lane: _fresh_lane(log[lane], streams[lane], from_latest) for lane in added}
+    fresh = {lane: _fresh_lane(log[lane], streams[lane], from_latest and lane not in whole) for lane in added}
     lanes = {
         lane: LaneStart(min(p.offset for p in c.message.points), c.offset, c.message.points, c.message.points)
         for lane, c in committed.items()
@@ -154,6 +156,7 @@ def _fresh(
     cluster: str,
     log: Mapping[Lane, tuple[int, int]],
     from_latest: bool,
+    whole: Collection[Lane],
 ) -> RecoveryPlan:
     notes: tuple[str, ...] = ()
     if snapshot is not None:
@@ -164,7 +167,7 @@ def _fresh(
                 "state directory or give a new group (--group)"
             )
         notes = (f"snapshot of another cluster ({snapshot.cluster}) ignored",)
-    lanes = {lane: _fresh_lane(log[lane], count, from_latest) for lane, count in streams.items()}
+    lanes = {lane: _fresh_lane(log[lane], count, from_latest and lane not in whole) for lane, count in streams.items()}
     return RecoveryPlan("fresh", 0, 0, 0, 0, lanes, 0, notes)
 
 

@@ -28,6 +28,7 @@ from faust.types import TP
 from schemas.errors import BrokerError, WeirError
 from services.logs import Log, get_log
 from services.metrics import WorkerMetrics
+from services.placed import PlacedLayout
 from services.placement import Layout
 from services.records import RecordBatch
 from services.task import End, Outcome, Task, TaskSpec
@@ -103,7 +104,7 @@ class Roster:
     def __init__(
         self,
         spec: TaskSpec,
-        layout: Layout,
+        layout: Layout | PlacedLayout,
         metrics: WorkerMetrics,
         open_task: Opener,
         wipe: Callable[[int], None],
@@ -131,7 +132,7 @@ class Roster:
         """Partitions whose task has room and that are not ahead of the others."""
         found = set()
         for tp in partitions:
-            seat = self._seats.get(self._layout.set_of(tp.partition))
+            seat = self._seat_of(tp.topic, tp.partition)
             task = seat.task if seat else None
             if task is not None and not task.full and (tp.topic, tp.partition) not in task.held:
                 found.add(tp)
@@ -150,11 +151,16 @@ class Roster:
         """Where to read, and the number of that seek, for the partitions whose task is there."""
         return {tp: at for seat in self._seats.values() for tp, at in self._positions(seat).items()}
 
+    def _seat_of(self, topic: str, partition: int) -> Seat | None:
+        number = self._layout.set_of(topic, partition)
+        return None if number is None else self._seats.get(number)
+
     # --- The group ----------------------------------------------------------------------------------
 
     async def assigned(self, partitions: Collection[TP]) -> None:
         """The group has assigned exactly these: make the seats match."""
-        numbers = {self._layout.set_of(tp.partition) for tp in partitions}
+        found = {self._layout.set_of(tp.topic, tp.partition) for tp in partitions}
+        numbers = {number for number in found if number is not None}
         for number in sorted(set(self._seats) - numbers):
             await self._leave(self._seats.pop(number))
         member = self.consumer.member_id() if self.consumer else ""
@@ -176,7 +182,7 @@ class Roster:
 
     def lost(self, tp: TP, offset: int) -> None:
         """The log no longer holds an offset: opening the task again finds out what that means."""
-        seat = self._seats.get(self._layout.set_of(tp.partition))
+        seat = self._seat_of(tp.topic, tp.partition)
         if seat is not None and seat.task is not None:
             self._log.warning("offset gone from the log", topic=tp.topic, partition=tp.partition, offset=offset)
             seat.task.abandon()
@@ -186,7 +192,7 @@ class Roster:
 
     def deliver(self, batch: RecordBatch) -> None:
         """Hand a batch to its task; stale ones are dropped."""
-        seat = self._seats.get(self._layout.set_of(batch.partition))
+        seat = self._seat_of(batch.topic, batch.partition)
         lane = (batch.topic, batch.partition)
         if seat is None or seat.task is None:
             return
@@ -222,7 +228,13 @@ class Roster:
         silent_s = now - max(reader.last_s, reader.told_idle_s)
         timeout = self.idle_timeout_s(lane[0])
         if timeout is None:
-            if silent_s > HEALTHY_S and not reader.told_silent and task.pending_tuples and lane in task.slowest:
+            if (
+                lane[0] in self._spec.streams
+                and silent_s > HEALTHY_S
+                and not reader.told_silent
+                and task.pending_tuples
+                and lane in task.slowest
+            ):
                 reader.told_silent = True
                 self._log.warning(
                     "a silent partition holds results back; declare idle_timeout for its stream to go on without it",
@@ -242,10 +254,10 @@ class Roster:
         default = self._spec.settings.idle_timeout_ms
         declared = [
             default if stream.idle_timeout_ms is None else stream.idle_timeout_ms
-            for stream in self._spec.streams[topic]
+            for stream in self._spec.streams.get(topic, ())
         ]
         known = [ms for ms in declared if ms is not None]
-        return max(known) / 1000 if len(known) == len(declared) else None
+        return max(known) / 1000 if known and len(known) == len(declared) else None
 
     # --- Opening and ending -------------------------------------------------------------------------
 

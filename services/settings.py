@@ -19,6 +19,13 @@ class Guarantee(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class Placement(StrEnum):
+    """Where the joins of a plan run."""
+
+    FUSED = "fused"
+    PER_OPERATOR = "per-operator"
+
+
 class Start(StrEnum):
     """Where a query without committed offsets begins to read."""
 
@@ -46,6 +53,9 @@ class WorkerSettings:
         session_timeout_ms: after which the group gives a silent worker's partitions to others.
         wait: wait for missing input topics rather than fail.
         replication: of topics that the worker creates; -1 is the broker's default.
+        placement: all joins of a plan in one task, or each in tasks of its own.
+        operator_partitions: into how many tasks a placed join with an equality key is split; None for as many as the
+            sources' topics have partitions.
     """
 
     clients: KafkaClients
@@ -66,6 +76,8 @@ class WorkerSettings:
     session_timeout_ms: int = 10_000
     wait: bool = True
     replication: int = -1
+    placement: Placement = Placement.FUSED
+    operator_partitions: int | None = None
     client_id: str = field(default="weir")
 
     @property

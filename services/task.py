@@ -13,24 +13,26 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from operators.engine import Engine
 from operators.plan import Plan
 from operators.statistics import EngineStatistics
-from schemas.codecs.encode import Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
 from schemas.query import Query, Stream
+from services.block_lane import BlockLane
 from services.delivery import Delivery, Letters
 from services.lane import InputLane
 from services.logs import Log
 from services.metrics import TaskMetrics
+from services.outlet import outlet_of
+from services.placed import Part
 from services.producer import Aborted, Fenced, Sink
 from services.records import RecordBatch
-from services.recovery import RecoveryPlan, Snapshot
+from services.recovery import LaneStart, RecoveryPlan, Snapshot
 from services.settings import WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
@@ -44,6 +46,9 @@ LETTER_BYTES = 16 << 20
 """Letters that an epoch collects before it is delivered early."""
 
 MAX_GATHER_S = 1.0
+
+TRIM_S = 30.0
+"""How often records of internal topics that nobody needs any more are deleted."""
 
 STATISTICS_S = 1.0
 
@@ -78,6 +83,8 @@ class TaskSpec:
         plan: of version 0; see `services.task_migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker`.
+        part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
+        trim: deletes records of internal topics before the given offsets.
     """
 
     query: Query
@@ -87,6 +94,8 @@ class TaskSpec:
     cluster: str
     topics: OutputTopics
     settings: WorkerSettings
+    part: Part | None = None
+    trim: Callable[[Mapping[Lane, int]], None] | None = None
 
 
 class Task:
@@ -134,13 +143,13 @@ class Task:
         self._give_up = give_up
         self._changed = changed
         self._ended = ended
+        self._lanes = {key: _lane(spec, key, start, recovery.floor, log) for key, start in recovery.lanes.items()}
         partitions: dict[str, list[int]] = {}
-        for topic, partition in recovery.lanes:
-            for stream in spec.streams[topic]:
-                partitions.setdefault(stream.name, []).append(partition)
+        for lane in self._lanes.values():
+            for stream, partition in lane.inputs:
+                partitions.setdefault(stream, []).append(partition)
         self._engine = Engine(spec.query, plan=migrations.plan, partitions=partitions, clock=time.monotonic)
-        self._lanes = {key: InputLane(key, spec.query, start, recovery.floor) for key, start in recovery.lanes.items()}
-        self._key_names = key_names(spec.query)
+        self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0))
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
         self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
@@ -148,6 +157,7 @@ class Task:
         self._last_commit = time.monotonic()
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
         self._renewed = float("-inf")
+        self._trimmed = time.monotonic()
         self._last_statistics = 0.0
         self._busy = (time.monotonic(), 0.0)
         self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = queue.SimpleQueue()
@@ -289,7 +299,7 @@ class Task:
             replayed=replayed,
         )
 
-    def _replay_batch(self, lane: InputLane, batch: RecordBatch) -> int:
+    def _replay_batch(self, lane: InputLane | BlockLane, batch: RecordBatch) -> int:
         if not lane.replaying:
             lane.held.append(batch)
             return 0
@@ -385,7 +395,8 @@ class Task:
             self._migrations.advanced(results, time.monotonic())
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
-        delivering = bool(self._letters.letters) or (results is not None and len(results) > 0)
+        found = results is not None and len(results) > 0
+        delivering = found or bool(self._letters.letters) or self._outlet.owes(self._engine.cut)
         moved = self._moved()
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
         if delivering or (due and (moved or self._migrations.doubted)):
@@ -408,10 +419,15 @@ class Task:
         offsets = self._offsets() if commit else {}
         count = 0 if results is None else len(results)
         late, dead = self._letters.late, self._letters.dead
-        delivery = Delivery(list(_encoded(results, self._key_names)), self._letters.take(), offsets)
+        encoded, blocks = self._outlet.encode(results, self._engine.cut)
+        delivery = Delivery(encoded, self._letters.take(), offsets, blocks)
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
-        self._metrics.results.inc(count - refused)
+        if self._outlet.final:
+            self._metrics.results.inc(count - refused)
+        self._metrics.internal_blocks.inc(len(blocks))
+        self._metrics.internal_bytes.inc(sum(len(block.value) for block in blocks))
+        self._metrics.internal_tuples.inc(sum(block.tuples for block in blocks))
         self._metrics.late.inc(late)
         self._metrics.dead.inc(dead + refused)
         if commit:
@@ -420,6 +436,13 @@ class Task:
             self._committed_cut = self._engine.cut
             self._metrics.commits.inc()
             self._metrics.watermark.set(self._engine.cut)
+            self._trim(began)
+
+    def _trim(self, now: float) -> None:
+        """Let go of what no recovery from the last commit would read."""
+        if self.spec.trim is not None and now - self._trimmed >= TRIM_S:
+            self._trimmed = now
+            self.spec.trim({key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)})
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
         """The partitions that moved, and from time to time all: the newest message speaks for the task."""
@@ -445,7 +468,7 @@ class Task:
             return  # the disk must not be ahead of Kafka, and need not be written twice
         self._snapshot_epoch = self._epoch_number
         cut = self._engine.cut
-        points = {key: lane.points(self._engine, [cut] * len(lane.streams)) for key, lane in self._lanes.items()}
+        points = {key: lane.points(self._engine, [cut] * len(lane.inputs)) for key, lane in self._lanes.items()}
         snapshot = Snapshot(self.spec.cluster, self.spec.fingerprint, self._epoch_number, cut, points)
         self._snapshots.write(snapshot, self._engine.checkpoint())
 
@@ -471,19 +494,18 @@ class _Damaged(Exception):
     """The snapshot cannot be used."""
 
 
-RESULT_CHUNK = 100_000
-
 AHEAD_TUPLES = 20_000
 """Source tuples that go to disk ahead of the next snapshot: what is copied for it at once stays small."""
 
 
-def _encoded(results: Batch | None, keys: Sequence[str] | None) -> Iterator[Encoded]:
-    """Results as JSON in pieces of bounded size; with keys where they are upserts."""
-    n = 0 if results is None else len(results)
-    for begin in range(0, n, RESULT_CHUNK):
-        assert results is not None
-        piece = results.slice(begin, min(begin + RESULT_CHUNK, n))
-        yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
+def _lane(spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log) -> InputLane | BlockLane:
+    """A partition as the task reads it."""
+    if spec.part is None:
+        return InputLane(key, spec.query, start, floor)
+    given = spec.part.input(key[0])
+    if given.edge is not None:
+        return BlockLane(key, given, start, floor, log)
+    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position})
 
 
 def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:

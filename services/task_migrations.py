@@ -75,6 +75,7 @@ class TaskMigrations:
     Args:
         own: the plan of version 0, None where the engine chooses.
         view: the log up to this life's `Opened`.
+        refusal: why the task changes plans never; empty when it can.
 
     Attributes:
         plan: to begin with.
@@ -94,8 +95,10 @@ class TaskMigrations:
         view: View,
         log: Log,
         metrics: TaskMetrics,
+        refusal: str = "",
     ) -> None:
         self._query = query
+        self._refusal = refusal
         self._task = task
         self._tasks = tasks
         self._fingerprint = fingerprint
@@ -137,6 +140,8 @@ class TaskMigrations:
 
     def _objection(self, proposal: Propose) -> str:
         """Why this task cannot change to a proposed plan; empty when it can."""
+        if self._refusal:
+            return self._refusal
         if proposal.fingerprint != self._fingerprint:
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:

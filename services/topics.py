@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, StateError
 from services.logs import get_log
 from services.security import KafkaClients
 
@@ -164,6 +164,39 @@ class TopicAdmin:
             ]
         )
         return topics
+
+    def internal(self, partitions: Mapping[str, int], replication: int) -> None:
+        """Create the topics between the operators of a plan where missing. See `services.placed` for how long they
+        keep their records.
+
+        Raises:
+            BrokerError: one cannot be created.
+            StateError: one is there with another number of partitions.
+        """
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "max.message.bytes": str(LETTER_MAX_BYTES),
+        }
+        found = self._create([NewTopic(name, n, replication, config=config) for name, n in partitions.items()])
+        for name, n in partitions.items():
+            if found[name] != n:
+                raise StateError(
+                    f"topic {name!r} has {found[name]} partitions, not {n}: it was made for joins split otherwise; "
+                    "give the query a new group (--group)"
+                )
+
+    def trim(self, offsets: Mapping[Lane, int]) -> None:
+        """Delete the records before the given offsets. What fails is tried again with the next call."""
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
+        if not wanted:
+            return
+        for tp, future in self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                self._log.debug("records not deleted", topic=tp.topic, reason=error.args[0].str())
 
     def registry(self, replication: int) -> str:
         """Create the topic of registered queries where missing: one partition, the newest message per name.

@@ -21,6 +21,7 @@ def add_pages(app: Any, roster: Roster, metrics: WorkerMetrics, query: str) -> N
         tasks = [
             {
                 "task": seat.number,
+                **({} if seat.task is None or seat.task.spec.part is None else {"operator": seat.task.spec.part.name}),
                 "state": _state(seat.task),
                 "cut": seat.task.cut if seat.task else None,
                 "problem": seat.problem,

@@ -17,13 +17,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import faust
 from faust.types import TP
 
+from operators.choose import choose_plan
+from operators.placed.decompose import check_placeable, decompose
 from operators.plan import parse_plan
+from operators.statistics import EngineStatistics
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
@@ -34,19 +38,20 @@ from services.fingerprint import fingerprint
 from services.lane import decoder_of
 from services.logs import get_log
 from services.metrics import WorkerMetrics
+from services.placed import PlacedLayout, check_settings, part_fingerprint
 from services.placement import Layout, check_partition_by, lay_out
 from services.producer import IdempotentSink, Sink, TransactionalSink
 from services.records import RecordBatch
 from services.recovery import plan_recovery
 from services.roster import Roster, task_log
-from services.settings import Guarantee, Start, WorkerSettings
+from services.settings import Guarantee, Placement, Start, WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_dir import StateDir
 from services.state_store import DamagedTableError, StateStore
 from services.task import Outcome, Task, TaskSpec, streams_by_topic
 from services.task_migrations import TaskMigrations
 from services.task_statistics import Publisher
-from services.topics import Lane, TopicAdmin
+from services.topics import ControlTopics, Lane, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
 
@@ -87,6 +92,11 @@ class Worker:
         if query.sink in {stream.topic for stream in query.streams()}:
             raise UsageError(f"query writes to {query.sink!r}, which it also reads")
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
+        if settings.placement is Placement.PER_OPERATOR:
+            check_settings(query, settings)
+            # Every worker must take the same plan apart.
+            self._plan = self._plan or choose_plan(query)
+            check_placeable(query, self._plan)
         self._query = query
         self._settings = settings
         self._accept_loss = accept_loss
@@ -95,6 +105,7 @@ class Worker:
         self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
+        self._layout: Layout | PlacedLayout | None = None
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
@@ -107,7 +118,7 @@ class Worker:
         """
         topics = [stream.topic for stream in self._query.streams()]
         counts = self._admin.inputs(topics, self._settings.wait)
-        layout = lay_out(self._query, counts)
+        layout = self._layout = self._lay_out(counts)
         topics_of_group = self._admin.control(self._settings.group, self._settings.replication)
         if self._settings.state_dir is not None:
             self._state = StateDir(self._settings.state_dir)
@@ -126,7 +137,22 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    async def _main(self, layout: Layout, publisher: Publisher, scratch: Path) -> None:
+    def _lay_out(self, counts: Mapping[str, int]) -> Layout | PlacedLayout:
+        """The tasks; makes the topics between those of a plan whose joins run apart."""
+        fused = lay_out(self._query, counts)
+        settings = self._settings
+        if settings.placement is Placement.FUSED or self._plan is None:
+            return fused
+        prefix = ControlTopics.of(settings.group).control.removesuffix("control")
+        operators = decompose(self._query, self._plan, counts, settings.operator_partitions, prefix)
+        layout = PlacedLayout(operators, counts)
+        self._admin.internal(layout.internal, settings.replication)
+        for task in range(layout.tasks):
+            part = layout.part(task)
+            self._log.debug("operator", task=task, operator=part.name)
+        return layout
+
+    async def _main(self, layout: Layout | PlacedLayout, publisher: Publisher, scratch: Path) -> None:
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,7 +165,7 @@ class Worker:
             streams=streams_by_topic(self._query.streams()),
             fingerprint=fingerprint(self._query),
             cluster=self._admin.cluster_id(),
-            topics=self._admin.outputs(self._query.name, self._query.sink, layout.tasks, settings.replication),
+            topics=self._admin.outputs(self._query.name, self._query.sink, layout.sinks, settings.replication),
             settings=settings,
         )
         app = self._app(scratch)
@@ -164,6 +190,7 @@ class Worker:
             "worker starting",
             tasks=layout.tasks,
             partitioned=layout.copartitioned,
+            placement=settings.placement,
             guarantee=settings.guarantee,
             state=str(self._state.path) if self._state else "none",
         )
@@ -255,11 +282,11 @@ class Worker:
         app.boot_strategy.enable_kafka_producer = False
         return app
 
-    def _transport(self, app: WeirApp, roster: Roster, layout: Layout) -> Transport:
+    def _transport(self, app: WeirApp, roster: Roster, layout: Layout | PlacedLayout) -> Transport:
         clients = self._settings.clients
         transport = Transport(app.conf.broker_consumer, app)
         transport.flow = roster
-        transport.assignor = TaskAssignor(layout.copartitioned, roster.held)
+        transport.assignor = TaskAssignor(layout.set_of, roster.held)
         transport.bootstrap_servers = clients.servers()
         transport.security = clients.aiokafka()
         transport.former_member = self._state.member() if self._state else ""
@@ -269,7 +296,7 @@ class Worker:
 
     def _wipe(self, number: int) -> None:
         """Empty a task's table."""
-        store = self._store(number)
+        store = self._store(number, self._streams_of(number))
         if store is not None:
             try:
                 store.wipe()
@@ -277,10 +304,15 @@ class Worker:
                 self._log.error("state table cannot be emptied", task=number, reason=str(error))
             store.close()
 
-    def _store(self, number: int) -> StateStore | None:
+    def _streams_of(self, number: int) -> list[str]:
+        """The streams of what a task runs."""
+        layout = self._layout
+        query = layout.part(number).operator.query if isinstance(layout, PlacedLayout) else self._query
+        return [stream.name for stream in query.streams()]
+
+    def _store(self, number: int, names: list[str]) -> StateStore | None:
         if self._state is None:
             return None
-        names = [stream.name for stream in self._query.streams()]
         path = self._state.table(self._settings.group, number)
         try:
             try:
@@ -296,7 +328,7 @@ class Worker:
             return None
 
     def _opener(
-        self, app: WeirApp, spec: TaskSpec, layout: Layout, publisher: Publisher
+        self, app: WeirApp, whole: TaskSpec, layout: Layout | PlacedLayout, publisher: Publisher
     ) -> Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]:
         def open_task(
             number: int,
@@ -304,6 +336,7 @@ class Worker:
             ended: Callable[[Task, Outcome], None],
             changed: Callable[[], None],
         ) -> Task:
+            spec = self._spec(whole, layout, number)
             sink = self._sink(app, spec, number, give_up)
             store: StateStore | None = None
             life = uuid.uuid4().hex[:12]
@@ -312,10 +345,10 @@ class Worker:
                 assert self._control is not None
                 view = self._control.open(number, life)
                 lanes = layout.lanes(number)
-                store = self._store(number)
+                store = self._store(number, self._streams_of(number))
                 log = task_log(self._query.name, number)
                 recovery = plan_recovery(
-                    streams={lane: len(spec.streams[lane[0]]) for lane in lanes},
+                    streams={lane: _points(spec, lane) for lane in lanes},
                     fingerprint=spec.fingerprint,
                     cluster=spec.cluster,
                     committed=sink.committed(lanes),
@@ -323,6 +356,7 @@ class Worker:
                     log=self._admin.log_ranges(lanes),
                     from_latest=self._settings.start is Start.LATEST,
                     accept_loss=self._accept_loss,
+                    whole=layout.internal_lanes(number) if isinstance(layout, PlacedLayout) else (),
                 )
                 for note in recovery.notes:
                     log.warning(note)
@@ -341,13 +375,14 @@ class Worker:
                     view=view,
                     log=log,
                     metrics=metrics,
+                    refusal="" if spec.part is None else "with placement per-operator a plan is changed by a new group",
                 )
                 return Task(
                     spec,
                     number,
                     recovery,
                     migrations,
-                    publisher.of(number, life),
+                    publisher.of(number, life) if spec.part is None else _say_nothing,
                     sink,
                     store,
                     snapshots,
@@ -364,6 +399,25 @@ class Worker:
                 raise
 
         return open_task
+
+    def _spec(self, whole: TaskSpec, layout: Layout | PlacedLayout, number: int) -> TaskSpec:
+        """What one task runs: the whole query, or a part of its plan."""
+        if isinstance(layout, Layout) or whole.plan is None:
+            return whole
+        part = layout.part(number)
+        query = part.operator.query
+        return replace(
+            whole,
+            query=query,
+            plan=part.operator.plan,
+            streams=streams_by_topic(query.streams()),
+            fingerprint=part_fingerprint(whole.query, whole.plan, part.operator),
+            part=part,
+            trim=self._trim,
+        )
+
+    def _trim(self, offsets: Mapping[Lane, int]) -> None:
+        self._snapshot_thread.submit(self._admin.trim, offsets)
 
     def _snapshot(self, store: StateStore | None, number: int) -> Any:
         """The table's snapshot; a damaged one is emptied, with a warning."""
@@ -394,6 +448,16 @@ class Worker:
             return consumer.commit_as_member(offsets)
 
         return IdempotentSink(settings.clients, settings.group, number, spec.topics, give_up, commit)
+
+
+def _points(spec: TaskSpec, lane: Lane) -> int:
+    """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
+    given = None if spec.part is None else spec.part.input(lane[0])
+    return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
+
+
+def _say_nothing(statistics: EngineStatistics, plan_version: int) -> None:
+    """An operator's statistics are of its own query, which nobody has asked about."""
 
 
 def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:

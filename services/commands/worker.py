@@ -26,7 +26,7 @@ from services.commands.query_options import (
 from services.logs import set_up_logs
 from services.registry import find_query
 from services.security import KafkaClients
-from services.settings import Guarantee, Start, WorkerSettings
+from services.settings import Guarantee, Placement, Start, WorkerSettings
 
 NEVER = "never"
 TUNING = "Tuning"
@@ -77,6 +77,26 @@ def worker(
             envvar="WEIR_PLAN",
             metavar="PLAN",
             help="Join tree over the aliases, such as '((A B) C)'. Default: chosen from declared statistics.",
+        ),
+    ] = None,
+    placement: Annotated[
+        Placement,
+        typer.Option(
+            envvar="WEIR_PLACEMENT",
+            help="fused: all joins of the plan in one task. per-operator: each join in tasks of its own, spread over "
+            "the group's workers; intermediate results travel through topics. Not for ROWS windows, EXCEPT, tables, "
+            "aggregates, idle timeouts and at-least-once.",
+        ),
+    ] = Placement.FUSED,
+    operator_partitions: Annotated[
+        int | None,
+        typer.Option(
+            envvar="WEIR_OPERATOR_PARTITIONS",
+            metavar="TASKS",
+            min=1,
+            max=64,
+            help="With placement per-operator: into how many tasks a join with an equality key is split. Default: as "
+            "many as the streams' topics have partitions at most. PARTITION BY decides it itself.",
         ),
     ] = None,
     epoch: Annotated[
@@ -178,6 +198,8 @@ def worker(
         guarantee=guarantee,
         start=start,
         plan=plan,
+        placement=placement,
+        operator_partitions=operator_partitions,
         epoch_ms=_at_least("--epoch", epoch, 1),
         commit_ms=_at_least("--commit", commit, 1),
         snapshot_ms=_at_least("--snapshot", snapshot, 1),

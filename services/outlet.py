@@ -1,0 +1,105 @@
+"""What a task makes of its engine's results: records for the sink, or blocks for the next operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from operators.placed.route import Finish, Route
+from schemas.codecs.encode import Encoded, encode_results, encode_upserts, key_names
+from schemas.columns import Batch
+from schemas.query import Query
+from services.delivery import BlockRecord
+from services.placed import Part
+
+RESULT_CHUNK = 100_000
+
+
+class Outlet(Protocol):
+    """Encodes what an epoch delivers.
+
+    Attributes:
+        final: what it encodes are the query's results.
+    """
+
+    final: bool
+
+    def owes(self, cut: int) -> bool:
+        """True when somebody waits to hear that the task has come to `cut`, even without results."""
+        ...
+
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
+        """The records and blocks of an epoch that ends at `cut`."""
+        ...
+
+
+class SinkOutlet:
+    """The query's results as JSON, with keys where they are upserts."""
+
+    final = True
+
+    def __init__(self, query: Query, finish: Callable[[Batch], Batch] | None = None) -> None:
+        self._keys = key_names(query)
+        self._finish = finish
+
+    def owes(self, cut: int) -> bool:
+        """Nobody waits for a watermark at the sink."""
+        return False
+
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
+        """In pieces of bounded size."""
+        if results is None or len(results) == 0:
+            return [], []
+        return list(_pieces(results if self._finish is None else self._finish(results), self._keys)), []
+
+
+class BlockOutlet:
+    """Intermediate results, and watermarks.
+
+    Args:
+        announced: the watermark that was committed last.
+    """
+
+    final = False
+
+    def __init__(self, routes: Sequence[Route], announced: int, nothing: Batch) -> None:
+        self._routes = list(routes)
+        self._announced = announced
+        self._nothing = nothing
+
+    def owes(self, cut: int) -> bool:
+        """Readers wait for every step."""
+        return cut > self._announced
+
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
+        """Blocks for every partition that the task writes to; the last of each carries the watermark."""
+        if not self.owes(cut):
+            return [], []
+        self._announced = cut
+        batch = self._nothing if results is None else results
+        blocks = [
+            BlockRecord(route.edge.topic, partition, raw, tuples)
+            for route in self._routes
+            for partition, raw, tuples in route.blocks(batch, cut)
+        ]
+        return [], blocks
+
+
+def outlet_of(query: Query, part: Part | None, announced: int, nothing: Batch) -> Outlet:
+    """The outlet of a task.
+
+    Args:
+        part: what it runs; None for a whole query.
+        nothing: results of its engine, none of them.
+    """
+    if part is None:
+        return SinkOutlet(query)
+    if not part.operator.outputs:
+        return SinkOutlet(query, Finish(part.operator))
+    return BlockOutlet([Route(edge, part.share) for edge in part.operator.outputs], announced, nothing)
+
+
+def _pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
+    for begin in range(0, len(results), RESULT_CHUNK):
+        piece = results.slice(begin, min(begin + RESULT_CHUNK, len(results)))
+        yield encode_results(piece) if keys is None else encode_upserts(piece, keys)

@@ -1,0 +1,89 @@
+"""Joins of a plan in tasks of their own, spread over workers, on a real broker: the oracle's results once each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_fixture import Topics
+from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
+
+pytestmark = pytest.mark.kafka
+
+FOUR = """
+CREATE STREAM a (k BIGINT, x BIGINT, note STRING, at TIMESTAMP)
+  WITH (topic = '{a}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM b (k BIGINT, y BIGINT, at TIMESTAMP)
+  WITH (topic = '{b}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM c (y BIGINT, v DOUBLE, at TIMESTAMP)
+  WITH (topic = '{c}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM d (k BIGINT, w BIGINT, at TIMESTAMP)
+  WITH (topic = '{d}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+INSERT INTO '{sink}'
+SELECT A.k AS k, A.note, B.y, C.v, D.w
+FROM a A [RANGE 400 MILLISECONDS], b B [RANGE 300 MILLISECONDS], c C [RANGE 400 MILLISECONDS],
+     d D [RANGE 200 MILLISECONDS]
+WHERE A.k = B.k AND B.y = C.y AND A.k = D.k AND C.v > 1 AND D.w > A.x
+"""
+CLOSING: dict[str, Row] = {
+    "a": {"k": -1, "x": 0, "note": "end"},
+    "b": {"k": -2, "y": -1},
+    "c": {"y": -2, "v": 0.0},
+    "d": {"k": -3, "w": 0},
+}
+BASE = 1_700_000_000_000
+PLACED = ("--placement", "per-operator", "--session-timeout", "6s")
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    """Starts workers; kills those that a test leaves behind."""
+    started = Workers(tmp_path)
+    yield started
+    started.end()
+
+
+def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:
+    """`count` rows per stream, 10 ms apart, somewhat out of order, with nulls and a late one now and then."""
+    for i in range(start, start + count):
+        late = 300 if i % 40 == 39 else 0
+        at = BASE + 10 * i - rng.choice([0, 0, 10, 49]) - late
+        rows: dict[str, Row] = {
+            "a": {"k": rng.choice([*range(8), None]), "x": rng.randrange(9), "note": f"n{i}ä", "at": at},
+            "b": {"k": rng.randrange(8), "y": rng.randrange(6), "at": at},
+            "c": {"y": rng.choice([*range(6), None]), "v": rng.uniform(0, 4), "at": at},
+            "d": {"k": rng.randrange(8), "w": rng.randrange(9), "at": at},
+        }
+        for stream, row in rows.items():
+            feed.send(stream, [row], i % feed.case.partitions)
+    feed.flush()
+
+
+def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
+    """Wait until every task runs in one worker, evenly; which runs where."""
+    found: list[set[int]] = []
+
+    def even() -> bool:
+        found[:] = [worker._alive() and worker.running_tasks() for worker in team]
+        sizes = [len(numbers) for numbers in found]
+        return sum(sizes) == tasks and set().union(*found) == set(range(tasks)) and max(sizes) - min(sizes) <= 1
+
+    wait_for(even, lambda: "\n".join(worker.said(f"{found}") for worker in team))
+    return found
+
+
+def test_three_workers_run_the_joins_of_one_plan(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """A join each; results in the fused order; late and dead letters once."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(1)
+    team = [workers.start(case, *PLACED, "--plan", "((A B) (C D))") for _ in range(3)]
+    send(feed, rng, 0, 150)
+    spread(team, 3)
+    feed.raw("b", b"no JSON")
+    send(feed, rng, 150, 150)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), team[0])
+    assert [worker.stop() for worker in team] == [0, 0, 0]
