@@ -15,6 +15,7 @@ from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.mutants import Mutant
+from tests.mutation.placed import PLACED
 
 LONGEST = 5.0
 """A mutant that takes so many times as long as the unbroken engine loops for ever; that too is caught."""
@@ -38,10 +39,11 @@ FIRST = {
     "operators/migration/migration.py": ["test_migration.py"],
     "operators/migration/moving_state.py": ["test_migration.py"],
     "operators/migration/parallel_track.py": ["test_migration.py"],
-    "operators/migration/hybmig.py": ["test_migration.py"],
-    "operators/migration/jisc.py": ["test_migration.py"],
-    "operators/migration/demand.py": ["test_migration.py"],
-    "operators/migration/lookup.py": ["test_migration.py"],
+    "operators/migration/hybmig.py": ["test_hybmig.py", "test_migration.py"],
+    "operators/migration/jisc.py": ["test_jisc.py", "test_demand.py", "test_migration.py"],
+    "operators/migration/demand.py": ["test_demand.py"],
+    "operators/migration/counting.py": ["test_counting.py", "test_jisc.py"],
+    "operators/kernels/marks.py": ["test_counting.py"],
     "operators/migration/black_box.py": ["test_migration.py"],
     "operators/migration/schedule.py": ["test_migration.py"],
     "operators/migration/reordering.py": ["test_reordering.py"],
@@ -61,6 +63,7 @@ FIRST = {
     "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
+    **{f"operators/{file}": ["test_placed.py"] for file in PLACED},
     "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""
@@ -110,7 +113,7 @@ class Sandbox:
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
         shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
-        for file in ("cases.py", "subtractions.py", "feeding.py", "oracle.py"):
+        for file in ("cases.py", "subtractions.py", "feeding.py", "oracle.py", "chains.py"):
             shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.
         (self.root / "conftest.py").write_text(_SURE)
