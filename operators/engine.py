@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.aggregate import Aggregator
-from operators.choose import Statistics, choose_plan
+from operators.choose import Statistics, choose_plan, declared_statistics
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
 from operators.executors import executor_of
@@ -28,11 +28,12 @@ from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
 from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
+from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
+from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
-from schemas.query import Query
 
 SLICE_TUPLES = 32_768
 """Tuples processed together: enough to amortise a call, few enough to stay in the cache."""
@@ -75,6 +76,7 @@ class Engine:
 
     Args:
         plan: the join tree; chosen from `statistics` when None.
+        tables: the rows of each of the query's tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `operators.executors`.
         hashed: False to make every join a nested loop, as papers do.
@@ -92,6 +94,7 @@ class Engine:
         *,
         plan: Plan | None = None,
         statistics: Statistics | None = None,
+        tables: Mapping[str, Batch] | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
         hashed: bool = True,
@@ -99,6 +102,7 @@ class Engine:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
+        statistics = statistics or declared_statistics(query, tables)
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
@@ -110,19 +114,19 @@ class Engine:
         if feedback:
             check_feedback(query)
         self._feeds = feedback
-        self._feedback: Feedback | None = feedback_of(self._executor, 0) if feedback else None
+        self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
         # What has just died still changes the answer of a set difference.
-        longest = min(max(self._sources.life.values()) + bool(query.subtracted), FOREVER)
+        lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
+        longest = min(max(lives) + bool(query.subtracted), FOREVER)
         self._schedule = Schedule(
-            lambda plan: executor_of(executor, self._sources, plan, statistics), longest, self._advise
+            lambda plan: loaded(executor_of(executor, self._sources, plan, statistics)), longest, self._advise
         )
         self._aliases = tuple(source.alias for source in query.sources)
         self._answered = self._aliases[:1] if query.subtracted else self._aliases
         self._selections = {alias: selections(query, alias) for alias in self._aliases}
-        self._aliases_of = {
-            s.name: tuple(src.alias for src in query.sources if src.stream.name == s.name) for s in streams
-        }
+        names = dict.fromkeys([*(s.name for s in streams), *(t.name for t in query.tables())])
+        self._aliases_of = {n: tuple(src.alias for src in query.sources if src.stream.name == n) for n in names}
         self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
         self._exported = {s.name: 0 for s in streams}
@@ -137,6 +141,19 @@ class Engine:
         self._results = 0
         self._peak_tuples = 0
         self._peak_bytes = 0
+        self._load(tables or {})
+        if feedback:
+            self._feedback = feedback_of(self._executor, 0)
+
+    def _load(self, tables: Mapping[str, Batch]) -> None:
+        """Begin with the tables' rows."""
+        for table in self.query.tables():
+            if table.name not in tables:
+                raise InvariantError(f"the rows of {table} are not given")
+            columns = tables[table.name].columns
+            batches = {table.name: Batch(np.full(len(tables[table.name]), TABLE_TS), columns)}
+            self._enter(table.name, batches[table.name], self._places(batches).get(table.name), restored=False)
+        loaded(self._executor)
 
     @property
     def cut(self) -> int:
@@ -235,7 +252,7 @@ class Engine:
                 self._busy_s += took
                 self._slice_count += 1
         self.plan = self._executor.plan
-        for stream in self._aliases_of:
+        for stream in self._exported:
             self._intake.forget(stream, self.horizon(stream))
         out = Batch.concat(results) if results else self._nothing()
         self._results += len(out)
@@ -376,14 +393,15 @@ class Engine:
     @property
     def unsaved_tuples(self) -> int:
         """Source tuples stored since the last checkpoint that are still needed."""
-        stores = self._sources.stores
+        stores = {name: self._sources.stores[name] for name in self._exported}
         return sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
 
     def checkpoint(self) -> Checkpoint:
         """Source tuples stored since the last checkpoint. Cost: proportional to those."""
         blocks: list[Block] = []
         live: dict[str, int] = {}
-        for name, store in self._sources.stores.items():
+        for name in self._exported:
+            store = self._sources.stores[name]
             first = max(self._exported[name], store.lo)
             if store.hi > first:
                 blocks.append(Block(name, first, store.read(first, store.hi)))
@@ -401,12 +419,13 @@ class Engine:
         Raises:
             StateError: a block does not follow the one before it.
         """
-        if self.cut or self.pending_tuples or any(store.hi for store in self._sources.stores.values()):
+        stores = {name: self._sources.stores[name] for name in self._exported}
+        if self.cut or self.pending_tuples or any(store.hi for store in stores.values()):
             raise InvariantError("restore needs a fresh engine")
         parts: dict[str, list[Batch]] = {}
         following: dict[str, int] = {}
         for block in blocks:
-            store = self._sources.stores.get(block.stream)
+            store = stores.get(block.stream)
             if store is None:
                 raise StateError(f"snapshot block of unknown stream {block.stream!r}")
             if block.stream not in parts:
@@ -422,7 +441,7 @@ class Engine:
         batches = {name: Batch.concat(items) for name, items in parts.items()}
         for piece, at in self._slices(batches, cut):
             self._process(piece, at, restored=True)
-        for name, store in self._sources.stores.items():
+        for name, store in stores.items():
             self._exported[name] = store.hi
         self._intake.cut = cut
 
@@ -480,6 +499,8 @@ class Engine:
         # A window that has been filled once tells what comes lately.
         life, span = self._sources.life[alias], self._span_ms()
         per_second = living / life if 0 < life <= span else selected / max(span, 1)
+        if alias in self._sources.tables:
+            per_second = 0.0
         stream = self.query.source(alias).stream.name
         return SourceStatistics(alias, stream, seen, selected, living, per_second * 1000.0)
 

@@ -99,7 +99,8 @@ def _tree(query: Query, plan: Plan, notes: Notes, first: str, rest: str, bar: st
         source = query.source(plan.alias)
         name = source.stream.name
         shown = name if name == plan.alias else f"{name} {plan.alias}"
-        lines = [f"{first}source {shown} {source.window}  {size}"]
+        said = f"table {shown}" if source.is_table else f"source {shown} {source.window}"
+        lines = [f"{first}{said}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines + [f"{rest}  {line}" for line in notes.details(plan)]
     classes = {} if query.subtracted else equality_classes(query.predicates)

@@ -23,7 +23,7 @@ from operators.sources import Sources
 from operators.statistics import OperatorStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Column
-from schemas.query import Type
+from schemas.query import TABLE_TS, Type
 
 
 def change_kinds(changes: Tuples) -> Column:
@@ -75,7 +75,8 @@ class DifferencePipeline:
             rings = [np.zeros(self._store.capacity, np.int64) for _ in range(2)]
             self._places = Places(*rings)
             self._hi = self._dead = self._store.lo
-            self._from = 0
+            # Tables are loaded at the instant before all others.
+            self._from = TABLE_TS if sources.tables else 0
             self._before = (0, 0)
         else:
             held = {operator.alias: operator for operator in former.operators_}

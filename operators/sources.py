@@ -14,12 +14,17 @@ from operators.state import Scratch
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Column, Mask
+from schemas.query import TABLE_TS, Query, Source, Stream, Table, Type, aliases_of, columns_of
 from schemas.query import Column as ColumnRef
-from schemas.query import Query, Source, Type, aliases_of, columns_of
 
 
 def life_of(source: Source) -> int:
-    """How long a tuple of this source lives after its ts, as RANGE goes; FOREVER for ROWS and UNBOUNDED."""
+    """How long a tuple of this source lives after its ts, as RANGE goes; FOREVER for ROWS and UNBOUNDED.
+
+    Of a table so long that its rows expire at FOREVER.
+    """
+    if source.is_table:
+        return FOREVER - TABLE_TS
     return source.window.size if source.window.kind == "RANGE" else FOREVER
 
 
@@ -31,6 +36,7 @@ class Sources:
 
     Attributes:
         cut: every tuple with a smaller ts has been stored.
+        tables: the aliases that are tables; their rows are all stored before anything else (`operators.tables`).
         equalities: which equalities follow from which; a set difference has none, it does not join.
         retracts: tuples are taken out of states before their time (`operators.feedback`), so that expiry is kept.
         hashed: False where every join is to be a nested loop.
@@ -40,8 +46,8 @@ class Sources:
         self.query = query
         self.hashed = hashed
         self.retracts = retracts
-        self.tables: frozenset[str] = frozenset()
         self.cut = 0
+        self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
         }
@@ -59,7 +65,8 @@ class Sources:
             for column in columns_of(expr):
                 kept[query.source(column.alias).stream.name].setdefault(column.name)
         self.stores: dict[str, SourceStore] = {}
-        for stream in query.streams():
+        inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
+        for stream in inputs:
             types = {f.name: f.type for f in stream.fields}
             fields = [(name, types[name]) for name in types if name in kept[stream.name]]
             fields.append(("_ts", Type.TIMESTAMP))

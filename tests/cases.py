@@ -5,7 +5,7 @@ Values come from tiny domains, so that matches, duplicates, nulls and ties of ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -31,6 +31,7 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Table,
     Type,
     Window,
     aggregate_column,
@@ -58,13 +59,19 @@ ALIASES = ("A", "B", "C", "D", "E")
 
 @dataclass(frozen=True)
 class Case:
-    """A query, its input in arrival order per stream and partition, a plan, and how to feed it."""
+    """A query, its input in arrival order per stream and partition, a plan, and how to feed it; the rows of tables."""
 
     query: Query
     rows: dict[str, list[list[dict[str, Any]]]]
     plan: Plan
     push_sizes: list[int]
     epoch_ms: int
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The rows of streams and tables, for the oracle."""
+        return {**self.rows, **self.tables}
 
 
 def window(ranged: bool = False) -> st.SearchStrategy[Window]:
@@ -168,6 +175,19 @@ def selection(alias: str) -> st.SearchStrategy[Expr]:
 
 
 @st.composite
+def with_tables(draw: st.DrawFn, sources: tuple[Source, ...], *, first: int = 0) -> tuple[Source, ...]:
+    """Sometimes one or more of the sources from number `first` on, but not all, are tables instead."""
+    count = len(sources)
+    if count == 1 or draw(st.integers(0, 3)):
+        return sources
+    chosen = draw(st.sets(st.integers(first, count - 1), min_size=1, max_size=min(count - 1, 2)))
+    return tuple(
+        Source(s.alias, Table(f"T{s.stream.name}", FIELDS, ""), Window("UNBOUNDED")) if n in chosen else s
+        for n, s in enumerate(sources)
+    )
+
+
+@st.composite
 def cases(
     draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 14, ranged: bool = False, partitions: int = 2
 ) -> Case:
@@ -186,6 +206,7 @@ def cases(
     if len(aliases) > 1 and draw(st.booleans()):
         streams[1] = streams[0]
     sources = tuple(Source(a, s, draw(window(ranged))) for a, s in zip(aliases, streams, strict=True))
+    sources = draw(with_tables(sources))
     predicates: list[Expr] = []
     for i in range(1, len(aliases)):
         for _ in range(draw(st.integers(0 if i > 1 else 1, 2))):
@@ -197,14 +218,15 @@ def cases(
     outputs.append(Output("at", column(aliases[-1], "_ts")))
     query = Query("q", None, sources, tuple(draw(st.permutations(predicates))), tuple(outputs))
     rows: dict[str, list[list[dict[str, Any]]]] = {}
-    for stream in query.streams():
-        rows[stream.name] = [
-            [
-                {"ts": draw(st.integers(0, 60)), **{name: draw(v) for name, v in VALUES.items()}}
-                for _ in range(draw(st.integers(0, most_rows)))
-            ]
-            for _ in range(draw(st.integers(1, partitions)))
+
+    def some() -> list[dict[str, Any]]:
+        return [
+            {"ts": draw(st.integers(0, 60)), **{name: draw(v) for name, v in VALUES.items()}}
+            for _ in range(draw(st.integers(0, most_rows)))
         ]
+
+    for stream in query.streams():
+        rows[stream.name] = [some() for _ in range(draw(st.integers(1, partitions)))]
         if draw(st.booleans()):
             for part in rows[stream.name]:
                 part.sort(key=lambda row: row["ts"])
@@ -214,6 +236,7 @@ def cases(
         draw(plan(aliases)),
         draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)),
         draw(st.sampled_from([1, 7, 30, 1000])),
+        {table.name: some() for table in query.tables()},
     )
 
 

@@ -8,18 +8,33 @@ import numpy as np
 
 from operators.engine import Engine
 from schemas.columns import Batch, Column
-from schemas.query import Stream
+from schemas.query import TABLE_TS, Stream, Table
+from tests.cases import Case
 
 Rows = dict[str, list[list[dict[str, Any]]]]
 """Per stream and partition, rows in arrival order."""
 
 
-def to_batch(stream: Stream, rows: list[dict[str, Any]]) -> Batch:
+def to_batch(stream: Stream | Table, rows: list[dict[str, Any]]) -> Batch:
     """Rows as a batch with all declared fields."""
-    assert stream.timestamp is not None
-    ts = np.array([row[stream.timestamp] for row in rows], np.int64)
+    if isinstance(stream, Table):
+        ts = np.full(len(rows), TABLE_TS)
+    else:
+        assert stream.timestamp is not None
+        ts = np.array([row[stream.timestamp] for row in rows], np.int64)
     columns = {f.name: Column.from_values([row[f.name] for row in rows], f.type) for f in stream.fields}
     return Batch(ts, columns)
+
+
+def tables_of(case: Case) -> dict[str, Batch]:
+    """The tables of a case, for an engine."""
+    return {table.name: to_batch(table, case.tables[table.name]) for table in case.query.tables()}
+
+
+def engine_of(case: Case, executor: str = "xjoin", **options: Any) -> Engine:
+    """An engine for a case; `options` of the engine's beside those that follow from it."""
+    known = {"plan": case.plan, "partitions": partitions_of(case.rows), "tables": tables_of(case)}
+    return Engine(case.query, executor=executor, **{**known, **options})
 
 
 def to_rows(batch: Batch) -> list[dict[str, Any]]:

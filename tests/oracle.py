@@ -4,8 +4,9 @@ Plain Python, no code of the engine. Slow on purpose: nothing here is clever eno
 that the engine might be. Expressions follow the docstrings of `schemas.query`.
 
 `rows` maps a stream's name to its tuples in arrival order (offset order): a list of dicts for one
-partition, or a list of such lists for several. A dict maps fields to values, None for null (a missing
-key is null too); event time is the stream's `timestamp` field, or the key `_ts` where it declares none.
+partition, or a list of such lists for several; and a table's name to the list of its rows. A dict maps fields
+to values, None for null (a missing key is null too); event time is the stream's `timestamp` field, or the key
+`_ts` where it declares none.
 """
 
 from __future__ import annotations
@@ -267,6 +268,8 @@ def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
     for position, (ts, _, _, _, name, row) in enumerate(merged):
         ordered[name].append(Tuple(ts, row, position, len(arrivals[name]), arrivals[name]))
         arrivals[name].append(position)
+    for table in query.tables():  # there before everything else
+        ordered[table.name] = [Tuple(q.TABLE_TS, row, -1, 0, ()) for row in rows[table.name]]  # type: ignore[arg-type]
     return ordered
 
 

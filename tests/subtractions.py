@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from operators.plan import Plan, left_deep
 from schemas.query import Compare, Expr, Literal, Output, Query, Source, Stream, Subtraction, Type, Window
-from tests.cases import ALIASES, FIELDS, VALUES, Case, column, join_predicate, selection, window
+from tests.cases import ALIASES, FIELDS, VALUES, Case, column, join_predicate, selection, window, with_tables
 
 
 def orders(aliases: tuple[str, ...]) -> st.SearchStrategy[Plan]:
@@ -26,6 +26,7 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
     used = [draw(st.sampled_from([stream, stream, stream, streams[0]])) for stream in streams]
     one = draw(window()) if draw(st.booleans()) else None
     sources = tuple(Source(a, s, one or draw(window())) for a, s in zip(aliases, used, strict=True))
+    sources = draw(with_tables(sources, first=1))
     first = aliases[0]
     parts = []
     for alias in aliases[1:]:
@@ -41,19 +42,21 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
     query = Query("q", None, sources, where, outputs, subtracted=tuple(parts))
     latest = draw(st.sampled_from([12, 60]))
     rows: dict[str, list[list[dict[str, Any]]]] = {}
-    for stream in query.streams():
-        rows[stream.name] = [
-            [
-                {"ts": draw(st.integers(0, latest)), **{name: draw(v) for name, v in VALUES.items()}}
-                for _ in range(draw(st.integers(0, most_rows)))
-            ]
-            for _ in range(draw(st.integers(1, 2)))
+
+    def some() -> list[dict[str, Any]]:
+        return [
+            {"ts": draw(st.integers(0, latest)), **{name: draw(v) for name, v in VALUES.items()}}
+            for _ in range(draw(st.integers(0, most_rows)))
         ]
+
+    for stream in query.streams():
+        rows[stream.name] = [some() for _ in range(draw(st.integers(1, 2)))]
         if draw(st.booleans()):
             for part in rows[stream.name]:
                 part.sort(key=lambda row: row["ts"])
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
-    return Case(query, rows, draw(orders(aliases)), sizes, draw(st.sampled_from([1, 7, 30, 1000])))
+    tables = {table.name: some() for table in query.tables()}
+    return Case(query, rows, draw(orders(aliases)), sizes, draw(st.sampled_from([1, 7, 30, 1000])), tables)
 
 
 @st.composite

@@ -139,11 +139,11 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
 
 
 def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Iterator[tuple[dict[str, Tuples], int]]:
-    """The source tuples that one at or after `cut` can meet, in pieces of event time, with each piece's beginning.
+    """The streams' tuples that one at or after `cut` can meet, in pieces of event time, with each piece's beginning.
 
     HybMig asks the system to keep a copy of the sources' tuples; the stores are that copy.
     """
-    whole = {source.alias: _alive(sources, source.alias, cut) for source in sources.query.sources}
+    whole = {s.alias: _alive(sources, s.alias, cut) for s in sources.query.sources if not s.is_table}
     stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
     bounds = [*dict.fromkeys(stamps[piece_tuples::piece_tuples].tolist()), None]
     begin = dict.fromkeys(whole, 0)

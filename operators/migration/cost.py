@@ -102,7 +102,8 @@ class CostOfMigration:
             for side in (0, 1)
             if operator.complete[side] and operator.track != "new"
         } | {frozenset({alias}) for alias in sizes.leaves}
-        self.missing = [join for aliases, join in below_root(new).items() if aliases not in there]
+        self._tables = tables = frozenset(source.alias for source in query.sources if source.is_table)
+        self.missing = [j for aliases, j in below_root(new).items() if aliases not in there and not aliases <= tables]
         span_s = max(observed.span_ms / 1000, 1e-3)
         self.slices_per_s = observed.slices / span_s
         self.slice_tuples = sizes.arriving / max(self.slices_per_s, 1e-9)
@@ -183,7 +184,7 @@ class CostOfMigration:
             inside = list(_inside(top, shared))
             within = {id(join) for join in inside}
             boxes = [
-                frozenset(join.aliases)
+                frozenset(join.aliases) - self._tables
                 for join in inside
                 if join is not top and id(join.left) not in within and id(join.right) not in within
             ]
@@ -245,7 +246,8 @@ class CostOfMigration:
             age = (k + 0.5) / STEPS * self._window_s
             for _, _, child in _inputs(self.old):
                 found += self.sizes.size(child).held
-                if age < max(self.sizes.window_s[alias] for alias in child.aliases):
+                windows = [self.sizes.window_s[alias] for alias in child.aliases if alias not in self._tables]
+                if age < max(windows, default=0.0):
                     break
         return found / STEPS
 

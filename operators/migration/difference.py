@@ -19,17 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from operators.evaluate import holds
 from operators.executor import Executor
 from operators.migration.black_box import GeneralizedParallelTrack
 from operators.migration.migration import Migration
 from operators.pipeline import DifferencePipeline
 from operators.plan import Plan
-from operators.predicates import selections
-from operators.sources import Sources
-from operators.tuples import Tuples
+from operators.tables import stored
 from schemas.errors import InvariantError, UsageError
 
 
@@ -69,7 +64,8 @@ class MovingWholeDifference(Migration):
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
         super().__init__(old, new, cut)
         before = new.comparisons()
-        new.process({s.alias: _alive(self.sources, s.alias) for s in self.sources.query.sources}, 0)
+        streams = [s.alias for s in self.sources.query.sources if not s.is_table]
+        new.process({alias: stored(self.sources, alias) for alias in streams}, 0)
         self.counters.comparisons = new.comparisons() - before
 
 
@@ -103,14 +99,3 @@ def check_difference_strategy(name: str) -> None:
         why = _LAGGING if name == "ghm" else _BY_LINEAGE
         usable = ", ".join(STRATEGIES_OF_DIFFERENCE)
         raise UsageError(f"{name} cannot migrate EXCEPT: it {why}; use one of {usable}")
-
-
-def _alive(sources: Sources, alias: str) -> Tuples:
-    """All stored tuples of an alias: those alive, those that have just died, and a few that are long dead."""
-    store = sources.store(alias)
-    rows = np.arange(store.lo, store.hi, dtype=np.int64)
-    if sources.shared(alias):
-        for predicate in selections(sources.query, alias):
-            rows = rows[holds(predicate, sources.resolver((alias,), rows[np.newaxis]), len(rows))]
-    ts = np.asarray(store.gather("_ts", rows).values, np.int64)
-    return Tuples((alias,), np.ascontiguousarray(rows[np.newaxis]), ts, sources.expiry(alias, rows, ts))

@@ -117,6 +117,9 @@ class HybMig(Migration):
 
         whole = frozenset(node.aliases)
         new = above(whole, self._new_joins)
+        # What is made of tables alone is there from the start.
+        tables = self.sources.tables
+        static = {frozenset(n.aliases) for n, _ in new if frozenset(n.aliases) <= tables}
         inside = {frozenset(n.aliases) for n, _ in new}
         for top, _ in new:
             for child in (top.left, top.right):
@@ -130,8 +133,10 @@ class HybMig(Migration):
                 if aliases not in inside:
                     join.states[side] = moved(self.sources, self._held[aliases], join.match, side, self.cut)
         for top, _ in new[:-1]:
-            lowest = not any(frozenset(c.aliases) in inside for c in (top.left, top.right))
-            boxes = [{alias: self.first_new_row[alias] for alias in top.aliases}] if lowest else []
+            if frozenset(top.aliases) in static:
+                continue
+            lowest = not any(frozenset(c.aliases) in inside - static for c in (top.left, top.right))
+            boxes = [{a: self.first_new_row[a] for a in top.aliases if a not in tables}] if lowest else []
             task.missing[frozenset(top.aliases)] = boxes
         self._tasks.append(task)
 

@@ -62,8 +62,8 @@ class Jisc(Migration):
                 aliases = frozenset(child.aliases)
                 self._place[aliases] = join, side
                 former = held.get(aliases)
-                if former is None and not isinstance(child, Join):
-                    continue  # a query of one source has no states to move
+                if former is None and (not isinstance(child, Join) or aliases <= self.sources.tables):
+                    continue  # a query of one source has no states to move; what is made of tables alone is there
                 if former is not None and former[2].complete:
                     join.states[side] = moved(self.sources, former, join.match, side, cut)
                     continue

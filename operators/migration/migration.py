@@ -21,6 +21,7 @@ from operators.sources import Sources
 from operators.stairs import Stairs
 from operators.state import SideState
 from operators.statistics import OperatorStatistics
+from operators.tables import loaded
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
 from schemas.columns import Mask
@@ -53,6 +54,8 @@ class Migration:
     Attributes:
         plan: the new plan.
         cut: T.
+        first_new_row: the rows from which on each alias's tuples are new. A table's rows are new as well as old: every
+            plan has them.
         current: what the new plan's results will come from when the migration has finished.
     """
 
@@ -64,7 +67,8 @@ class Migration:
         self.current: Executor = new
         self.counters = MigrationCounters()
         self._compared_before = old.comparisons()
-        self.first_new_row = {alias: self.sources.store(alias).hi for alias in self.plan.aliases}
+        tables = self.sources.tables
+        self.first_new_row = {a: 0 if a in tables else self.sources.store(a).hi for a in self.plan.aliases}
 
     @property
     def finished(self) -> bool:
@@ -140,6 +144,7 @@ class Migration:
             if alias in sources.rows_windows
             else cut >= self.cut + sources.life[alias]
             for alias in self.plan.aliases
+            if alias not in sources.tables
         )
 
     def all_new(self, tuples: Tuples) -> Mask:
@@ -160,8 +165,9 @@ def all_states(executor: Executor) -> list[SideState]:
 
 
 def tree_like(old: Executor, plan: Plan) -> XJoinTree:
-    """An empty executor of the same kind as `old`, which keeps intermediate states: an X-Join tree or STAIRs."""
-    return (Stairs if isinstance(old, Stairs) else XJoinTree)(old.sources, plan)
+    """An executor of the same kind as `old`, which keeps intermediate states: an X-Join tree or STAIRs. It has the rows
+    of tables and nothing else."""
+    return loaded((Stairs if isinstance(old, Stairs) else XJoinTree)(old.sources, plan))
 
 
 def states_by_aliases(executor: Executor) -> dict[frozenset[str], tuple[Match, int, SideState]]:

@@ -101,6 +101,10 @@ class Sizes:
         for source in observed.sources:
             living = float(source.living_tuples)
             rate = max(source.per_second, 1e-9)
+            if query.source(source.alias).is_table:
+                self.leaves[source.alias] = Size(living, living, 0.0)
+                self.window_s[source.alias] = math.inf
+                continue
             match query.source(source.alias).window.kind:
                 case "RANGE":
                     window = query.source(source.alias).window.size / 1000
@@ -123,8 +127,8 @@ class Sizes:
 
     @property
     def longest_s(self) -> float:
-        """The longest window."""
-        return max(self.window_s.values())
+        """The longest window; tables have none."""
+        return max(window for window in self.window_s.values() if window < math.inf)
 
     @property
     def arriving(self) -> float:

@@ -116,7 +116,7 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
         check_difference_strategy(name)
     if strategy.outlasts:
         for source in query.sources:
-            if source.window.kind == "UNBOUNDED":
+            if source.endless:
                 raise UsageError(
                     f"{name} ends when all old tuples have left their windows, and that of {source.alias} is "
                     f"[UNBOUNDED]: use moving-state, jisc, gms or ghm"

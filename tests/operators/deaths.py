@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from operators.engine import Block, Engine
+from operators.engine import Block
 from tests.cases import Case
-from tests.feeding import partitions_of, to_batch, to_rows
+from tests.feeding import engine_of, to_batch, to_rows
 
 
 class Life:
@@ -17,7 +17,7 @@ class Life:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+        self.engine = engine_of(case)
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
     def push(self, name: str, p: int, begin: int, stop: int, floor: int = 0) -> None:

@@ -21,7 +21,7 @@ from schemas.errors import UsageError
 from schemas.query import Query, aliases_of
 from tests.cases import Case, cases
 from tests.cases import plan as plan_of
-from tests.feeding import feed, partitions_of, to_rows
+from tests.feeding import engine_of, feed, to_rows
 from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import numbers, query
 
@@ -343,7 +343,7 @@ def test_auto_changes_nothing_whatever_the_query(case: Case, data: st.DataObject
     times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
 
     def run(changes: list[tuple[int, Plan, str]]) -> tuple[list[dict[str, object]], Engine]:
-        engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+        engine = engine_of(case)
         for cut, to, strategy in changes:
             engine.migrate(to, strategy, cut)
         return feed(engine, case.rows, case.push_sizes, case.epoch_ms), engine

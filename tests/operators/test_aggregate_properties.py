@@ -32,7 +32,7 @@ def exactly(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def expected(case: Case) -> list[tuple[Any, ...]]:
-    return exactly(oracle.results(case.query, case.rows))
+    return exactly(oracle.results(case.query, case.given))
 
 
 @contextmanager

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Engine
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
 from operators.migration.strategies import STRATEGIES
 from operators.plan import Plan
 from tests import oracle
 from tests.cases import Case
-from tests.feeding import feed, partitions_of
+from tests.feeding import engine_of, feed
 from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped
@@ -27,7 +26,7 @@ Changes = list[tuple[int, Plan, str]]
 
 def run(case: Case, changes: Changes | None = None) -> list[dict[str, Any]]:
     """The engine's changes for a case."""
-    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    task = engine_of(case)
     for cut, to, strategy in changes or []:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms)
@@ -38,7 +37,7 @@ def run(case: Case, changes: Changes | None = None) -> list[dict[str, Any]]:
 def test_any_plan_epoch_and_disorder_give_the_oracles_changes(case: Case, tiny: bool) -> None:
     """In the oracle's order, with rings that grow and wrap all the time too."""
     with cramped() if tiny else nullcontext():
-        assert run(case) == oracle.results(case.query, case.rows)
+        assert run(case) == oracle.results(case.query, case.given)
 
 
 def aliases_of(case: Case) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def aliases_of(case: Case) -> tuple[str, ...]:
 def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
     """Changes of the order at timestamps of the case, and around them."""
     times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
-    endless = any(source.window.kind == "UNBOUNDED" for source in case.query.sources)
+    endless = any(source.endless for source in case.query.sources)
     usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
     if not usable:
         return st.just([])
@@ -63,14 +62,14 @@ def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Cha
 def test_a_migration_changes_nothing(strategy: str, case: Case, tiny: bool, data: st.DataObject) -> None:
     changes = data.draw(changes_of(case, [strategy], 2))
     with cramped() if tiny else nullcontext():
-        assert run(case, changes) == oracle.results(case.query, case.rows)
+        assert run(case, changes) == oracle.results(case.query, case.given)
 
 
 @PROPERTY
 @given(busy_subtractions(), st.data())
 def test_overlapping_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
     changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), 5))
-    assert run(case, changes) == oracle.results(case.query, case.rows)
+    assert run(case, changes) == oracle.results(case.query, case.given)
 
 
 TURNS = st.lists(st.integers(1, 8), min_size=1, max_size=8)
@@ -81,7 +80,7 @@ TURNS = st.lists(st.integers(1, 8), min_size=1, max_size=8)
 def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int, data: st.DataObject) -> None:
     """A task that dies goes on exactly, under any plan, from blocks as old as the last snapshot."""
     heir = replace(case, plan=data.draw(orders(aliases_of(case))))
-    assert from_a_snapshot(case, turns, snapshots, heir) == oracle.results(case.query, case.rows)
+    assert from_a_snapshot(case, turns, snapshots, heir) == oracle.results(case.query, case.given)
 
 
 @PROPERTY
@@ -89,4 +88,4 @@ def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int, 
 def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataObject) -> None:
     """A new machine replays what the windows still need, what has just died included, and nothing before it."""
     heir = replace(case, plan=data.draw(orders(aliases_of(case))))
-    assert from_the_log(case, turns, heir) == oracle.results(case.query, case.rows)
+    assert from_the_log(case, turns, heir) == oracle.results(case.query, case.given)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Engine
 from operators.equalities import equality_classes
 from operators.executors import EXECUTORS
 from operators.match import LEFT, RIGHT, Match
@@ -17,7 +16,7 @@ from schemas.expression_text import text_of
 from schemas.query import Compare, Expr, Query
 from tests import oracle
 from tests.cases import Case, cases, column
-from tests.feeding import canonical, feed, partitions_of
+from tests.feeding import canonical, engine_of, feed
 from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import inputs, query, run
 
@@ -130,6 +129,6 @@ def test_results_are_the_oracles(case: Case, executor: str, data: st.DataObject)
     """Nulls, doubles against whole numbers, strings and booleans included, for any plan."""
     aliases = [source.alias for source in case.query.sources]
     case = replace(case, query=replace(case.query, predicates=data.draw(equalities(aliases))))
-    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows), executor=executor)
+    task = engine_of(case, executor)
     got = feed(task, case.rows, case.push_sizes, case.epoch_ms)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))

@@ -15,8 +15,8 @@ from operators.migration.strategies import STRATEGIES
 from operators.plan import Plan
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
-from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
-from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
+from tests.cases import ALIASES, FIELDS, Case, cases, column, plan, with_tables
+from tests.feeding import canonical, engine_of, feed, to_batch, to_rows
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
 
@@ -29,7 +29,7 @@ EXECUTOR = st.sampled_from(["xjoin", "xjoin", "stairs", "mjoin", "eddy"])
 
 def migrated(case: Case, changes: Changes, executor: str = "xjoin") -> list[dict[str, object]]:
     """The results of a case whose plan is changed."""
-    task = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows), executor=executor)
+    task = engine_of(case, executor)
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms)
@@ -38,7 +38,7 @@ def migrated(case: Case, changes: Changes, executor: str = "xjoin") -> list[dict
 def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
     """Plan changes at timestamps of the case, and around them."""
     times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
-    endless = any(source.window.kind == "UNBOUNDED" for source in case.query.sources)
+    endless = any(source.endless for source in case.query.sources)
     usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
     if not usable:
         return st.just([])
@@ -56,7 +56,7 @@ def test_one_migration_changes_nothing(
     with cramped() if tiny else nullcontext():
         got = migrated(case, changes, executor)
     assert got == run(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
@@ -79,6 +79,7 @@ def dense_cases(draw: st.DrawFn) -> Case:
     aliases = ALIASES[: draw(st.sampled_from([3, 4, 4, 5]))]
     kinds = [Window("RANGE", 25), Window("RANGE", 25), Window("RANGE", 45), Window("ROWS", 9), Window("UNBOUNDED")]
     sources = tuple(Source(a, s, draw(st.sampled_from(kinds))) for a, s in zip(aliases, STREAMS, strict=False))
+    sources = draw(with_tables(sources))
     shape = draw(st.sampled_from(["shared", "chain", "clique", "theta", "range"]))
     order = st.sampled_from(["<", "<=", ">", ">="])
     number = draw(st.sampled_from(["k", "d"]))
@@ -109,24 +110,27 @@ def dense_cases(draw: st.DrawFn) -> Case:
     rng = Random(draw(st.integers(0, 10**6)))
     most = {"shared": 6, "chain": 6, "clique": 4, "theta": 9, "range": 12}[shape]
     rows: dict[str, list[list[dict[str, Any]]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for source in sources:
-        times = sorted(rng.randrange(100) for _ in range(24))
-        rows[source.stream.name] = [
-            [
-                {
-                    "ts": ts,
-                    "k": rng.randrange(most),
-                    "v": rng.randrange(most),
-                    "d": rng.randrange(most) / 4,
-                    "s": "",
-                    "b": None,
-                }
-                for ts in times
-            ]
+        times = sorted(rng.randrange(100) for _ in range(most if source.is_table else 24))
+        found = [
+            {
+                "ts": ts,
+                "k": rng.randrange(most),
+                "v": rng.randrange(most),
+                "d": rng.randrange(most) / 4,
+                "s": "",
+                "b": None,
+            }
+            for ts in times
         ]
+        if source.is_table:
+            tables[source.stream.name] = found
+        else:
+            rows[source.stream.name] = [found]
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
     query = Query("q", None, sources, tuple(predicates), outputs)
-    return Case(query, rows, draw(plan(aliases)), sizes, draw(st.sampled_from([1, 7])))
+    return Case(query, rows, draw(plan(aliases)), sizes, draw(st.sampled_from([1, 7])), tables)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -157,7 +161,7 @@ def test_a_task_that_dies_in_a_migration_goes_on(case: Case, executor: str, dies
     changes = sorted([(data.draw(st.integers(30, 60)), to, by) for _, to, by in drawn], key=lambda change: change[0])
 
     def begun(tree: Plan, asked: Changes) -> Engine:
-        task = Engine(case.query, plan=tree, partitions=partitions_of(case.rows), executor=executor)
+        task = engine_of(case, executor, plan=tree)
         for cut, to, by in asked:
             task.migrate(to, by, cut)
         return task

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.engine import Engine
 from services import kernel_cache, warmup
 from tests.cases import Case, aggregated, cases
-from tests.feeding import feed, partitions_of
+from tests.feeding import engine_of, feed
 
 NOBODY = 65534
 
@@ -32,7 +31,7 @@ def ready() -> dict[str, list[str]]:
 @given(case=st.one_of(cases(), cases(), aggregated(cases())))
 @settings(deadline=None, max_examples=150)
 def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case) -> None:
-    engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    engine = engine_of(case)
     feed(engine, case.rows, case.push_sizes, case.epoch_ms)
     now = warmup.signatures()
     more = {name: sorted(set(now[name]) - set(ready[name])) for name in now}

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Engine
 from operators.feedback import tree
 from operators.migration.strategies import STRATEGIES
 from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
-from tests.feeding import canonical, feed, partitions_of
+from tests.feeding import canonical, engine_of, feed
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
 from tests.operators.test_migration_properties import Changes, changes_of, dense_cases, migrated
@@ -29,9 +28,7 @@ def fed(
     case: Case, changes: Changes = (), executor: str = "xjoin", *, hashed: bool = True
 ) -> tuple[list[dict[str, Any]], tuple[EdgeStatistics, ...]]:
     """The results of a case with feedback, and what was said."""
-    task = Engine(
-        case.query, plan=case.plan, partitions=partitions_of(case.rows), executor=executor, feedback=True, hashed=hashed
-    )
+    task = engine_of(case, executor, feedback=True, hashed=hashed)
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms), task.statistics().feedback
@@ -43,7 +40,7 @@ def test_feedback_changes_nothing(case: Case, executor: str, tiny: bool, hashed:
     with cramped() if tiny else nullcontext():
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 STREAMS = tuple(Stream(f"S{alias}", FIELDS, f"S{alias}", timestamp="ts") for alias in ALIASES)
@@ -88,7 +85,7 @@ def test_sparse_joins(case: Case, executor: str, tiny: bool, hashed: bool, share
         patch.setattr(tree, "SWEEP_SHARE", share)
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
