@@ -36,7 +36,8 @@ def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
         sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
         return replace(case, query=replace(case.query, sources=tuple(sources)))
 
-    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1).map(ranged)
+    placeable = cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1 and not case.tables)
+    return placeable.map(ranged)
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
