@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
-from operators.kernels.index import I32, index_ring, insert_keys, probe_keys
+from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
 from operators.kernels.ring import compact_ring, first_at_least, live_mask, ring_grow, ring_read, ring_write
 from operators.kernels.scan import scan_terms
 from operators.tuples import FOREVER, Tuples
@@ -208,18 +208,29 @@ class SideState:
 
     def tuples(self) -> Tuples:
         """A copy of all entries held, ascending by ts, dead ones not yet purged included."""
-        entries = np.arange(self.lo, self.hi, dtype=np.int64)
-        rows, expiry = self.gather(entries)
-        own = Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
+        ts = ring_read(self.ts, self.lo, self.hi)
+        if self._exact_expiry:
+            expiry = np.minimum(ts + self.life, FOREVER)
+        else:
+            expiry = ring_read(self.expiry, self.lo, self.hi)
+        own = Tuples(self.aliases, ring_read(self.rows, self.lo, self.hi), ts, expiry)
         if self.older is None:
             return own
         older = self.older.tuples()
         return Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
 
-    def distinct_keys(self) -> U64:
-        """The key hashes held, each once, ascending. O(n log n)."""
-        own = np.unique(ring_read(self.keys, self.lo, self.hi))
-        return own if self.older is None else np.union1d(own, self.older.distinct_keys())
+    def has(self, keys: U64, before: int) -> Mask:
+        """(n,) True where an entry with ts < before has the key hash; dead ones that were not purged count."""
+        found: Mask = has_keys(keys, before, self.keys, self.ts, self._dist, self._heads, self.lo, self.hi)
+        return found if self.older is None else found | self.older.has(keys, before)
+
+    def first_at(self, ts: int) -> int:
+        """The first entry whose ts is at least `ts`, `hi` when there is none. O(log n)."""
+        return int(first_at_least(self.ts, self.lo, self.hi, ts))
+
+    def read_keys(self, lo: int, hi: int) -> U64:
+        """(hi - lo,) the key hashes of entries lo .. hi."""
+        return np.asarray(ring_read(self.keys, lo, hi), np.uint64)
 
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""

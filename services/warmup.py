@@ -211,17 +211,21 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
 
 
 def _run(program: Program, batches: dict[str, Batch], number: int, executor: str = "xjoin") -> None:
-    """One query over the batches, in pushes and epochs of uneven size, with a restart from a checkpoint."""
+    """One query over the batches, in pushes and epochs of uneven size, with a change of plans and a restart from a
+    checkpoint."""
     query = program.queries[0]
     aliases = [source.alias for source in query.sources]
     text = _PLANS[0 if query.subtracted else (number - 1) % len(_PLANS)]
+    others = "((A C) B)"
     for old, new in zip("ABC", aliases, strict=True):
-        text = text.replace(old, new)
+        text, others = text.replace(old, new), others.replace(old, new)
     plan = parse_plan(text, query)
     partitions = {stream.name: (0, 1) for stream in query.streams()}
     engine = Engine(query, plan=plan, partitions=partitions, executor=executor)
     size = 37 + number
     for start in range(0, ROWS, size):
+        if start // size == ROWS // size // 2:
+            engine.migrate(parse_plan(others, query), "jisc", engine.cut)
         for stream in query.streams():
             batch = batches[stream.name]
             engine.push(stream.name, start // size % 2, batch.slice(start, min(start + size, len(batch))))

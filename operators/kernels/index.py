@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit
 
 from operators.kernels.hashing import U64
-from schemas.columns import I64
+from schemas.columns import I64, Mask
 
 I32 = npt.NDArray[np.int32]
 PROBES_AHEAD = 128
@@ -147,3 +147,29 @@ def probe_keys(
                 found = ring_keys[e & mask]
                 step = np.int64(dist[e & mask])
     return count, n, -1, compared
+
+
+@njit(cache=True, nogil=True)
+def has_keys(
+    keys: U64, before: int, ring_keys: U64, ring_ts: I64, dist: I32, heads: I32, lo: int, hi: int
+) -> Mask:
+    """(n,) True where some entry with ts < before has the key. O(n + entries walked)."""
+    mask = ring_keys.shape[0] - 1
+    buckets = np.uint64(heads.shape[0] - 1)
+    out = np.zeros(keys.shape[0], np.bool_)
+    for i in range(keys.shape[0]):
+        key = keys[i]
+        head = np.int64(heads[np.int64(key & buckets)])
+        if head == 0:
+            continue
+        e = hi - 1 - ((hi - head) & mask)
+        while e >= lo:
+            slot = e & mask
+            if ring_keys[slot] == key and ring_ts[slot] < before:
+                out[i] = True
+                break
+            step = np.int64(dist[slot])
+            if step == 0:
+                break
+            e -= step
+    return out

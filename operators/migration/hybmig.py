@@ -32,7 +32,7 @@ from operators.plan import Join, Plan
 from operators.state import SideState
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import Mask
+from schemas.columns import I64, Mask
 
 Aliases = frozenset[str]
 Box = dict[str, int]
@@ -40,6 +40,10 @@ Box = dict[str, int]
 
 CHUNK_TUPLES = 2_048
 """Old tuples that background computation joins at a time."""
+
+SLICE_OLD_TUPLES = 8_192
+"""Old tuples that background computation joins in one slice at most, however many came: no slice takes much longer
+for it."""
 
 
 def within(tuples: Tuples, box: Box) -> Mask:
@@ -294,7 +298,7 @@ class _Background:
 
     def work(self, tuples: float, now: int) -> None:
         """Do so much more."""
-        self._credit = min(self._credit + tuples, float(4 * CHUNK_TUPLES))
+        self._credit = min(self._credit + tuples, float(SLICE_OLD_TUPLES))
         while self._credit > 0:
             self._job = self._job or self._next(now)
             if self._job is None:
@@ -331,31 +335,33 @@ class _Job:
         self._at = 0
         # Held from now on, so that what arrives meanwhile is neither missed nor taken twice.
         self._base: Tuples = alive(migration.sources, join.states[LEFT], now)
-        self._rest = self._pick(0)
+        self._places = self._pick(0)
+        self._left = len(self._places)
 
     @property
     def done(self) -> bool:
         """True when every box has been computed."""
         return self._at >= len(self._boxes)
 
-    def _pick(self, number: int) -> Tuples:
-        """The base tuples of a box that have not been joined yet."""
+    def _pick(self, number: int) -> I64:
+        """The places of a box's base tuples."""
         if number >= len(self._boxes):
-            return self._base.take(np.zeros(0, np.int64))
-        return self._base.take(within(self._base, self._boxes[number]))
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(within(self._base, self._boxes[number]))
 
     def step(self, most: int, now: int) -> int:
         """Join up to so many old tuples, the newest first; how many were joined."""
-        n = len(self._rest)
-        first = max(0, n - most)
-        chunk = self._rest.take(np.arange(first, n))
-        self._rest = self._rest.take(np.arange(first))
+        n = self._left
+        self._left = max(0, n - most)
+        chunk = self._base.take(self._places[self._left : n])
         chunk = chunk.take((chunk.expiry >= now) & self._stored(chunk))
         self._join_chunk(chunk, now)
-        if first == 0:
+        joined = n - self._left
+        if self._left == 0:
             self._at += 1
-            self._rest = self._pick(self._at)
-        return n - first
+            self._places = self._pick(self._at)
+            self._left = len(self._places)
+        return joined
 
     def _stored(self, tuples: Tuples) -> Mask:
         sources = self._migration.sources

@@ -11,10 +11,14 @@ wanted; so do, by the same keys, the incomplete states above it. Going down the 
 state, going up again computes it: every state is completed once per slice, not once per state above it. What
 intermediate results will ask for is not known then, and is completed when they come.
 
-Where the paper counts down distinct values to detect completion (4.3), so does this: a key of a state is a key of
-both its inputs, as far as they are hashed by it. Besides, a state is complete when all old tuples have left their
-windows. Clearing windows through incomplete states (4.2) needs
-nothing here: every tuple carries its own expiry, and a dead one is never met.
+Where the paper counts down distinct values to detect completion (4.3), so does this, a piece per slice
+(`operators.migration.counting`): a key of a state is a key of both its inputs, as far as they are hashed by it.
+Besides, a state is complete when all old tuples have left their windows. Clearing windows through incomplete states
+(4.2) needs nothing here: every tuple carries its own expiry, and a dead one is never met.
+
+No slice pays for a whole state, with two exceptions. A state that the new plan joins by other columns is indexed anew
+at the cut. And where entries are looked up by columns by which neither plan has an index, one is made at the first
+demand, once per state and columns. Both are a pass over the state.
 
 The keys need not be the state's own: `operators.migration.demand` says by which columns its entries are asked for
 when its key has columns of both inputs, or when there is no key (theta joins). Where nothing smaller than the whole
@@ -28,20 +32,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from operators.executor import Executor
-from operators.join import BinaryJoin
+from operators.join import BinaryJoin, purge_state
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
 from operators.match import LEFT, RIGHT, Match, Prepared
-from operators.migration.demand import ByKey, ByRange, demand_of
-from operators.migration.lookup import Index, Operands, input_of, member
+from operators.migration.counting import KeyCount
+from operators.migration.demand import ByRange, demand_of
+from operators.migration.lookup import Operands, input_of, member
 from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
 from operators.plan import Join, Leaf, Plan
 from operators.predicates import Operand
 from operators.state import SideState
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Column, Mask
+from schemas.columns import Column, Mask
 from schemas.errors import InvariantError
+
+COUNTED_TUPLES = 8_192
+"""Tuples in which keys are counted per slice, over all states: under a millisecond."""
+
+NO_KEYS: U64 = np.zeros(0, np.uint64)
 
 
 class Jisc(Migration):
@@ -51,7 +61,8 @@ class Jisc(Migration):
         new = tree_like(old, plan)
         super().__init__(old, new, cut)
         self._tree = new
-        self._indexes: dict[tuple[frozenset[str], Operands, int], Index] = {}
+        self._indexes: dict[tuple[frozenset[str], Operands], SideState] = {}
+        self._to_count = 0
         held = states_by_aliases(old)
         self.counters.dropped_tuples = dropped(held, plan)
         self._joins = {frozenset(join.aliases): join for _, join in new.joins}
@@ -65,11 +76,21 @@ class Jisc(Migration):
                 if former is None and (not isinstance(child, Join) or aliases <= self.sources.tables):
                     continue  # a query of one source has no states to move; what is made of tables alone is there
                 if former is not None and former[2].complete:
-                    join.states[side] = moved(self.sources, former, join.match, side, cut)
+                    state = join.states[side] = moved(self.sources, former, join.match, side, cut)
+                    if state is not former[2] and former[2].hashed:
+                        self._indexes[aliases, former[0].key(former[1])] = former[2]
                     continue
                 assert isinstance(child, Join)
                 facing = (node.right, node.left)[side]
                 self.completions.append(self._incomplete(join, side, child, facing, former))
+        self._indexes = {index: state for index, state in self._indexes.items() if self._useful(*index)}
+
+    def _useful(self, aliases: frozenset[str], operands: Operands) -> bool:
+        """Whether an index of the old plan may be asked for."""
+        return any(
+            completer.operands == operands and aliases < frozenset(completer.node.aliases)
+            for completer in self.completions
+        )
 
     def _incomplete(
         self,
@@ -80,7 +101,7 @@ class Jisc(Migration):
         former: tuple[Match, int, SideState] | None,
     ) -> Completer:
         """An empty state, or what an earlier transition has of it (4.5)."""
-        before, done = self.cut, np.zeros(0, np.uint64)
+        before, done = self.cut, NO_KEYS
         if former is not None:
             match, former_side, state = former
             owed = state.owed
@@ -112,7 +133,27 @@ class Jisc(Migration):
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
-        return self._tree.process(epoch if self.finished else self._met(epoch, now), now)
+        if self.finished:
+            return self._tree.process(epoch, now)
+        self._to_count = COUNTED_TUPLES
+        for completer in self.completions:
+            self.count(completer)
+            completer.fill(NO_KEYS, now)
+        return self._tree.process(self._met(epoch, now), now)
+
+    def count(self, completer: Completer) -> None:
+        """Count a state's keys, as far as the slice may."""
+        self._to_count -= completer.count(self._to_count)
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet."""
+        super().purge(cut)
+        for index in self._indexes.values():
+            purge_state(self.sources, index, cut)
+
+    def size_bytes(self) -> int:
+        """Bytes of all states, and of the indexes that only the completion needs."""
+        return super().size_bytes() + sum(index.size_bytes() for index in self._indexes.values())
 
     def _met(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples | Prepared]:
         """Complete what the slice's source tuples will look for; those tuples, prepared as far as that took."""
@@ -126,8 +167,7 @@ class Jisc(Migration):
             facing = completer.facing
             if isinstance(facing, Leaf) and facing.alias in epoch:
                 prepared = ready[facing.alias] = completer.prepare(epoch[facing.alias])
-                if completer.asked is not None and len(prepared):
-                    completer.keys(now)
+                if completer.asked is not None and len(prepared) and completer.countable(now):
                     keys.append(completer.asked.wanted(prepared))
             fresh = completer.claim(np.concatenate(keys), now) if keys else None
             if fresh is None:
@@ -182,7 +222,7 @@ class Jisc(Migration):
         if join.match.key(side) == operands:
             return self.select(state, hashes, before, now)
         if not isinstance(owed, Completer):
-            return self.index(node, operands, before, now).take(hashes)
+            return self.select(self.index(node, operands, now), hashes, before, now)
         if owed.operands == operands:
             tuples = alive(self.sources, state, now)
             tuples = tuples.take(tuples.ts < before)
@@ -244,52 +284,57 @@ class Jisc(Migration):
         resolve = self.sources.resolver(tuples.aliases, tuples.rows)
         return key_hashes([operand.values(resolve, len(tuples)) for operand in operands])[0]
 
-    def index(self, node: Plan, operands: Operands, before: int, now: int) -> Index:
-        """A complete state's old tuples by key; made once per state and key."""
+    def index(self, node: Plan, operands: Operands, now: int) -> SideState:
+        """A complete state's tuples by other columns than its own: the old plan's state, or made once."""
         join, side = self.place(node)
-        state = join.states[side]
-        key = (frozenset(node.aliases), operands, before)
+        key = frozenset(node.aliases), operands
         found = self._indexes.get(key)
         if found is None:
-            tuples = alive(self.sources, state, now)
-            tuples = tuples.take(tuples.ts < before)
-            found = self._indexes[key] = Index(tuples, self.hashes(tuples, operands))
+            tuples = alive(self.sources, join.states[side], now)
+            life = min(self.sources.life[alias] for alias in tuples.aliases)
+            found = self._indexes[key] = SideState(tuples.aliases, life, hashed=True)
+            found.insert(tuples, self.hashes(tuples, operands))
         return found
 
-    def keys(self, node: Join, operands: Operands, before: int, now: int) -> U64 | None:
-        """The distinct key hashes that an incomplete sub-plan's old tuples can have (4.3); None if unknown."""
-        join = self.join_of(node)
-        if operands in (join.match.key(LEFT), join.match.key(RIGHT)):
-            one, other = (self._keys_of(state, before, now) for state in join.states)
-            if one is None or other is None:
-                return one if other is None else other
-            # Each of its tuples has a part on either side.
-            both = np.isin(one, other, assume_unique=True)
-            return one if both.all() else one[both]
-        below = input_of(node, operands)
-        if below is None:
+    def _hashed(self, node: Plan, operands: Operands, now: int) -> SideState | None:
+        """A complete state's tuples by some columns; None where it is incomplete."""
+        join, side = self.place(node)
+        state = join.states[side]
+        if not state.complete:
             return None
-        join, side = self.place(below)
-        owed = join.states[side].owed
-        if not isinstance(owed, Completer):
-            return self.index(below, operands, before, now).keys
-        assert isinstance(below, Join)
-        if owed.operands != operands:
-            return self.keys(below, operands, before, now)
-        missing = owed.keys(now)
-        if missing is None or owed.before == before:
-            return missing
-        return np.union1d(missing, self.hashes(alive(self.sources, join.states[side], now), operands))
+        return state if join.match.key(side) == operands else self.index(node, operands, now)
 
-    def _keys_of(self, state: SideState, before: int, now: int) -> U64 | None:
-        """The keys of its own that a state's old tuples have or will have, at least; None if unknown."""
-        owed = state.owed
-        if not isinstance(owed, Completer):
-            return state.distinct_keys()
-        missing = owed.keys(now) if owed.by_key else None
-        if missing is None or owed.before == before:
-            return missing
-        return np.union1d(missing, state.distinct_keys())
+    def _made_of(self, node: Join, operands: Operands) -> list[tuple[Plan, Operands]]:
+        """The inputs of a sub-plan that a key of its tuples is also a key of, and by which of their columns."""
+        join = self.join_of(node)
+        keys = join.match.key(LEFT), join.match.key(RIGHT)
+        if operands in keys:
+            return list(zip((node.left, node.right), keys, strict=True))
+        below = input_of(node, operands)
+        return [] if below is None else [(below, operands)]
+
+    def counted_in(self, node: Join, operands: Operands, now: int) -> SideState | None:
+        """A complete state, the smallest, that has all keys that old tuples of an incomplete sub-plan can have (4.3);
+        None where no state is hashed by them."""
+        found: list[SideState] = []
+        for child, key in self._made_of(node, operands):
+            state = self._hashed(child, key, now)
+            if state is None and isinstance(child, Join):
+                state = self.counted_in(child, key, now)
+            found += [] if state is None else [state]
+        return min(found, key=len, default=None)
+
+    def possible(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Mask:
+        """(n,) False where an incomplete sub-plan can have no old tuple of some key, since an input of it has none."""
+        good = np.ones(len(hashes), np.bool_)
+        for child, key in self._made_of(node, operands):
+            there = np.flatnonzero(good)
+            state = self._hashed(child, key, now)
+            if state is not None:
+                good[there] = state.has(hashes[there], before)
+            elif isinstance(child, Join):
+                good[there] = self.possible(child, key, hashes[there], before, now)
+        return good
 
     def values(self, node: Join, operand: Operand, now: int) -> Column:
         """The values of an operand among the living tuples of the smallest sub-plans that have its columns, which every
@@ -313,7 +358,7 @@ class Completer:
         node: whose tuples the state holds; `facing` is what probes it.
         before: the tuples that may be missing have only components with smaller ts.
         asked: how its entries are asked for; None for all or nothing.
-        operands: what they are asked for by, empty for all or nothing; `by_key` where that is the state's key.
+        operands: what they are asked for by, empty for all or nothing.
     """
 
     def __init__(
@@ -328,12 +373,9 @@ class Completer:
         self.before = before
         self.asked = demand_of(join.match, side, node)
         self.operands: Operands = () if self.asked is None else self.asked.operands
-        self.by_key = isinstance(self.asked, ByKey)
         self._inherited = done
-        self._keys: U64 | None = None
-        self._done: Mask = np.zeros(0, np.bool_)
-        self._ready = False
-        self._left = 0
+        self._asked_for = False
+        self._keys: KeyCount | None = None
         state.owed = self
         if state.life < FOREVER:
             state.older_until = before + state.life
@@ -344,18 +386,16 @@ class Completer:
         return self._state.owed is not self
 
     def progress(self) -> tuple[int, int]:
-        """Keys completed, of how many; (0, 0) while they have not been counted, or cannot be."""
-        return (0, 0) if self._keys is None else (int(np.count_nonzero(self._done)), len(self._keys))
+        """Keys completed, of how many; (0, 0) until they have been counted, and where they cannot be."""
+        return (0, 0) if self._keys is None else self._keys.progress()
 
     def attempted(self) -> U64:
         """The keys that have been completed."""
-        if not self._ready or self._keys is None:
-            return self._inherited
-        return self._keys[self._done]
+        return self._inherited if self._keys is None else self._keys.attempted()
 
     def demand(self, probing: Prepared | None, now: int) -> None:
         """Complete what these tuples look for; None for all."""
-        if probing is None or self.asked is None or self.keys(now) is None:
+        if probing is None or self.asked is None or not self.countable(now):
             self._complete_all(now)
         else:
             self.complete(self.asked.wanted(probing), now)
@@ -375,42 +415,39 @@ class Completer:
     def claim(self, hashes: U64, now: int) -> U64 | None:
         """Those of some keys that may have entries which were not computed, each once, ascending; from now on they
         count as attempted, so `fill` must follow. None where completion cannot go by keys."""
-        keys = self.keys(now)
-        if keys is None:
+        if not self.countable(now) or self._keys is None:
             return None
-        if self._left == 0:
-            return keys[:0]
-        places = np.searchsorted(keys, hashes)
-        places[places == len(keys)] = 0
-        places = places[(keys[places] == hashes) & ~self._done[places]]
-        if len(places) == 0:
-            return keys[:0]
-        fresh: I64 = np.unique(places)
-        self._done[fresh] = True
-        self._left -= len(fresh)
+        fresh = self._keys.claim(hashes)
         self._jisc.counters.completed_keys += len(fresh)
-        return np.take(keys, fresh)
+        return fresh
 
     def fill(self, keys: U64, now: int) -> None:
         """Compute the entries of claimed keys; the states below have theirs, or complete them on the way."""
         if len(keys):
             self._keep(self._jisc.derive(self.node, self.operands, keys, self.before, now), now)
-        if self._left == 0:
+        if self._keys is not None and self._keys.exhausted:
             self._state.owed = None
 
-    def keys(self, now: int) -> U64 | None:
-        """The distinct keys that entries may be missing of, ascending (4.3); None where they cannot be counted."""
-        if not self._ready:
-            self._ready = True
-            if self.asked is not None:
-                if isinstance(self.asked, ByRange):
-                    self.asked.know(self._jisc.values(self.node, self.operands[0], now))
-                self._keys = self._jisc.keys(self.node, self.operands, self.before, now)
-            if self._keys is not None:
-                # What an earlier transition has completed need not be computed again.
-                self._done = np.isin(self._keys, self._inherited)
-                self._left = int(np.count_nonzero(~self._done))
-        return self._keys
+    def countable(self, now: int) -> bool:
+        """Whether entries can be asked for by keys; when first asked, begins to count those (4.3)."""
+        if not self._asked_for:
+            self._asked_for = True
+            jisc, node, operands, before = self._jisc, self.node, self.operands, self.before
+            if isinstance(self.asked, ByRange):
+                self.asked.know(jisc.values(node, operands[0], now))
+            base = None if self.asked is None else jisc.counted_in(node, operands, now)
+            if base is not None:
+                self._keys = KeyCount(
+                    base, before, lambda keys: jisc.possible(node, operands, keys, before, now), self._inherited
+                )
+                jisc.count(self)
+        return self._keys is not None
+
+    def count(self, most: int) -> int:
+        """Look for keys in up to so many tuples more, if any were asked for; in how many."""
+        if self._keys is None or self._keys.ended or self.over:
+            return 0
+        return self._keys.count(most)
 
     def _complete_all(self, now: int) -> None:
         """Compute the whole state; what was completed before is computed again."""

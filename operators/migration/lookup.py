@@ -1,4 +1,4 @@
-"""Finding old tuples by the hash of some of their columns, where no state is indexed by those."""
+"""Finding old tuples by the hash of some of their columns: what is looked up where, and what is among it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,10 @@ import numpy as np
 from operators.kernels.hashing import U64
 from operators.plan import Join, Plan
 from operators.predicates import Operand
-from operators.tuples import Tuples
-from schemas.columns import I64, Mask
+from schemas.columns import Mask
 from schemas.query import aliases_of
 
 Operands = tuple[Operand, ...]
-
-
-class Index:
-    """Tuples by key hash."""
-
-    def __init__(self, tuples: Tuples, hashes: U64) -> None:
-        order = np.argsort(hashes, kind="stable")
-        self._tuples = tuples
-        self._order = order
-        self._hashes = hashes[order]
-        self.keys: U64 = np.unique(hashes)
-
-    def take(self, wanted: U64) -> Tuples:
-        """The tuples of some keys, ascending by ts; `wanted` has no doubles."""
-        begin = np.searchsorted(self._hashes, wanted, side="left")
-        stop = np.searchsorted(self._hashes, wanted, side="right")
-        counts = stop - begin
-        total = int(counts.sum())
-        if total == 0:
-            return self._tuples.take(np.zeros(0, np.int64))
-        first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        places: I64 = self._order[first + np.arange(total)]
-        return self._tuples.take(np.sort(places))
 
 
 def input_of(node: Join, operands: Operands) -> Plan | None:

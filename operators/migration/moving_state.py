@@ -70,7 +70,7 @@ def alive(sources: Sources, state: SideState, cut: int) -> Tuples:
     if sources.rows_windows:
         for k, alias in enumerate(tuples.aliases):
             good &= tuples.rows[k] >= sources.store(alias).lo
-    return tuples.take(good)
+    return tuples if good.all() else tuples.take(good)
 
 
 def dropped(held: Mapping[frozenset[str], tuple[Match, int, SideState]], plan: Plan) -> int:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from operators import engine, state, store
 from operators.executors import EXECUTORS
+from operators.migration import hybmig, jisc
 from schemas.query import Stream
 from tests import oracle
 from tests.cases import Case, cases, plan
@@ -27,7 +28,7 @@ def run(case: Case, executor: str = "xjoin") -> list[dict[str, object]]:
 
 @contextmanager
 def cramped() -> Iterator[None]:
-    """Rings that start tiny, slices and candidate room of a few tuples: every growth path runs."""
+    """Rings that start tiny; slices, pieces of migrations, candidate room of a few tuples: every growth path runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FIRST_CAPACITY", 2)
         patch.setattr(state, "CANDIDATES_AT_ONCE", 3)
@@ -35,6 +36,9 @@ def cramped() -> Iterator[None]:
         patch.setattr(engine, "SLICE_TUPLES", 5)
         patch.setattr(engine, "SLICE_LEAST_TUPLES", 2)
         patch.setattr(engine, "SAMPLES_PER_SLICE", 2)
+        patch.setattr(jisc, "COUNTED_TUPLES", 2)
+        patch.setattr(hybmig, "CHUNK_TUPLES", 2)
+        patch.setattr(hybmig, "SLICE_OLD_TUPLES", 3)
         yield
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.plan import left_deep
 from services import kernel_cache, warmup
 from tests.cases import Case, aggregated, cases
 from tests.feeding import engine_of, feed
@@ -28,10 +29,12 @@ def ready() -> dict[str, list[str]]:
     return warmup.signatures()
 
 
-@given(case=st.one_of(cases(), cases(), aggregated(cases())))
+@given(st.one_of(cases(), cases(), aggregated(cases())), st.sampled_from(["jisc", "hybmig-bsc"]))
 @settings(deadline=None, max_examples=150)
-def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case) -> None:
+def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case, strategy: str) -> None:
     engine = engine_of(case)
+    other = left_deep([source.alias for source in reversed(case.query.sources)])
+    engine.migrate(other, strategy, min((row["ts"] for part in case.rows.values() for row in part[0]), default=0) + 9)
     feed(engine, case.rows, case.push_sizes, case.epoch_ms)
     now = warmup.signatures()
     more = {name: sorted(set(now[name]) - set(ready[name])) for name in now}
@@ -66,7 +69,7 @@ def test_a_cold_warm_up_compiles_every_kernel_and_a_later_start_finds_them(tmp_p
     compiled, *left = outcomes[0]
     assert int(compiled) > 20
     # Called by kernels only; and when thousands of strings that were groups are forgotten.
-    rare = ("_mix", "fails", "slot_of", "_pattern", "hash_groups")
+    rare = ("_mix", "_find", "fails", "slot_of", "_pattern", "hash_groups")
     assert [name for name in left if name.rsplit(".", 1)[1] not in rare] == []
     assert outcomes[1][0] == "0"
 

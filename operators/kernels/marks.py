@@ -1,0 +1,91 @@
+"""A table of key hashes, each with a byte of marks: linear hashing (Litwin 1980).
+
+Keys are entries in the order in which they came, chained by bucket. With every entry beyond the number of buckets one
+bucket is split, the next in turn, so that no call pays for a whole table. Entries and buckets fill their arrays from
+the beginning: the arrays can be as large as may ever be needed, memory that is not touched costs nothing.
+
+`sizes` has the number of entries, of buckets, and the largest power of two that is not above the latter. `heads` and
+`following` hold entry + 1, 0 for none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64
+from operators.kernels.index import I32
+from schemas.columns import I64, U8, Mask
+
+Table = tuple[U64, U8, I32, I32, I64]
+"""keys, marks, following, heads, sizes."""
+
+
+def new_table(most: int) -> Table:
+    """An empty table with room for so many keys."""
+    room = max(most, 1)
+    return (
+        np.zeros(room, np.uint64),
+        np.zeros(room, np.uint8),
+        np.zeros(room, np.int32),
+        np.zeros(room + 1, np.int32),
+        np.array([0, 1, 1], np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyped-def]
+    """The bucket of a key, and its entry + 1, 0 where it has none."""
+    bucket = np.int64(key & np.uint64(2 * power - 1))
+    if bucket >= buckets:
+        bucket -= power
+    entry = heads[bucket]
+    while entry != 0 and keys[entry - 1] != key:
+        entry = following[entry - 1]
+    return bucket, entry
+
+
+@njit(cache=True, nogil=True)
+def read_marks(wanted: U64, table: Table) -> U8:
+    """(n,) the marks of each key; 0 where the table has it not."""
+    keys, marks, following, heads, sizes = table
+    out = np.zeros(wanted.shape[0], np.uint8)
+    for i in range(wanted.shape[0]):
+        _, entry = _find(wanted[i], keys, following, heads, sizes[1], sizes[2])
+        if entry != 0:
+            out[i] = marks[entry - 1]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def add_marks(wanted: U64, mark: int, table: Table) -> Mask:
+    """Set a mark of each key, entering those that are not there: (n,) True where it had not been set, of a key that
+    comes twice only the first time. The table has room."""
+    keys, marks, following, heads, sizes = table
+    count, buckets, power = sizes[0], sizes[1], sizes[2]
+    out = np.zeros(wanted.shape[0], np.bool_)
+    for i in range(wanted.shape[0]):
+        bucket, entry = _find(wanted[i], keys, following, heads, buckets, power)
+        if entry != 0:
+            out[i] = marks[entry - 1] & mark == 0
+            marks[entry - 1] |= mark
+            continue
+        out[i] = True
+        keys[count] = wanted[i]
+        marks[count] = mark
+        following[count] = heads[bucket]
+        count += 1
+        heads[bucket] = count
+        if count > buckets:
+            entry, heads[buckets - power] = heads[buckets - power], 0
+            while entry != 0:
+                after = following[entry - 1]
+                to = np.int64(keys[entry - 1] & np.uint64(2 * power - 1))
+                following[entry - 1] = heads[to]
+                heads[to] = entry
+                entry = after
+            buckets += 1
+            if buckets == 2 * power:
+                power = buckets
+    sizes[0], sizes[1], sizes[2] = count, buckets, power
+    return out

@@ -1,0 +1,196 @@
+"""JISC: which keys are completed when, what is counted, and transitions that overlap."""
+
+from __future__ import annotations
+
+import pytest
+
+from operators.migration import jisc as jisc_module
+from operators.migration.counting import KeyCount
+from operators.migration.jisc import Jisc
+from operators.plan import Join, parse_plan
+from tests.feeding import to_rows
+from tests.operators.migrating import ABCD, LEFT_DEEP, OLD, RIGHT_DEEP, exactly, migrated, started, state, tree
+from tests.operators.tiny import chain, inputs, query
+
+
+def test_jisc_ends_when_the_last_key_is_completed() -> None:
+    """Key 2 is asked for at 21 by B, and CD lacks it until then; BCD when A has asked for both."""
+    rows = inputs(**{**{n: OLD[n] for n in "cd"}, "a": f"{OLD['a']} | 20 k=1 | 30 k=2", "b": f"{OLD['b']} | 21 k=2"})
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    engine.advance(20)
+    (record,) = engine.migrations
+    jisc = engine._executor
+    assert isinstance(jisc, Jisc)
+    assert [c.progress() for c in jisc.completions] == [(0, 0), (0, 0)], "nothing is counted before it is asked for"
+    assert len(engine.advance(21)) == 1
+    assert [c.progress() for c in jisc.completions] == [(1, 2), (1, 2)], "CD and BCD, for A's key"
+    assert record.counters.completed_keys == 2
+    assert len(engine.advance(22)) == 1
+    assert [c.over for c in jisc.completions] == [True, False]
+    assert len(engine.advance(31)) == 2, "with B of 4 and of 21"
+    assert record.finished_at == 31
+    assert record.counters.completed_keys == record.counters.made_tuples == 4
+
+
+def test_a_key_of_one_input_alone_is_not_counted() -> None:
+    """JISC 4.3 counts the distinct values of the smaller input; one that the other has not gives nothing."""
+    rows = inputs(a="1 k=1 | 2 k=2 | 20 k=1", b="3 k=1", c="4 k=1 | 5 k=3 | 6 k=4", d="7 k=3 | 8 k=1")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    assert engine.advance(10).ts.tolist() == [8]
+    assert engine.advance(20).ts.tolist() == []
+    (record,) = engine.migrations
+    jisc = engine._executor
+    assert isinstance(jisc, Jisc)
+    assert engine.advance(21).ts.tolist() == [20]
+    assert [c.progress() for c in jisc.completions] == [(1, 2), (1, 1)], "CD has keys 1 and 3, BCD 1"
+    assert [c.over for c in jisc.completions] == [False, True]
+    assert record.counters.completed_keys == record.counters.made_tuples == 2
+
+
+def test_keys_are_counted_a_piece_per_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No slice looks at more than it may, over all states; completion is seen when the count has ended."""
+    monkeypatch.setattr(jisc_module, "COUNTED_TUPLES", 1)
+    old = " | ".join(f"{n} k={n}" for n in (1, 2, 3))
+    rows = inputs(b=old, c=old, d=old, a=f"{old} | 20 k=1 | 21 k=2 | 22 k=3 | 23 k=4 | 24 k=1 | 25 k=2")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    engine.advance(20)
+    looked = 0
+    original = KeyCount.count
+
+    def count(self: KeyCount, most: int) -> int:
+        nonlocal looked
+        done = original(self, most)
+        looked += done
+        return done
+
+    monkeypatch.setattr(KeyCount, "count", count)
+    found = []
+    for time in range(21, 27):
+        looked = 0
+        out = engine.advance(time)
+        assert looked <= 1
+        jisc = engine._executor
+        found.append(([c.progress() for c in jisc.completions] if isinstance(jisc, Jisc) else [], len(out)))
+    neither, one = [(0, 0), (0, 0)], [(3, 3), (0, 0)]
+    assert found == [(neither, 1), (neither, 1), (neither, 1), (one, 0), (one, 1), ([], 1)], "CD, and then BCD"
+    (record,) = engine.migrations
+    assert record.counters.completed_keys == record.counters.made_tuples == 6
+    assert record.finished_at == 26
+
+
+def test_an_index_of_the_old_plan_finds_what_is_asked_for() -> None:
+    """A was joined by k, and is joined by v now; AC is asked for by A.k."""
+    given = query(
+        "SELECT A.ts, B.ts, C.ts FROM a A [RANGE 50 ms], b B [RANGE 50 ms], c C [RANGE 50 ms] "
+        "WHERE A.k = B.k AND A.v = C.v"
+    )
+    rows = inputs(a="1 k=1 v=5 | 2 k=2 v=6 | 3 k=1 v=6 | 20 k=1 v=5", b="4 k=1 | 21 k=1 | 53 k=1", c="5 v=5 | 6 v=6")
+    engine = started(given, rows, "((A B) C)")
+    engine.advance(10)
+    before = state(tree(engine), "A")
+    engine.migrate(parse_plan("((A C) B)", given), "jisc", 10)
+    got = to_rows(engine.advance(21))
+    jisc = engine._executor
+    assert isinstance(jisc, Jisc)
+    assert state(jisc.current, "A") is not before
+    assert [index is before for index in jisc._indexes.values()] == [True]
+    assert jisc.size_bytes() == jisc.current.size_bytes() + before.size_bytes()
+    got += to_rows(engine.advance(22))
+    assert len(got) == 4, "A of 20 with B of 4; B of 21 with A of 1, 3 and 20"
+    engine.advance(53)
+    assert len(before) == 1, "it is purged as states are"
+    assert len(engine.advance(54)) == 2
+    (record,) = engine.migrations
+    assert record.counters.completed_keys == 1
+
+
+def test_a_key_that_an_earlier_transition_completed_is_not_completed_again() -> None:
+    """JISC 4.5, definition 2: BC stays incomplete through a second transition, its key 1 stays attempted. Completed
+    again, its entries would be there twice."""
+    rows = inputs(a=f"{OLD['a']} | 20 k=1", b=OLD["b"], c=OLD["c"], d=f"{OLD['d']} | 30 k=1")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    changes = [(10, "(((B C) D) A)", "jisc"), (25, "(((B C) A) D)", "jisc")]
+    got = migrated(engine, changes, [10, 20, 25, 26])
+    assert exactly(ABCD, rows, got)
+    first, second = (record.counters for record in engine.migrations)
+    assert (first.completed_keys, first.made_tuples) == (2, 2), "BC and BCD for A's key"
+    assert (second.completed_keys, second.made_tuples) == (1, 2), "BCA alone: with A of 1 and of 20"
+
+
+def test_a_slice_completes_each_state_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left-deep over five: what D and E ask of ABC and ABCD is asked of AB once."""
+    given = chain(5, window="[RANGE 90 ms]", star=True)
+    rows = inputs(
+        **{f"a{i}": " | ".join(f"{1 + k} k={k}" for k in range(6)) for i in range(5)}
+        | {f"a{i}": " | ".join(f"{1 + k} k={k}" for k in range(6)) + f" | 20 k={i} | 21 k=0" for i in (0, 1, 2)}
+    )
+    engine = started(given, rows, "((((A0 A1) A2) A3) A4)")
+    engine.migrate(parse_plan("((((A4 A3) A2) A1) A0)", given), "jisc", 10)
+    engine.advance(10)
+    derived: list[tuple[str, ...]] = []
+    original = Jisc.derive
+
+    def derive(self: Jisc, node: Join, *rest: object) -> object:
+        derived.append(node.aliases)
+        return original(self, node, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Jisc, "derive", derive)
+    engine.advance(30)
+    assert derived == [("A4", "A3"), ("A4", "A3", "A2"), ("A4", "A3", "A2", "A1")]
+
+
+def test_what_no_entry_can_have_completes_nothing() -> None:
+    """Keys that A alone has."""
+    rows = inputs(**{**OLD, "a": " | ".join(f"{20 + k} k={k}" for k in range(3, 20))})
+    engine = started(ABCD, rows, LEFT_DEEP)
+    assert migrated(engine, [(10, RIGHT_DEEP, "jisc")], [10, 45]) == []
+    (record,) = engine.migrations
+    assert record.counters.completed_keys == record.counters.made_tuples == 0
+
+
+CHAIN = query(
+    "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], d D [RANGE 99 ms] "
+    "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k"
+)
+
+
+def test_what_came_at_the_first_cut_counts_as_new() -> None:
+    """BC of 10 is in its state, as no old tuple is; BCA, which a second transition asks for it, needs both."""
+    rows = inputs(a="1 k=1", b="3 k=1 v=1 | 10 k=1 v=2", c="5 k=1 v=1 | 10 k=1 v=2", d="30 k=1")
+    engine = started(CHAIN, rows, "((A (C D)) B)")
+    got = migrated(engine, [(10, "(((B C) D) A)", "jisc"), (20, "(((B C) A) D)", "jisc")], [10, 11, 20, 21])
+    assert exactly(CHAIN, rows, got)
+    assert len(got) == 2
+
+
+def test_what_came_between_two_transitions_can_be_asked_for() -> None:
+    """ABC lacks what C makes with AB of 15, whose value no older one has."""
+    ladder = query(
+        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
+        "d D [RANGE 99 ms] WHERE A.k = B.k AND A.v < C.v AND A.v < D.v"
+    )
+    rows = inputs(a="1 k=1 v=1 | 15 k=1 v=3", b="2 k=1", c="3 v=9", d="4 v=9 | 30 v=9")
+    engine = started(ladder, rows, "(((A C) D) B)")
+    got = migrated(engine, [(10, "(((A B) D) C)", "jisc"), (20, "(((A B) C) D)", "jisc")], [10, 16, 20, 31])
+    assert exactly(ladder, rows, got)
+    assert len(got) == 4
+
+
+def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
+    """Key 3 is in BC of 15, and in none that BC lacks; BCD, which lacks all before 20, has it too."""
+    sources = ", ".join(f"{name.lower()} {name} [RANGE 99 ms]" for name in "ABCDE")
+    five = query(
+        f"SELECT A.ts, B.ts, C.ts, D.ts, E.ts FROM {sources} WHERE A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k",
+        streams="abcde",
+    )
+    rows = inputs(
+        a="1 k=1", b="3 k=1 v=1 | 15 k=1 v=3", c="5 k=1 v=1 | 15 k=3 v=3", d="7 k=1 | 8 k=3", e="9 k=1 | 30 k=3"
+    )
+    engine = started(five, rows, "((((A D) B) E) C)")
+    changes = [(10, "((((B C) E) D) A)", "jisc"), (20, "((((B C) D) E) A)", "jisc")]
+    got = migrated(engine, changes, [10, 16, 20, 31])
+    assert exactly(five, rows, got)
+    assert len(got) == 2
