@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from tests import oracle
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
 
@@ -75,15 +77,89 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
     return found
 
 
+def letters(case: Case, suffix: str) -> list[str]:
+    """Where the letters of a topic say that their records came from."""
+    reader = Reader(case.bootstrap, f"{case.sink}.{suffix}")
+    places = [f"{r.headers['topic']}[{r.headers['partition']}]@{r.headers['offset']}" for r in reader.poll()]
+    reader.close()
+    return places
+
+
 def test_three_workers_run_the_joins_of_one_plan(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """A join each; results in the fused order; late and dead letters once."""
+    """A join each; one is killed in the middle. Results in the fused order, late and dead letters once."""
     case = Case.make(topics, tmp_path, FOUR)
     feed, rng = Feed(case), random.Random(1)
     team = [workers.start(case, *PLACED, "--plan", "((A B) (C D))") for _ in range(3)]
-    send(feed, rng, 0, 150)
+    send(feed, rng, 0, 100)
     spread(team, 3)
     feed.raw("b", b"no JSON")
-    send(feed, rng, 150, 150)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    send(feed, rng, 100, 100)
+    team.pop().kill()
+    send(feed, rng, 200, 100)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times), "one task writes them"
+    late = sum(len(rows) for rows in oracle.late(case.query, case.rows).values())
+    wait_for(lambda: len(letters(case, "late")) >= late > 0, "the late letters")
+    assert len(set(letters(case, "late"))) == len(letters(case, "late")) == late
+    assert len(letters(case, "dead")) == 1
+    assert [worker.stop() for worker in team] == [0, 0]
+
+
+@pytest.mark.slow
+def test_each_worker_is_killed_in_turn(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """While records flow the worker of every join dies once, and a new one comes for it; nobody keeps a disk."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(2)
+
+    def start() -> WorkerProcess:
+        return workers.start(case, *PLACED, "--plan", "(((A B) C) D)", state="none")
+
+    team = [start() for _ in range(3)]
+    send(feed, rng, 0, 60)
+    for task in range(3):
+        at = spread(team, 3)
+        victim = next(worker for worker, numbers in zip(team, at, strict=True) if task in numbers)
+        send(feed, rng, 60 + 60 * task, 30)
+        victim.kill()
+        team.remove(victim)
+        team.append(start())
+        send(feed, rng, 90 + 60 * task, 30)
     feed.finish(CLOSING)
     assert_exact(case, Reader(case.bootstrap, case.sink), team[0])
-    assert [worker.stop() for worker in team] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Joins split over two partitions, sources read by intakes; a second worker takes half of ten tasks. A foreign
+    hand writes every block of one topic a second time."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(3)
+    plan = ("--plan", "((A D) (B C))")
+    first = workers.start(case, *PLACED, *plan).wait_running(range(10))
+    send(feed, rng, 0, 120)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1, first._alive)
+    second = workers.start(case, *PLACED, *plan)
+    send(feed, rng, 120, 60)
+    spread([first, second], 10)
+    repeat(case, f"weir-{case.sink}.1.A-D")
+    send(feed, rng, 180, 60)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, second)
+    wait_for(lambda: "came twice" in first.text() + second.text(), second.said("the warning"))
+    assert [first.stop(), second.stop()] == [0, 0]
+
+
+def repeat(case: Case, topic: str) -> None:
+    """Append to each partition what has been committed to it."""
+    reader = Reader(case.bootstrap, topic)
+    wait_for(reader.poll, f"blocks in {topic}")
+    producer = Producer({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    for record in list(reader.records):
+        producer.produce(topic, record.value, partition=record.partition)
+    assert producer.flush(30) == 0
+    reader.close()
