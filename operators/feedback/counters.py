@@ -12,11 +12,9 @@ class EdgeCounters:
     Attributes:
         suspend, resume: signatures suspended and resumed; the empty one counts too.
         mark, unmark: the same for those that only the producer as a whole can keep back (Type II).
-        kept_back: source tuples that were kept back, as often as they were; `returned` of them were let through
-            later, `forgotten` can never be demanded again.
-        late_results: results produced late, since they were demanded after all.
-        checked: signatures computed and looked up; what detecting costs.
-        swept: entries looked at to keep filters and states current.
+        kept_back: tuples that were kept back, as often as they were; `returned` of them were let through later.
+        forgotten: tuples that can never be demanded.
+        checked: signatures computed and looked up, what detecting costs.
     """
 
     suspend: int = 0
@@ -26,6 +24,4 @@ class EdgeCounters:
     kept_back: int = 0
     returned: int = 0
     forgotten: int = 0
-    late_results: int = 0
     checked: int = 0
-    swept: int = 0

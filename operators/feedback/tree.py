@@ -18,20 +18,22 @@ late: while something is kept back it has no partner, so the partner that brings
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from operators.feedback.watch import Watch, suppressed_side
+from operators.feedback.economy import LOSS_SHARE, work_of
+from operators.feedback.watch import Guard, Watch, suppressed_side
 from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT, Prepared
+from operators.match import LEFT, RIGHT
 from operators.plan import Join, Leaf, Plan
 from operators.state import SideState
 from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64
 from schemas.errors import InvariantError
 
 SWEEP_SHARE = 8
@@ -57,12 +59,13 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Source:
-    """One source: the way of its tuples up the plan, and the watches that may keep them back, nearest first."""
+class _Home:
+    """A sub-plan at which tuples may be kept back: their way up the plan, and the consumers that may do so, nearest
+    first."""
 
-    alias: str
-    path: list[tuple[BinaryJoin, int, int]] = field(default_factory=list)
-    watches: list[Watch] = field(default_factory=list)
+    node: Plan
+    path: list[tuple[BinaryJoin, int, int]]
+    watches: list[Watch]
 
 
 class TreeFeedback:
@@ -79,11 +82,12 @@ class TreeFeedback:
         self._tree = tree
         self._joins = {id(node): join for node, join in tree.joins}
         self._steps: list[Callable[[], None]] = []
-        self._sources: dict[str, _Source] = {}
+        self._homes: dict[tuple[str, ...], _Home] = {}
         self.watches: list[Watch] = []
-        self._new: dict[int, Tuples | Prepared] = {}
+        self._new: dict[int, Tuples] = {}
         self._late: dict[int, Late] = {}
-        self._back: dict[str, Late] = {}
+        self._late_made = dict.fromkeys(self._joins, 0)
+        self._back: dict[tuple[str, ...], Late] = {}
         self._epoch: Mapping[str, Tuples] = {}
         self._now = now
         self._admitting = True
@@ -95,6 +99,7 @@ class TreeFeedback:
         for watch in self.watches:
             watch.observe([], now)
             watch.renew(now)
+        self._worked = self._work()
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
@@ -105,16 +110,17 @@ class TreeFeedback:
         if self._late.pop(id(self._tree.plan), None) is not None:
             raise InvariantError("feedback: a result of the query was produced late")
         self._since_sweep += sum(len(tuples) for tuples in epoch.values())
-        if self.watches and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples():
-            self._sweep()
-        return found.tuples if isinstance(found, Prepared) else found
+        if self.watches:
+            if SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples():
+                self._sweep()
+            self._settle_accounts()
+        return found
 
     def settle(self, now: int) -> None:
         """Let everything through that is kept back: the tree's states then are what they are without feedback."""
         self._admitting = False
         for watch in self.watches:
-            for alias, parts in watch.release(now).items():
-                self._bring_back(alias, parts, watch.depth)
+            self._bring_back(watch.release(now), watch.depth)
         self.process({}, now)
         self._admitting = True
 
@@ -135,30 +141,31 @@ class TreeFeedback:
         return EdgeStatistics(
             consumer=str(watch.node),
             producer=str(watch.producer),
-            watching=True,
+            watching=any(guard.open for guard in watch.guards),
             suspend=counters.suspend,
             resume=counters.resume,
             mark=counters.mark,
             unmark=counters.unmark,
             demanded=self._joins[id(watch.producer)].counters.results,
-            late=counters.late_results,
+            late=self._late_made[id(watch.producer)],
             kept_back=watch.kept_back(),
             returned=counters.returned,
             forgotten=counters.forgotten,
-            checked=counters.checked + counters.swept,
+            checked=counters.checked,
+            suppressed=round(sum(guard.account.suppressed for guard in watch.guards)),
         )
 
     # --- The order of a slice -------------------------------------------------------------------------
 
     def _plan_steps(self, node: Plan, depth: int, path: list[tuple[BinaryJoin, int, int]], above: list[Watch]) -> None:
         """Append what a slice does for a sub-plan. `path` and `above` are its way up and what watches there."""
+        self._homes[node.aliases] = _Home(node, path, [watch for watch in above if watch.speaks_of(node)])
         if isinstance(node, Leaf):
-            source = self._sources[node.alias] = _Source(node.alias, path, above)
-            self._steps.append(partial(self._enter, node, source))
+            self._steps.append(partial(self._enter, node))
             return
         join = self._joins[id(node)]
         side = suppressed_side(node)
-        watch = None if side is None else Watch(self._tree.sources, node, join, depth, side)
+        watch = None if side is None else Watch(self._tree.sources, node, self._joins, depth, side)
         place = _Place(node, join, depth, watch)
         children = (node.left, node.right)
         for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
@@ -169,37 +176,46 @@ class TreeFeedback:
             self._plan_steps(children[turn], depth + 1, [(join, turn, depth), *path], watched)
         self._steps.append(partial(self._join, place))
 
-    def _enter(self, node: Leaf, source: _Source) -> None:
-        """A source's new tuples, and those that were brought back, as far as they are not kept back."""
-        new = self._epoch.get(node.alias)
-        if new is not None and self._admitting:
-            for watch in source.watches:
-                new = watch.admit(node.alias, new, self._now)
-        self._new[id(node)] = Tuples.empty((node.alias,)) if new is None else new
-        back = self._back.pop(node.alias, None)
+    def _enter(self, node: Leaf) -> None:
+        """A source's new tuples, as far as they are not kept back."""
+        new = self._epoch.get(node.alias) or Tuples.empty((node.alias,))
+        self._let_pass(node, new, [])
+
+    def _let_pass(self, node: Plan, new: Tuples, late: list[Late]) -> None:
+        """Hand a sub-plan's tuples up, new ones, late ones and those that were brought back, but for those that are
+        kept back."""
+        home = self._homes[node.aliases]
+        back = self._back.pop(node.aliases, None)
         if back is not None:
-            tuples = back.tuples
+            late = [*late, back]
+        if self._admitting:
+            for watch in home.watches:
+                new = watch.admit(node, new, self._now)
+        self._new[id(node)] = new
+        late = [part for part in late if len(part.tuples)]
+        if late:
+            tuples = Tuples.concat([part.tuples for part in late], node.aliases)
             if self._admitting:
-                for watch in source.watches:
-                    tuples = watch.admit(node.alias, tuples, self._now)
+                for watch in home.watches:
+                    tuples = watch.admit(node, tuples, self._now)
             if len(tuples):
-                self._late[id(node)] = Late(tuples, back.until)
+                self._late[id(node)] = Late(tuples, min(part.until for part in late))
 
     def _observe(self, watch: Watch, observed: Plan) -> None:
         if not self._admitting:
             return
-        new, late = self._new[id(observed)], self._late.get(id(observed))
-        arrived = [new.tuples if isinstance(new, Prepared) else new]
+        arrived = [self._new[id(observed)]]
+        late = self._late.get(id(observed))
         if late is not None:
             arrived.append(late.tuples)
-        for alias, parts in watch.observe(arrived, self._now).items():
-            self._bring_back(alias, parts, watch.depth)
+        self._bring_back(watch.observe(arrived, self._now), watch.depth)
 
-    def _bring_back(self, alias: str, parts: list[Tuples], until: int) -> None:
-        held = self._back.get(alias)
-        if held is not None:
-            parts, until = [held.tuples, *parts], min(until, held.until)
-        self._back[alias] = Late(Tuples.concat(parts, (alias,)), until)
+    def _bring_back(self, parts: list[Tuples], until: int) -> None:
+        for tuples in parts:
+            held = self._back.get(tuples.aliases)
+            if held is not None:
+                tuples, until = Tuples.concat([held.tuples, tuples], tuples.aliases), min(until, held.until)
+            self._back[tuples.aliases] = Late(tuples, until)
 
     def _join(self, place: _Place) -> None:
         """One join's part of a slice: what comes late first, then what is new."""
@@ -220,16 +236,11 @@ class TreeFeedback:
         if ours is not None:
             made.append(Late(self._joined(join, suppressed, ours.tuples), min(part.until for part in late if part)))
             self._enter_late(join, suppressed, ours.tuples)
-        made = [part for part in made if len(part.tuples)]
-        if made:
-            until = min(part.until for part in made)
-            together = Tuples.concat([part.tuples for part in made], join.aliases)
-            self._late[id(node)] = Late(together, until)
-            if place.watch is not None:
-                place.watch.counters.late_results += len(together)
+        self._late_made[id(node)] += sum(len(part.tuples) for part in made)
         new = [self._new.pop(id(child)) for child in children]
         some = len(new[LEFT]) or len(new[RIGHT])
-        self._new[id(node)] = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
+        found = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
+        self._let_pass(node, found, made)
 
     def _joined(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:
         """Late tuples of one side with all of the other side that live, earlier or later."""
@@ -253,43 +264,54 @@ class TreeFeedback:
         self._since_sweep = 0
         for watch in self.watches:
             watch.renew(self._now)
-        for source in self._sources.values():
-            for watch in source.watches:
-                self._sweep_source(source, watch)
+        for watch in self.watches:
+            if not watch.empty:
+                for guard in watch.guards:
+                    if guard.open:
+                        self._sweep_home(self._homes[guard.home.aliases], watch, guard)
 
-    def _sweep_source(self, source: _Source, watch: Watch) -> None:
-        join, side, _ = source.path[0]
-        first = np.iinfo(np.int64).max
-        rows: list[np.ndarray] = []
+    def _sweep_home(self, home: _Home, watch: Watch, guard: Guard) -> None:
+        (join, side, _), *above = home.path
+        found = False
         for state in _parts(join.states[side]):
-            entries = state.entries()
-            held, expiry = state.gather(entries)
-            alive = expiry >= self._now
-            entries = entries[alive]
-            tuples = Tuples(
-                state.aliases, held[:, alive], state.ts[entries & (state.capacity - 1)], expiry[alive]
-            )
-            useless = watch.sweep(source.alias, tuples, self._now)
+            entries, tuples = self._living(state)
+            useless = watch.sweep(guard, tuples, self._now)
             if useless.any():
-                rows.append(tuples.rows[0][useless])
+                found = True
                 state.retract(entries[useless])
-        if not rows:
+        if not found:
             return
-        gone = np.concatenate(rows)
-        first = int(gone.min())
-        marked = np.zeros(int(gone.max()) - first + 1, np.bool_)
-        marked[gone - first] = True
-        for join, side, depth in source.path[1:]:
+        for join, side, depth in above:
             if depth < watch.depth:
                 break
             for state in _parts(join.states[side]):
-                entries = state.entries()
-                held = state.rows[state.aliases.index(source.alias)][entries & (state.capacity - 1)] - first
-                inside = (held >= 0) & (held < len(marked))
-                taken = np.zeros(len(entries), np.bool_)
-                taken[inside] = marked[held[inside]]
-                if taken.any():
-                    state.retract(entries[taken])
+                entries, tuples = self._living(state)
+                lost = watch.lost(guard, tuples)
+                if lost.any():
+                    state.retract(entries[lost])
+
+    def _living(self, state: SideState) -> tuple[I64, Tuples]:
+        """A state's living entries."""
+        entries = state.entries()
+        rows, expiry = state.gather(entries)
+        alive = np.flatnonzero(expiry >= self._now)
+        entries = entries[alive]
+        ts = state.ts[entries & (state.capacity - 1)]
+        return entries, Tuples(state.aliases, np.take(rows, alive, axis=1), ts, expiry[alive])
+
+    # --- Whether it pays ------------------------------------------------------------------------------
+
+    def _work(self) -> float:
+        return sum(work_of(join) for _, join in self._tree.joins)
+
+    def _settle_accounts(self) -> None:
+        """Book the slice with every guard; what those that give up have kept back enters with the next slice."""
+        worked = self._work()
+        guards = sum(len(watch.guards) for watch in self.watches)
+        granted = LOSS_SHARE * (worked - self._worked) / max(guards, 1)
+        self._worked = worked
+        for watch in self.watches:
+            self._bring_back(watch.settle_accounts(granted, self._now), watch.depth)
 
 
 def _parts(state: SideState) -> list[SideState]:

@@ -10,21 +10,28 @@ outside of this consumer, there is an order in which all is known when it is ask
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.kinds import Kind, level_one
+from operators.feedback.economy import CHECKED, SWEPT, TRIAL_TUPLES, Account
+from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.signatures import Signatures
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.match import LEFT, RIGHT
-from operators.plan import Join, Plan
+from operators.plan import Join, Leaf, Plan
 from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import Tuples
 from schemas.columns import Mask
+
+MOST_SOURCES = 2
+"""A kind of sub-tuples is of so many sources at most: the lattice (Fig. 7) doubles with each source that a join reads,
+and what has partners by one, and by two, seldom lacks one by three."""
 
 LEAST_FILTERED = 1024
 """A filter is made for at least this many observed tuples."""
@@ -47,20 +54,32 @@ def suppressed_side(node: Join) -> int | None:
 
 
 class Guard:
-    """What a consumer says of one source of its suppressed input.
+    """What a consumer says of some sources of its suppressed input.
 
     Attributes:
-        kind: the sub-tuples that it speaks of, by the columns that its join reads of the source.
+        kind: the sub-tuples that it speaks of, by the columns that its join reads of them.
+        home: the lowest sub-plan that has them: where they are kept back.
         suspended: signatures that no observed tuple matches (the paper's MNS buffer).
         filter: signatures that observed tuples match, and some more.
-        blacklist: the source's tuples that are kept back.
+        blacklist: the home's tuples that are kept back.
+        account: whether it pays.
+        admitted, kept_back, returned, spent: in this slice, for the account.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, home: Plan, below: list[BinaryJoin]) -> None:
         self.kind = kind
+        self.home = home
         self.suspended = Signatures()
         self.filter = Bloom(LEAST_FILTERED)
-        self.blacklist = Blacklist(tuple(kind.aliases))
+        self.blacklist = Blacklist(home.aliases)
+        self.account = Account(below, TRIAL_TUPLES * CHECKED)
+        self.admitted = self.kept_back = self.returned = 0
+        self.spent = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether it watches now."""
+        return self.account.open
 
 
 class Watch:
@@ -70,24 +89,34 @@ class Watch:
         node: its join's sub-plan; `producer` the suppressed input's.
         depth: joins above it.
         suppressed, observed: the sides of its join.
-        guards: by the source of which they keep tuples back.
+        guards: one per kind of sub-tuples.
         idle: per source of the suppressed input what is kept back because nothing can be used: the empty sub-tuple is
             not demanded while the observed input is empty. (Demand-driven operator execution is this alone.)
         empty: the observed input is empty.
         static: the observed input never changes: what it does not demand is forgotten.
     """
 
-    def __init__(self, sources: Sources, node: Join, join: BinaryJoin, depth: int, suppressed: int) -> None:
+    def __init__(
+        self, sources: Sources, node: Join, joins: Mapping[int, BinaryJoin], depth: int, suppressed: int
+    ) -> None:
+        """Args: `joins` of the plan by the identity of their sub-plans."""
         self._sources = sources
         self.node = node
-        self.join = join
+        self.join = joins[id(node)]
         self.depth = depth
         self.suppressed, self.observed = suppressed, 1 - suppressed
         children: tuple[Plan, Plan] = (node.left, node.right)
         self.producer = children[suppressed]
         self.static = frozenset(children[self.observed].aliases) <= sources.tables
-        kinds = level_one(join.match, suppressed)
-        self.guards = {alias: Guard(kind) for kind in kinds if kind.equal for alias in kind.aliases}
+        self.guards: list[Guard] = []
+        self._at: dict[int, list[Guard]] = {}
+        singles = tuple(kind for kind in level_one(self.join.match, suppressed) if kind.equal)
+        for kind in (*singles, *lattice(singles)):
+            if len(kind.aliases) <= MOST_SOURCES and kind.equal:
+                home, above = _home(self.producer, frozenset(kind.aliases))
+                guard = Guard(kind, home, [joins[id(join)] for join in above])
+                self.guards.append(guard)
+                self._at.setdefault(id(home), []).append(guard)
         self.idle = {alias: Blacklist((alias,)) for alias in self.producer.aliases}
         self.empty = True
         self.counters = EdgeCounters()
@@ -97,51 +126,69 @@ class Watch:
         """The observed input's state."""
         return self.join.states[self.observed]
 
-    def observe(self, arrived: list[Tuples], now: int) -> dict[str, list[Tuples]]:
-        """Take notice of observed tuples that are about to enter; the tuples per source that they bring back."""
-        back: dict[str, list[Tuples]] = {}
+    def speaks_of(self, node: Plan) -> bool:
+        """Whether tuples of a sub-plan may be kept back at it."""
+        return isinstance(node, Leaf) or id(node) in self._at
+
+    def observe(self, arrived: list[Tuples], now: int) -> list[Tuples]:
+        """Take notice of observed tuples that are about to enter; what they bring back, in parts of any homes."""
+        back: list[Tuples] = []
         arrived = [tuples for tuples in arrived if len(tuples)]
         was_empty, self.empty = self.empty, not arrived and len(self.state) == 0
         if was_empty and not self.empty:
             self.counters.resume += any(len(blacklist) for blacklist in self.idle.values())
-            for alias, blacklist in self.idle.items():
-                self._bring(back, alias, blacklist.take_all(now))
-        for alias, guard in self.guards.items():
+            for blacklist in self.idle.values():
+                self._bring(back, blacklist.take_all(now))
+        for guard in self.guards:
+            if not guard.open:
+                continue
             for tuples in arrived:
-                hashes = self._known(*guard.kind.opposite_hashes(self._sources, tuples))
-                self.counters.checked += len(hashes)
+                hashes = _known(*guard.kind.opposite_hashes(self._sources, tuples))
+                self._pay(guard, len(hashes), CHECKED)
                 guard.filter.add(hashes)
                 hit = guard.suspended.hit(hashes)
                 if len(hit):
                     guard.suspended.remove(hit)
-                    self.counters.resume += len(hit)
-                    self._bring(back, alias, guard.blacklist.take(hit, now))
+                    self._count(guard, resumed=len(hit))
+                    returned = guard.blacklist.take(hit, now)
+                    guard.returned += len(returned)
+                    self._bring(back, returned)
             if guard.filter.full:
                 self._renew(guard, arrived, now)
         return back
 
-    def admit(self, alias: str, tuples: Tuples, now: int) -> Tuples:
-        """Those of a source's tuples that the consumer can use; the others are kept back."""
-        if self.empty:
-            self.counters.suspend += len(tuples) > 0 and len(self.idle[alias]) == 0
-            return self._keep_back(self.idle[alias], tuples, np.full(len(tuples), EVERYTHING), now)
-        guard = self.guards.get(alias)
-        if guard is None or len(tuples) == 0:
-            return tuples
-        tuples, hashes = self._own(guard, tuples)
-        useless = self._useless(guard, hashes)
-        if not useless.any():
-            return tuples
-        self._suspend(guard, tuples.take(useless), hashes[useless], now)
-        return tuples.take(~useless)
+    def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
+        """Those of a sub-plan's tuples that the consumer can use; the others are kept back."""
+        if self.empty and isinstance(node, Leaf):
+            if len(tuples):
+                idle = self.idle[node.alias]
+                self.counters.suspend += len(idle) == 0
+                self.counters.kept_back += len(tuples)
+                idle.put(tuples, np.full(len(tuples), EVERYTHING), now)
+            return Tuples.empty(tuples.aliases)
+        for guard in self._at.get(id(node), ()):
+            if guard.open and len(tuples):
+                tuples = self._admit(guard, tuples, now)
+        return tuples
 
-    def sweep(self, alias: str, held: Tuples, now: int) -> Mask:
-        """Look through what a source's state holds; (n,) True where it is kept back from now on."""
-        guard = self.guards.get(alias)
-        if guard is None or self.empty or len(held) == 0:
-            return np.zeros(len(held), np.bool_)
+    def _admit(self, guard: Guard, tuples: Tuples, now: int) -> Tuples:
+        hashes, valid = guard.kind.own_hashes(self._sources, tuples)
+        if valid is not None and not valid.all():
+            # What is null there can never be used.
+            self.counters.forgotten += len(tuples) - int(np.count_nonzero(valid))
+            tuples, hashes = tuples.take(valid), hashes[valid]
+        self._pay(guard, len(hashes), CHECKED)
+        useless = self._useless(guard, hashes)
+        if useless.any():
+            self._suspend(guard, tuples.take(useless), hashes[useless], now)
+            tuples = tuples.take(~useless)
+        guard.admitted += len(tuples)
+        return tuples
+
+    def sweep(self, guard: Guard, held: Tuples, now: int) -> Mask:
+        """Look through tuples that the home's state holds; (n,) True where they are kept back from now on."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
-        self.counters.swept += len(hashes)
+        self._pay(guard, len(hashes), SWEPT)
         useless = self._useless(guard, hashes)
         if valid is not None:
             useless &= valid
@@ -149,78 +196,125 @@ class Watch:
             self._suspend(guard, held.take(useless), hashes[useless], now)
         return useless
 
+    def lost(self, guard: Guard, held: Tuples) -> Mask:
+        """(n,) True for those of a state above the home, after its sweep, that are made of tuples kept back."""
+        hashes, valid = guard.kind.own_hashes(self._sources, held)
+        self._pay(guard, len(hashes), SWEPT)
+        lost = guard.suspended.contains(hashes)
+        return lost if valid is None else lost & valid
+
     def renew(self, now: int) -> None:
-        """Forget what has expired: filters are made anew from the observed state, buffers from what is kept back."""
-        for guard in self.guards.values():
-            self._renew(guard, [], now)
-            guard.suspended.purge(now)
-            guard.blacklist.purge(now)
-        for blacklist in self.idle.values():
+        """Forget what has expired: filters are made anew from the observed state."""
+        windows = self._sources.rows_windows
+        for guard in self.guards:
+            if guard.open:
+                self._renew(guard, [], now)
+                guard.suspended.purge(now)
+        for blacklist in (*(guard.blacklist for guard in self.guards), *self.idle.values()):
+            for alias in blacklist.aliases:
+                if alias in windows:
+                    blacklist.purge_rows(alias, self._sources.first_live_row(alias))
             blacklist.purge(now)
 
-    def release(self, now: int) -> dict[str, list[Tuples]]:
-        """Everything that is kept back, per source; suspends nothing."""
-        back: dict[str, list[Tuples]] = {}
-        for alias, blacklist in self.idle.items():
-            self._bring(back, alias, blacklist.take_all(now))
-        for alias, guard in self.guards.items():
-            self.counters.resume += len(guard.suspended)
-            self._bring(back, alias, guard.blacklist.take_all(now))
-            guard.suspended = Signatures()
+    def settle_accounts(self, granted: float, now: int) -> list[Tuples]:
+        """Book a slice; guards open and close. What those that close let go.
+
+        Args:
+            granted: what each guard may lose of the work that the slice took.
+        """
+        back: list[Tuples] = []
+        for guard in self.guards:
+            account, was_open = guard.account, guard.open
+            trial = len(self.state) * SWEPT + TRIAL_TUPLES * CHECKED
+            account.settle(guard.admitted, guard.kept_back, guard.returned, guard.spent, granted, trial)
+            guard.admitted = guard.kept_back = guard.returned = 0
+            guard.spent = 0.0
+            if was_open and not guard.open:
+                self._bring(back, self._given_up(guard, now))
+            elif guard.open and not was_open:
+                self._renew(guard, [], now)
+        return back
+
+    def release(self, now: int) -> list[Tuples]:
+        """Everything that is kept back, in parts of any homes; suspends nothing."""
+        back: list[Tuples] = []
+        for blacklist in self.idle.values():
+            self._bring(back, blacklist.take_all(now))
+        for guard in self.guards:
+            self._bring(back, self._given_up(guard, now))
         return back
 
     def kept_back(self) -> int:
         """Tuples kept back now."""
-        return sum(len(b) for b in self.idle.values()) + sum(len(g.blacklist) for g in self.guards.values())
+        return sum(len(b) for b in self.idle.values()) + sum(len(g.blacklist) for g in self.guards)
 
     def size_bytes(self) -> int:
         """Bytes of all buffers and filters."""
         guards = sum(
             guard.suspended.size_bytes() + guard.filter.size_bytes() + guard.blacklist.size_bytes()
-            for guard in self.guards.values()
+            for guard in self.guards
         )
         return guards + sum(blacklist.size_bytes() for blacklist in self.idle.values())
 
-    def _useless(self, guard: Guard, hashes: U64) -> Mask:
-        self.counters.checked += len(hashes)
+    def _given_up(self, guard: Guard, now: int) -> Tuples:
+        self._count(guard, resumed=len(guard.suspended))
+        guard.suspended = Signatures()
+        return guard.blacklist.take_all(now)
+
+    @staticmethod
+    def _useless(guard: Guard, hashes: U64) -> Mask:
         return guard.suspended.contains(hashes) | ~guard.filter.contains(hashes)
 
     def _suspend(self, guard: Guard, tuples: Tuples, hashes: U64, now: int) -> None:
         before = len(guard.suspended)
         guard.suspended.add(hashes, tuples.expiry)
-        self.counters.suspend += len(guard.suspended) - before
+        self._count(guard, suspended=len(guard.suspended) - before)
+        guard.kept_back += len(tuples)
         if self.static:
             self.counters.forgotten += len(tuples)
         else:
-            self._keep_back(guard.blacklist, tuples, hashes, now)
+            self.counters.kept_back += len(tuples)
+            guard.blacklist.put(tuples, hashes, now)
 
-    def _keep_back(self, blacklist: Blacklist, tuples: Tuples, hashes: U64, now: int) -> Tuples:
-        blacklist.put(tuples, hashes, now)
-        self.counters.kept_back += len(tuples)
-        return Tuples.empty(tuples.aliases)
+    def _count(self, guard: Guard, *, suspended: int = 0, resumed: int = 0) -> None:
+        """Count messages: what only the producer as a whole can keep back is marked (Type II)."""
+        if guard.home is self.producer:
+            self.counters.mark += suspended
+            self.counters.unmark += resumed
+        else:
+            self.counters.suspend += suspended
+            self.counters.resume += resumed
 
-    def _bring(self, back: dict[str, list[Tuples]], alias: str, tuples: Tuples) -> None:
+    def _bring(self, back: list[Tuples], tuples: Tuples) -> None:
         if len(tuples):
             self.counters.returned += len(tuples)
-            back.setdefault(alias, []).append(tuples)
+            back.append(tuples)
 
-    def _own(self, guard: Guard, tuples: Tuples) -> tuple[Tuples, U64]:
-        """Tuples with their signatures; those whose columns are null can never be used and are forgotten."""
-        hashes, valid = guard.kind.own_hashes(self._sources, tuples)
-        if valid is None or valid.all():
-            return tuples, hashes
-        self.counters.forgotten += len(tuples) - int(np.count_nonzero(valid))
-        return tuples.take(valid), hashes[valid]
+    def _pay(self, guard: Guard, count: int, each: float) -> None:
+        self.counters.checked += count
+        guard.spent += count * each
 
     def _renew(self, guard: Guard, arrived: list[Tuples], now: int) -> None:
         held = self.state.tuples()
         parts = [held.take(held.expiry >= now), *arrived]
         guard.filter = Bloom(max(LEAST_FILTERED, 2 * sum(len(part) for part in parts)))
         for part in parts:
-            hashes = self._known(*guard.kind.opposite_hashes(self._sources, part))
-            self.counters.swept += len(hashes)
+            hashes = _known(*guard.kind.opposite_hashes(self._sources, part))
+            self._pay(guard, len(hashes), SWEPT)
             guard.filter.add(hashes)
 
-    @staticmethod
-    def _known(hashes: U64, valid: Mask | None) -> U64:
-        return hashes if valid is None else hashes[valid]
+
+def _home(producer: Plan, aliases: frozenset[str]) -> tuple[Plan, list[Join]]:
+    """The lowest sub-plan over some sources, and the joins from there up to the producer, which is one of them."""
+    node, above = producer, list[Join]()
+    while isinstance(node, Join):
+        inside = [child for child in (node.left, node.right) if aliases <= frozenset(child.aliases)]
+        if not inside:
+            break
+        above.append(node)
+        node = inside[0]
+    return node, above
+
+
+def _known(hashes: U64, valid: Mask | None) -> U64:
+    return hashes if valid is None else hashes[valid]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import tree
+from operators.feedback import tree, watch
 from operators.migration.strategies import STRATEGIES
 from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
@@ -78,23 +79,41 @@ def sparse(draw: st.DrawFn) -> Case:
     return Case(query, rows, draw(plan(aliases)), sizes, draw(st.sampled_from([1, 7, 25])))
 
 
-@PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), st.booleans(), st.sampled_from([1, 8, 10**6]))
-def test_sparse_joins(case: Case, executor: str, tiny: bool, hashed: bool, share: int) -> None:
-    with pytest.MonkeyPatch.context() as patch, cramped() if tiny else nullcontext():
+@contextmanager
+def watching(share: int, most: int, loss: float) -> Iterator[None]:
+    """Sweeps seldom or always, kinds of few or many sources, guards that come and go, or never rest."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "SWEEP_SHARE", share)
+        patch.setattr(watch, "MOST_SOURCES", most)
+        patch.setattr(tree, "LOSS_SHARE", loss)
+        patch.setattr(watch, "TRIAL_TUPLES", 4 if loss < 1 else 10**6)
+        yield
+
+
+SHARE = st.sampled_from([1, 8, 10**6])
+SOURCES = st.sampled_from([1, 2, 5])
+LOSS = st.sampled_from([0.3, 1e9])
+
+
+@PROPERTY
+@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), st.booleans(), SHARE, SOURCES, LOSS)
+def test_sparse_joins(
+    case: Case, executor: str, tiny: bool, hashed: bool, share: int, most: int, loss: float
+) -> None:
+    with watching(share, most, loss), cramped() if tiny else nullcontext():
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, st.sampled_from([1, 10**6]), st.data())
-def test_with_migrations(case: Case, executor: str, share: int, data: st.DataObject) -> None:
+@given(st.one_of(sparse(), dense_cases()), TREES, SHARE, SOURCES, LOSS, st.data())
+def test_with_migrations(
+    case: Case, executor: str, share: int, most: int, loss: float, data: st.DataObject
+) -> None:
     names = data.draw(st.sampled_from([[name] for name in STRATEGIES] + [list(STRATEGIES)]))
     changes = data.draw(changes_of(case, names, 3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tree, "SWEEP_SHARE", share)
+    with watching(share, most, loss):
         got, _ = fed(case, changes, executor)
     assert got == migrated(case, changes)
     assert got == run(case)
