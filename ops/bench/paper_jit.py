@@ -11,7 +11,8 @@ from typing import Any
 from ops.bench.figures import Figure, Panel, PaperBench, Points, Series, Suite, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_jit_runs import Clique, Cost, Task, compare
-from ops.bench.paper_jit_tasks import FOUR_WAY, THREE_WAY, AllMatch
+from ops.bench.paper_jit_tasks import AllMatch, FromEngineBench
+from ops.bench.workloads import clique, three_way
 from schemas.errors import UsageError
 
 PAPER = "JIT: Just-In-Time Processing of Continuous Queries, ICDE 2008, section VI"
@@ -54,6 +55,8 @@ class JitSettings:
         scale: times the paper's rates for hash joins (`ops.bench.paper_jit_runs`).
         skews: Zipf's exponents; drifts: windows that a phase lasts.
         skew_scale: `scale` there, where pairs are many.
+        slices: pieces of a window that nested loops, and hash joins, process at once; feedback acts between them.
+        share: of the paper's windows, for tests.
         runs: of every figure, each with other data.
     """
 
@@ -63,6 +66,8 @@ class JitSettings:
     skews: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     drifts: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     skew_scale: float = 10.0
+    slices: tuple[int, int] = (60, 20)
+    share: float = 1.0
     runs: int = 2
     seed: int = 1
 
@@ -121,7 +126,8 @@ class _Bench:
                 how = "hash joins" if hashed else "nested loops"
                 self._progress.say(f"{task.label}, {how}: run {number + 1} of {self._settings.runs}")
                 seed = self._settings.seed + number
-                runs.append(compare(task, hashed=hashed, windows=self._windows(task), seed=seed))
+                slices = self._settings.slices[hashed]
+                runs.append(compare(task, hashed=hashed, windows=self._windows(task), seed=seed, slices=slices))
             self._found[task, hashed] = runs
         return self._found[task, hashed]
 
@@ -135,6 +141,9 @@ class _Bench:
         minutes = task.minutes if isinstance(task, Clique) else BUSHY.minutes
         return HOURS * 60 / minutes - 1
 
+    def _sized(self, task: Clique) -> Clique:
+        return replace(task, minutes=task.minutes * self._settings.share)
+
     def hours(self, task: Task) -> float:
         """Event time that is counted."""
         return self._windows(task) * task.window_ms / 3_600_000
@@ -147,7 +156,7 @@ class _Bench:
         chosen = round((len(values) - 1) / (self._settings.points - 1)) if self._settings.points > 1 else len(values)
         values = tuple(x for k, x in enumerate(values) if k % max(1, chosen) == 0 or x == getattr(base, attribute))
         varied: dict[float, dict[str, Any]] = {x: {attribute: x} for x in values}
-        return {x: replace(base, **change) for x, change in varied.items()}
+        return {x: self._sized(replace(base, **change)) for x, change in varied.items()}
 
     def sweep(self, number: int) -> Figure:
         """One figure: REF and JIT along an axis."""
@@ -161,8 +170,8 @@ class _Bench:
             f"jit-{number}",
             f"JIT Fig. {number}: overhead over {axis}, {base.shape} plans",
             f"Where not varied w = {base.minutes:g} minutes, {base.rate:g} tuple per second and source, "
-            f"N = {base.streams}, d_max = {base.values}. Hash joins: {scale:g} times the rates, d_max times "
-            f"{scale ** (2 / 3):.3g}.",
+            f"N = {base.streams}, d_max = {base.values}. Nested loops at the paper's rates; hash joins at {scale:g} "
+            f"times these, d_max times {scale ** (2 / 3):.3g}.",
             [
                 Panel("CPU, nested loops", axis, "seconds per hour", _pair(looped, _cpu, hours), log=True),
                 Panel("comparisons, nested loops", axis, "per hour", _pair(looped, _compared, hours), log=True),
@@ -219,11 +228,11 @@ class _Bench:
 
     def skewed(self) -> dict[float, Clique]:
         """By Zipf's exponent."""
-        return {x: replace(SKEWED, zipf=x) for x in self._settings.skews}
+        return {x: self._sized(replace(SKEWED, zipf=x)) for x in self._settings.skews}
 
     def drifting(self) -> dict[float, Clique]:
         """By the windows that a phase lasts."""
-        return {x: replace(BUSHY, drift=x) for x in self._settings.drifts}
+        return {x: self._sized(replace(BUSHY, drift=x)) for x in self._settings.drifts}
 
     def skew(self) -> Figure:
         """Values by Zipf's law."""
@@ -274,15 +283,15 @@ class _Bench:
         figure = Figure(
             "jit-losses",
             "What JIT costs at most",
-            "Processor time of JIT over that of REF, over every workload above and some where nothing can be saved. "
-            "Both take turns on the same tuples; a run's figure is the median over its turns.",
+            "Processor time of JIT over that of REF, for every workload above and some where little or nothing can be "
+            "saved. Both take turns on the same tuples.",
             table=[("JIT / REF", "nested loops", "hash joins, as in the paper", "hash joins, scaled", "made of REF's")],
         )
         worst = {"at the paper's rates": [0.0], "scaled": [0.0]}
         for label, looped, plain, scaled in self._everything():
             cells = []
             for way, runs in (("", looped), ("at the paper's rates", plain), ("scaled", scaled)):
-                shares = [jit.share_of(ref) for ref, jit in runs]
+                shares = over([jit.cpu_s for _, jit in runs], [ref.cpu_s for ref, _ in runs])
                 cells.append(_spread(shares))
                 if way and shares and statistics.median(shares) > statistics.median(worst[way]):
                     worst[way] = shares
@@ -300,11 +309,13 @@ class _Bench:
         scales = dict.fromkeys(cliques, settings.scale)
         scales |= dict.fromkeys(self.skewed().values(), settings.skew_scale)
         scales |= dict.fromkeys(self.drifting().values(), settings.scale)
-        scales |= dict.fromkeys((replace(BUSHY, events=5), replace(LEFT_DEEP, events=5)), settings.scale)
+        scales |= dict.fromkeys((self._sized(replace(task, events=5)) for task in (BUSHY, LEFT_DEEP)), settings.scale)
         for task, scale in scales.items():
             looped, plain = (self.runs(task, hashed=hashed) for hashed in (False, True))
             yield task.label, looped, plain, self.runs(replace(task, scale=scale), hashed=True)
-        for other in (AllMatch(), AllMatch(8), THREE_WAY, FOUR_WAY):
+        others: list[Task] = [AllMatch(joins, round(30_000 * settings.share)) for joins in (4, 8)]
+        others += [FromEngineBench(one.scaled(settings.share)) for one in (three_way(), clique())]
+        for other in others:
             yield other.label, [], [], self.runs(other, hashed=True)
 
 

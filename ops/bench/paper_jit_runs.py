@@ -17,7 +17,6 @@ which pairs of sources match at all changes again and again, so that what is dem
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -53,9 +52,6 @@ RARE = 100
 EVENT_EVERY = 200
 """A source reports a happening in every so manieth tuple."""
 
-SLICES_PER_WINDOW = 60
-"""Slices between which feedback acts; few enough that most of the time is spent in joins."""
-
 TURNS_PER_WINDOW = 6
 """How often engines that are compared take turns."""
 
@@ -77,7 +73,7 @@ class Task(Protocol):
         """The query."""
         ...
 
-    def plan(self) -> Plan:
+    def plan(self, query: Query) -> Plan:
         """How it is executed."""
         ...
 
@@ -148,9 +144,9 @@ class Clique:
         lines.append("WHERE " + " AND ".join(f"{a}.{column} = {b}.{column}" for a, b, column in pairs) + ";")
         return parse_program("\n".join(lines)).queries[0]
 
-    def plan(self) -> Plan:
+    def plan(self, query: Query) -> Plan:
         """Its plan in Table II."""
-        return parse_plan(TABLE_II[self.shape, self.streams], self.query())
+        return parse_plan(TABLE_II[self.shape, self.streams], query)
 
     def batches(self, windows: float, seed: int) -> dict[str, Batch]:
         """All tuples of so many windows by source."""
@@ -224,20 +220,13 @@ class Cost:
         """Intermediate results that were not made."""
         return sum(edge.suppressed for edge in self.edges)
 
-    def share_of(self, other: Cost) -> float:
-        """Its processor time over another's, the median over the turns."""
-        return statistics.median(
-            own / max(theirs, 1e-9) for own, theirs in zip(self.seconds, other.seconds, strict=True)
-        )
 
-
-def compare(
-    task: Task, *, hashed: bool, windows: float, seed: int, slices: int = SLICES_PER_WINDOW
-) -> tuple[Cost, Cost]:
+def compare(task: Task, *, hashed: bool, windows: float, seed: int, slices: int) -> tuple[Cost, Cost]:
     """What REF and JIT cost, engines that take turns on the same tuples, after one window that fills the states.
 
     Args:
         windows: how many windows are counted.
+        slices: how many pieces of a window are processed one after the other; feedback acts between them.
 
     Raises:
         InvariantError: their results differ.
@@ -245,15 +234,26 @@ def compare(
     cut = _Slices(task, 1.0 + windows, seed, slices)
     ref, jit = _Run(cut, hashed, feedback=False), _Run(cut, hashed, feedback=True)
     ends = np.linspace(slices, len(cut.ends), 1 + max(2, round(windows * TURNS_PER_WINDOW))).astype(int).tolist()
-    for turn, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        for one in (ref, jit) if turn % 2 else (jit, ref):
-            one.feed(begin, end, counted=turn > 0)
-    found, other = ref.cost(), jit.cost()
-    if (found.results, found.checksum) != (other.results, other.checksum):
-        raise InvariantError(
-            f"{task.label}, seed {seed}: {found.results} results without feedback, {other.results} with"
-        )
-    return found, other
+    gc.disable()
+    try:
+        for turn, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            for one in (ref, jit) if turn % 2 else (jit, ref):
+                one.feed(begin, end, counted=turn > 0)
+    finally:
+        gc.enable()
+    costs = ref.cost(), jit.cost()
+    check_equal(*costs, f"{task.label}, seed {seed}")
+    return costs
+
+
+def check_equal(ref: Cost, jit: Cost, what: str) -> None:
+    """Refuse different results.
+
+    Raises:
+        InvariantError: they differ, in number or otherwise.
+    """
+    if (ref.results, ref.checksum) != (jit.results, jit.checksum):
+        raise InvariantError(f"{what}: {ref.results} results without feedback, and not the same {jit.results} with it")
 
 
 class _Slices:
@@ -266,7 +266,7 @@ class _Slices:
 
     def __init__(self, task: Task, windows: float, seed: int, slices: int) -> None:
         self.query = task.query()
-        self.plan = task.plan()
+        self.plan = task.plan(self.query)
         count = round(windows * slices)
         self.ends = np.linspace(0, round(windows * task.window_ms), count + 1).astype(np.int64)[1:]
         self.parts: list[list[tuple[str, Batch]]] = [[] for _ in self.ends]
@@ -289,15 +289,12 @@ class _Run:
     def feed(self, begin: int, end: int, *, counted: bool) -> None:
         """The slices begin .. end; not `counted` while the first window fills."""
         results = []
-        gc.collect()
-        gc.disable()
         began = time.process_time()
         for at in range(begin, end):
             for name, batch in self._cut.parts[at]:
                 self._engine.push(name, 0, batch)
             results.append(self._engine.advance(int(self._cut.ends[at])))
         took = time.process_time() - began
-        gc.enable()
         cost = self._cost
         for batch in results:
             cost.results += len(batch)
@@ -306,8 +303,8 @@ class _Run:
         if counted:
             cost.seconds.append(took)
         else:
-            statistics_ = self._engine.statistics()
-            self._before = (statistics_.comparisons, statistics_.intermediate_results)
+            filled = self._engine.statistics()
+            self._before = (filled.comparisons, filled.intermediate_results)
 
     def cost(self) -> Cost:
         """What it has cost so far."""

@@ -9,7 +9,7 @@ import numpy as np
 from operators.choose import choose_plan, sample_statistics
 from operators.plan import Plan
 from ops.bench.paper_jisc_runs import Star
-from ops.bench.workloads import BEGIN_MS, Workload, clique, three_way
+from ops.bench.workloads import BEGIN_MS, Workload
 from schemas.columns import Batch, Column
 from schemas.query import Query, Type
 
@@ -22,8 +22,8 @@ class AllMatch:
         window: tuples per stream.
     """
 
-    joins: int = 4
-    window: int = 30_000
+    joins: int
+    window: int
 
     @property
     def _star(self) -> Star:
@@ -43,7 +43,7 @@ class AllMatch:
         """The star."""
         return self._star.query()
 
-    def plan(self) -> Plan:
+    def plan(self, query: Query) -> Plan:
         """Left-deep."""
         return self._star.plan()
 
@@ -78,9 +78,8 @@ class FromEngineBench:
         """Its query."""
         return self.workload.query()
 
-    def plan(self) -> Plan:
+    def plan(self, query: Query) -> Plan:
         """From a sample of its events."""
-        query = self.query()
         return choose_plan(query, sample_statistics(query, self.workload.second(0, 0)))
 
     def batches(self, windows: float, seed: int) -> dict[str, Batch]:
@@ -90,6 +89,3 @@ class FromEngineBench:
             ts = batch.ts - BEGIN_MS
             found[name] = Batch(ts, {**batch.columns, "ts": Column(Type.TIMESTAMP, ts)})
         return found
-
-
-THREE_WAY, FOUR_WAY = FromEngineBench(three_way()), FromEngineBench(clique())

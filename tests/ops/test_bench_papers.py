@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
 import statistics
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from ops.bench.charts import missing
 from ops.bench.figures import Figure, Panel, Series, Suite
 from ops.bench.measure import Progress
 from ops.bench.paper_hybmig import ENOUGH, HybMigSettings, bench_hybmig
@@ -19,6 +15,7 @@ from ops.bench.paper_jisc import FULL, JiscSettings, bench_jisc
 from ops.bench.paper_jisc_runs import Feed, Star
 from ops.bench.simulated_clock import SimulatedClock
 from schemas.errors import UsageError
+from tests.papers import drawn, medians
 
 TINY = JiscSettings(
     joins=(3, 8),
@@ -42,31 +39,6 @@ TINY_HYBMIG = HybMigSettings(
     clock_rates=(1.0,),
     runs=1,
 )
-
-
-def drawn(suite: Suite, folder: Path) -> str:
-    """The printed tables of a suite, after checking that its files are whole."""
-    files = suite.write(folder)
-    names = {path.name for path in files}
-    assert {f"{suite.name}.json", f"{suite.name}.md"} <= names
-    for figure in suite.figures:
-        if not figure.panels:
-            assert len(figure.table) > 1
-        elif missing():
-            assert any("matplotlib" in reason for reason in suite.skipped)
-        else:
-            assert (folder / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
-        for panel in figure.panels:
-            assert all(len(series.x) == len(series.y) > 0 for series in panel.series), (figure.name, panel.title)
-    stored = json.loads((folder / f"{suite.name}.json").read_text())
-    assert [f["name"] for f in stored["figures"]] == [f.name for f in suite.figures]
-    out = io.StringIO()
-    suite.show(Console(file=out, width=200))
-    return out.getvalue()
-
-
-def medians(figure: Figure, panel: int, name: str) -> list[float]:
-    return [spread.median for spread in figure.series(panel, name).y]
 
 
 def test_a_window_of_the_workload_has_every_key_once() -> None:
