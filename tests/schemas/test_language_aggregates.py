@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.errors import QueryError
 from schemas.language import parse_program
 from schemas.query import (
     Aggregate,
@@ -19,6 +18,7 @@ from schemas.query import (
     group_column,
 )
 from services.fingerprint import fingerprint
+from tests.schemas.refusals import refused
 
 STREAMS = """CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP, ok BOOLEAN);
 CREATE STREAM light (mote BIGINT, room STRING, lux DOUBLE, at TIMESTAMP);
@@ -166,10 +166,4 @@ def test_a_changed_aggregation_is_another_query() -> None:
     ],
 )
 def test_refused(text: str, underlined: str, message: str) -> None:
-    with pytest.raises(QueryError) as caught:
-        parse_program(STREAMS + text)
-    assert message in caught.value.message
-    assert caught.value.line == 3
-    *_, source, carets = str(caught.value).split("\n")
-    start = carets.index("^")
-    assert source[start : start + carets.count("^")].strip() == underlined
+    assert refused(STREAMS + text, underlined, message).line == 3

@@ -14,25 +14,13 @@ from schemas.errors import QueryError
 from schemas.language import parse_program
 from schemas.query import Program
 from schemas.query_text import QueryText
+from tests.schemas.refusals import failure, refused, underlined
 
 STREAMS = """CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP, ok BOOLEAN);
 CREATE STREAM light (mote BIGINT, room STRING, lux DOUBLE, at TIMESTAMP);
 """
 FROM = "FROM temperature T [RANGE 5 MINUTES], light L [ROWS 5] "
 SELECT = f"SELECT T.mote {FROM}"
-
-
-def failure(text: str) -> QueryError:
-    with pytest.raises(QueryError) as caught:
-        parse_program(text)
-    return caught.value
-
-
-def underlined(error: QueryError) -> str:
-    """The text over the caret."""
-    *_, source, carets = str(error).split("\n")
-    start = carets.index("^")
-    return source[start : start + carets.count("^")].strip()
 
 
 # Text, what is underlined, and a piece of the message.
@@ -210,9 +198,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "place", "piece"), CASES)
 def test_errors_say_where_and_what(text: str, place: str, piece: str) -> None:
-    error = failure(STREAMS + text)
-    assert piece in error.message
-    assert underlined(error) == place
+    error = refused(STREAMS + text, place, piece)
     assert error.line == 3
     assert f"(line 3, column {error.column})" in str(error)
     assert error.exit_code == 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.errors import QueryError
 from schemas.language import parse_program
 from schemas.query import Column, Compare, Literal, Query, Subtraction, Type, Window
 from services.fingerprint import fingerprint
+from tests.schemas.refusals import refused
 
 STREAMS = """CREATE STREAM a (k BIGINT, x DOUBLE, s STRING);
 CREATE STREAM b (k BIGINT, y DOUBLE, s STRING, at TIMESTAMP);
@@ -91,9 +91,4 @@ END = "EXCEPT b B [ROWS 1] ON A.k = B.k"
     ],
 )
 def test_refused(text: str, underlined: str, message: str) -> None:
-    with pytest.raises(QueryError) as caught:
-        parse_program(STREAMS + text)
-    assert message in caught.value.message
-    *_, source, carets = str(caught.value).split("\n")
-    start = carets.index("^")
-    assert source[start : start + carets.count("^")].strip() == underlined
+    refused(STREAMS + text, underlined, message)
