@@ -13,7 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from operators.engine import Engine
+from operators.placed.history import History
 from operators.placed.route import positions
+from operators.watermark import END
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Batch, Mask
@@ -38,11 +40,21 @@ class InputLane:
     """
 
     def __init__(
-        self, key: LaneKey, query: Query, start: LaneStart, floor: int, positions: Mapping[str, str] | None = None
+        self,
+        key: LaneKey,
+        query: Query,
+        start: LaneStart,
+        floor: int,
+        positions: Mapping[str, str] | None = None,
+        kept: Mapping[str, int] | None = None,
     ) -> None:
-        """Args: `positions` names the column, by stream, that a tuple's position in the log is to be put into."""
+        """Args:
+        positions: by stream, the column that a tuple's position in the log is to be put into.
+        kept: by stream, how long before the cut replay points are to reach, where the engine's windows are shorter.
+        """
         self.key = key
         self._positions = positions or {}
+        self._kept = kept or {}
         self.streams = tuple(stream for stream in query.streams() if stream.topic == key[0])
         self.position = start.offset
         self.live = start.live
@@ -51,6 +63,7 @@ class InputLane:
         self._floor = floor
         self._start = start
         self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
+        self._histories = [History() for _ in self.streams]
         self._decoders = [decoder_of(self._declared(stream)) for stream in self.streams]
         self._ranged = [
             all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
@@ -103,7 +116,7 @@ class InputLane:
                 if stop > begin:
                     rows = self._placed(stream, decoded.batch.slice(begin, stop), offsets[begin:stop])
                     before = engine.partition_watermark(stream.name, self.key[1])
-                    late = engine.push(stream.name, self.key[1], rows, offsets[begin:stop], floor=floor)
+                    late = self._push(engine, ordinal, rows, offsets[begin:stop], floor)
                     odd = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
                     if odd.any():
                         raise InvariantError(
@@ -133,7 +146,7 @@ class InputLane:
             offsets = batch.offsets()[decoded.rows]
             rows = self._placed(stream, rows, offsets)
             before = engine.partition_watermark(stream.name, self.key[1])
-            late = engine.push(stream.name, self.key[1], rows, offsets)
+            late = self._push(engine, ordinal, rows, offsets, 0)
             if late.any():
                 self._refused(engine, ordinal, rows, late, before, offsets)
                 idle = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
@@ -143,6 +156,17 @@ class InputLane:
             self.idle = False
         self._move(batch)
         return taken
+
+    def _push(self, engine: Engine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> Mask:
+        name, number = self.streams[ordinal].name, self.key[1]
+        if name not in self._kept:
+            return engine.push(name, number, rows, offsets, floor=floor)
+        # What the clock stands at is said of the end of all that was pushed.
+        before = engine.replay_point(name, number, END).max_ts
+        late = engine.push(name, number, rows, offsets, floor=floor)
+        after = engine.replay_point(name, number, END).max_ts
+        self._histories[ordinal].remember(int(offsets[0]), before, after)
+        return late
 
     def _placed(self, stream: Stream, rows: Batch, offsets: I64) -> Batch:
         """Tuples with their positions, where these are asked for."""
@@ -177,6 +201,8 @@ class InputLane:
             known = self._start.window if horizon < self._floor else self._start.points
             start = known[ordinal]
             point = engine.replay_point(stream.name, self.key[1], horizon)
+            if stream.name in self._kept:
+                point = self._histories[ordinal].point(horizon) or point
             # Before the first push the engine knows no offset.
             from_start = horizon < self._floor or point.offset <= start.offset
             offset, max_ts = (start.offset, start.max_ts) if from_start else (point.offset, point.max_ts)
@@ -186,11 +212,17 @@ class InputLane:
 
     def horizons(self, engine: Engine) -> list[int]:
         """The horizon of each stream now."""
-        return [engine.horizon(stream.name) for stream in self.streams]
+        return [
+            max(engine.cut - self._kept[s.name], 0) if s.name in self._kept else engine.horizon(s.name)
+            for s in self.streams
+        ]
 
     def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
         """What to commit with `position`; also drops floors that nothing will ask for."""
-        points = self.points(engine, self.horizons(engine))
+        horizons = self.horizons(engine)
+        points = self.points(engine, horizons)
+        for history, horizon in zip(self._histories, horizons, strict=True):
+            history.forget(horizon)
         self._floors = [list(point.floors) for point in points]
         return Commit(fingerprint, epoch, engine.cut, plan_version, lanes, points)
 

@@ -505,7 +505,8 @@ def _lane(spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log) -> 
     given = spec.part.input(key[0])
     if given.edge is not None:
         return BlockLane(key, given, start, floor, log)
-    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position})
+    kept = dict(spec.part.operator.kept)
+    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)
 
 
 def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:

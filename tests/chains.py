@@ -1,8 +1,8 @@
 """Runs a plan taken apart, without Kafka: topics are lists, tasks take turns as somebody decides.
 
 What is between two tasks are encoded blocks only. Each task is an engine over its sub-query; it reads on from where it
-is in each of its partitions, and dies and comes back when told to, in the way that the service has: it reads again
-what its windows still need, and sends nothing of that a second time.
+is in each of its partitions. It dies and comes back when told to, as in the service: it begins at its last commit's
+replay points, and sends nothing of what it reads again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from operators.engine import Engine
+from operators.intake import ReplayPoint
 from operators.placed.channels import Channels
 from operators.placed.decompose import Input, PlacedOperator, decompose
 from operators.placed.route import Finish, Route, positions
@@ -52,35 +53,59 @@ class Task:
                 self.lanes += [(given, p) for p in range(counts[given.stream.name])]
         self.routes = [Route(edge, number) for edge in operator.outputs]
         self.finish = None if operator.outputs else Finish(operator)
-        self.at = {self._lane(given, p): 0 for given, p in self.lanes}
         self.results: list[Row] = []
-        self.sent = 0
         self.repeated = 0
+        self.cut = 0
+        self.committed = {self._lane(given, p): 0 for given, p in self.lanes}
+        self.points = {lane: [ReplayPoint(0, NEVER)] * self._channels(given) for given, p, lane in self._each()}
         self.open()
 
     def _lane(self, given: Input, partition: int) -> Lane:
         return given.stream.topic, partition
 
+    def _channels(self, given: Input) -> int:
+        return 1 if given.edge is None else given.edge.channels
+
+    def _each(self) -> list[tuple[Input, int, Lane]]:
+        return [(given, p, self._lane(given, p)) for given, p in self.lanes]
+
     def open(self) -> None:
+        """Begin where the last commit says."""
         partitions: dict[str, list[int]] = {}
         for given, p in self.lanes:
             numbers = [p] if given.edge is None else list(range(given.edge.channels))
             partitions.setdefault(given.stream.name, []).extend(numbers)
         self.engine = Engine(self.operator.query, plan=self.operator.plan, partitions=partitions)
-        self.channels = {
-            self._lane(given, p): Channels(given, [NEVER] * given.edge.channels)
-            for given, p in self.lanes
-            if given.edge is not None
-        }
+        self.start, self.at = dict(self.points), {}
+        self.channels: dict[Lane, Channels] = {}
+        for given, p, lane in self._each():
+            points = self.start[lane]
+            self.at[lane] = min(point.offset for point in points)
+            if given.edge is not None:
+                self.channels[lane] = Channels(given, [point.max_ts for point in points])
+                self.channels[lane].restore_clocks(self.engine)
+            elif points[0].max_ts != NEVER:
+                self.engine.set_clock(given.stream.name, p, points[0].max_ts)
+
+    def commit(self) -> None:
+        """Note how far everything is, and from where to read again what windows still need."""
+        self.cut, self.committed = self.engine.cut, dict(self.at)
+        for given, p, lane in self._each():
+            horizon = self.engine.horizon(given.stream.name)
+            if given.edge is None:
+                self.points[lane] = [self.engine.replay_point(given.stream.name, p, horizon)]
+            else:
+                channels = self.channels[lane]
+                self.points[lane] = [channels.point(c, horizon, self.at[lane]) for c in range(given.edge.channels)]
+                channels.forget(horizon)
 
     def die(self) -> None:
-        """Come back from the last commit: all that was read before is read again, and what it gives discarded."""
-        ends, self.at = self.at, dict.fromkeys(self.at, 0)
+        """Come back from the last commit: what windows need is read again, and what it gives discarded."""
         self.open()
-        for given, p in self.lanes:
-            self.read(given, p, ends[self._lane(given, p)])
-        if self.sent > self.engine.cut:
-            self.engine.advance(self.sent)
+        for given, p, lane in self._each():
+            self.read(given, p, self.committed[lane])
+        if self.cut > self.engine.cut:
+            self.engine.advance(self.cut)
 
     def read(self, given: Input, partition: int, until: int) -> None:
         """Take records up to an offset."""
@@ -99,8 +124,9 @@ class Task:
             return
         channels = self.channels[lane]
         for offset, raw in enumerate(records, begin):
-            taken = channels.take(self.engine, channels.decode(raw, f"{lane}@{offset}"), offset)
-            self.repeated += taken.repeated
+            block = channels.decode(raw, f"{lane}@{offset}")
+            if offset >= self.start[lane][block.channel].offset:
+                self.repeated += channels.take(self.engine, block, offset).repeated
 
     def close_sources(self) -> None:
         """Let the partitions of sources that have been read to their end hold nothing back any more."""
@@ -115,16 +141,12 @@ class Task:
         if cut <= self.engine.cut:
             return
         results = self.engine.advance(cut)
-        self.sent = cut
         if self.finish is not None:
             self.results += to_rows(self.finish(results))
         for route in self.routes:
             for partition, raw, _ in route.blocks(results, cut):
                 self.topics.log((route.edge.topic, partition)).append(raw)
-
-    @property
-    def behind(self) -> bool:
-        return any(at < len(self.topics.log(lane)) for lane, at in self.at.items())
+        self.commit()
 
 
 class Chain:

@@ -7,7 +7,6 @@ left out, and counted. So repeated blocks change nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,21 +15,10 @@ import numpy as np
 from operators.engine import Engine
 from operators.intake import ReplayPoint
 from operators.placed.decompose import Input
+from operators.placed.history import History
 from operators.watermark import NEVER
 from schemas.codecs.exchange import ExchangeBlock, decode_exchange
 from schemas.errors import InvariantError, StateError
-
-MAX_MARKS = 4096
-"""Blocks per channel that are remembered one by one; where windows reach further back, in ever larger stretches."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A stretch of blocks with tuples: where it begins, the clock before, and its last tuple's ts."""
-
-    offset: int
-    before: int
-    last_ts: int
 
 
 @dataclass(slots=True)
@@ -56,7 +44,7 @@ class Channels:
         self._fields = given.edge.fields
         self._complete = list(clocks)
         self._clocks = list(clocks)
-        self._marks: list[list[_Mark]] = [[] for _ in clocks]
+        self._histories = [History() for _ in clocks]
 
     def restore_clocks(self, engine: Engine) -> None:
         """Set the engine's clocks to where reading begins."""
@@ -91,21 +79,14 @@ class Channels:
             late = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
             taken.repeated = int(np.count_nonzero(late))
             taken.tuples = len(batch) - taken.repeated
-            self._remember(channel, offset, int(batch.ts[-1]))
+            before = self._clocks[channel]
+            self._clocks[channel] = max(before, int(batch.ts[-1]))
+            self._histories[channel].remember(offset, before, self._clocks[channel])
         if block.last:
             self._complete[channel] = block.watermark
             self._clocks[channel] = max(self._clocks[channel], block.watermark)
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
-
-    def _remember(self, channel: int, offset: int, last_ts: int) -> None:
-        before = self._clocks[channel]
-        self._clocks[channel] = max(before, last_ts)
-        marks = self._marks[channel]
-        marks.append(_Mark(offset, before, self._clocks[channel]))
-        if len(marks) > MAX_MARKS:
-            pairs = zip(marks[::2], [*marks[1::2], marks[-1]], strict=False)
-            self._marks[channel] = [_Mark(a.offset, a.before, b.last_ts) for a, b in pairs]
 
     def point(self, channel: int, horizon_ms: int, position: int) -> ReplayPoint:
         """The latest place from which reading again shows every tuple of a channel with ts >= horizon.
@@ -113,16 +94,10 @@ class Channels:
         Args:
             position: the next record to be taken.
         """
-        marks = self._marks[channel]
-        first = self._first(channel, horizon_ms)
-        if first < len(marks):
-            return ReplayPoint(marks[first].offset, marks[first].before)
-        return ReplayPoint(position, self._clocks[channel])
+        found = self._histories[channel].point(horizon_ms)
+        return ReplayPoint(position, self._clocks[channel]) if found is None else found
 
     def forget(self, horizon_ms: int) -> None:
         """Drop the history that no horizon will ask for any more."""
-        for channel, marks in enumerate(self._marks):
-            del marks[: self._first(channel, horizon_ms)]
-
-    def _first(self, channel: int, horizon_ms: int) -> int:
-        return bisect_left(self._marks[channel], horizon_ms, key=lambda mark: mark.last_ts)
+        for history in self._histories:
+            history.forget(horizon_ms)

@@ -115,6 +115,7 @@ class PlacedOperator:
         tasks: into how many shares it is split.
         forward: share p is partition p of every input.
         outputs: where its results go; empty for the top operator.
+        kept: per stream that it reads directly, how long the query's windows need a tuple of it.
     """
 
     name: str
@@ -125,6 +126,7 @@ class PlacedOperator:
     inputs: tuple[Input, ...]
     outputs: tuple[Edge, ...]
     ranks: int = 0
+    kept: tuple[tuple[str, int], ...] = ()
 
 
 def output_name(column: Column) -> str:
@@ -341,7 +343,16 @@ class _Decomposition:
             results += tuple(Output(f"{mark}{i}", substitute(c, renamed)) for i, c in enumerate(order))
         sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
         plan = Join(Leaf(names[0]), Leaf(names[1]))
-        return PlacedOperator(str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks)
+        kept = self._kept(inputs)
+        return PlacedOperator(str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept)
+
+    def _kept(self, inputs: Iterable[Input]) -> tuple[tuple[str, int], ...]:
+        direct = {given.stream.name for given in inputs if given.edge is None}
+        lives: dict[str, int] = {}
+        for source in self.query.sources:
+            if source.stream.name in direct:
+                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source))
+        return tuple(lives.items())
 
     def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> PlacedOperator:
         """Reads a stream once for all its aliases; what each alias selects is asked when its tuples are sent."""
@@ -356,9 +367,10 @@ class _Decomposition:
                         output_name(column), Output(output_name(column), Column(stream.name, name, column.type))
                     )
         source = Source(stream.name, given.stream, Window("RANGE", 0))
-        sub = Query(self.query.name, self.query.sink, (source,), constants(self.query), tuple(wanted.values()))
+        sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))
         tasks = self.split if self.forward else 1
-        return PlacedOperator(stream.name, sub, Leaf(stream.name), tasks, self.forward, (given,), outputs)
+        plan, kept = Leaf(stream.name), self._kept((given,))
+        return PlacedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
 
 
 def _with_position(stream: Stream) -> Input:

@@ -7,7 +7,6 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ('predicates.append(Compare("<=", Column(names[other]', 'str(Compare("<=", Column(names[other]'),
         ("for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):", "for mine, other, given in ():"),
         ("equality = one.between(left, right)", "equality = None"),
-        ("and not used <= left and not used <= right:", "and not used <= left:"),
         ("above = [join for join in self.joins if aliases < frozenset(join.aliases)]", "above = self.joins[-1:]"),
         ("return min(life_of(self.query.source(alias)) for", "return max(life_of(self.query.source(alias)) for"),
         ("if isinstance(side, Leaf) and given.edge is None:", "if False:"),
@@ -18,7 +17,6 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("channels = 1 if self.forward else producers", "channels = producers"),
         ("return len(self.aliases) > 1 and min(self.lives) < FOREVER", "return len(self.aliases) > 2"),
         ("predicates += constants(self.query)\n", "\n"),
-        ("(source,), constants(self.query),", "(source,), (),"),
         ("reversed(joins)", "joins"),
     ),
     "placed/route.py": (
@@ -29,9 +27,14 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("np.minimum.reduce(ends)", "np.maximum.reduce(ends)"),
         ("np.uint64(edge.partitions)", "np.uint64(len(edge.aliases) + 1)"),
         ("return found.take(order_ties(", "return (lambda _: found)(order_ties("),
-        ("at[~valid] = -1", "pass"),
         ("offsets + (np.int64(partition) << np.int64(_POSITION_BITS))", "offsets"),
         ("channel = 0 if edge.forward else self._task", "channel = 0"),
+    ),
+    "placed/history.py": (
+        ("key=lambda stretch: stretch.after)", "key=lambda stretch: stretch.before)"),
+        ("_Stretch(a.offset, a.before, b.after) for a, b", "_Stretch(b.offset, a.before, b.after) for a, b"),
+        ("self._stretches[first].before)", "self._stretches[first].after)"),
+        ("del self._stretches[: self._first(horizon_ms)]", "del self._stretches[: self._first(horizon_ms) + 1]"),
     ),
     "placed/channels.py": (
         ("if block.watermark <= self._complete[channel]:", "if False:"),

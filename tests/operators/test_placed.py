@@ -162,6 +162,28 @@ def test_a_stream_of_two_joins_is_read_once() -> None:
     assert [(e.aliases, len(e.chosen)) for e in intake.outputs] == [(("A",), 0), (("C",), 1)]
 
 
+def test_a_result_expires_with_its_first_component() -> None:
+    """Of a at 0 and b at 800 (ms, both live 1 s) c at 1000 still makes a result, c at 1001 does not."""
+    text = "SELECT C.at AS at FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND], c C [RANGE 1 SECOND] "
+    bound = query(text + "WHERE A.k = B.k AND B.k = C.k")
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": at} for at in times]] for name, times in
+            {"a": [0], "b": [800], "c": [1000, 1001]}.items()}  # fmt: skip
+    for plan in ("((A B) C)", "(C (B A))"):
+        chain = Chain(bound, parse_plan(plan, bound), rows, 1)
+        chain.finish()
+        assert chain.results() == [[{"at": 1000, "_ts": 1000}]]
+
+
+def test_a_condition_without_columns_acts_at_every_join() -> None:
+    found = operators(THREE + "WHERE A.k = B.k AND B.k = C.k AND 1 = 2", "((A B) C)", 1)
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": 5}]] for name in "abc"}
+    assert [len(o.query.predicates) for o in found] == [3, 2]
+    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k AND 1 = 2")
+    chain = Chain(bound, parse_plan("((A B) C)", bound), rows, 1)
+    chain.finish()
+    assert chain.results() == [[]]
+
+
 @pytest.mark.parametrize(
     ("text", "plan", "why"),
     [
