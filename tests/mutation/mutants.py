@@ -304,7 +304,6 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "kernels/marks.py",
-        ("np.zeros(room + 1, np.int32)", "np.zeros(room, np.int32)[: room // 2 + 1]"),
         ("        bucket -= power\n", "        pass\n"),
         ("out[i] = marks[entry - 1] & mark == 0", "out[i] = marks[entry - 1] == 0"),
         ("marks[entry - 1] |= mark", "marks[entry - 1] = mark"),

@@ -34,6 +34,10 @@ def test_a_table_is_a_dictionary_of_marks(steps: list[tuple[list[int], int]], ot
             known[key] = known.get(key, 0) | mark
         asked = [*known, *others]
         assert read_marks(hashes(asked), table).tolist() == [known.get(key, 0) for key in asked]
+        count, buckets, power = table[-1].tolist()
+        assert count == len(known)
+        assert buckets == max(count, 1), "so that chains stay short"
+        assert power <= buckets < 2 * power
 
 
 def held(keys: list[int], *, life: int = 1000) -> SideState:
@@ -134,8 +138,11 @@ def test_what_has_left_its_window_need_not_be_counted() -> None:
 
 
 def test_what_was_computed_of_a_complete_state_is_counted_too() -> None:
-    state = held([1, 2])
+    state = held([1, 2, 3])
     state.older = held([2, 5])
-    count = KeyCount(state, 1, all_possible, NONE)
-    assert count.count(9) == 3
-    assert count.progress() == (0, 3)
+    count = KeyCount(state, 2, all_possible, NONE)
+    assert count.count(1) == 1
+    assert count.count(2) == 2, "one of either"
+    assert count.progress() == (0, 0)
+    assert count.count(2) == 1
+    assert count.progress() == (0, 3), "3 came later"

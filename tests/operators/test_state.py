@@ -75,6 +75,23 @@ def test_pairs_come_by_probe_row_newest_entry_first() -> None:
     assert probed(side, [7, 8, 9], [5, 5, 5]) == [(0, 2), (0, 0), (1, 1)]
 
 
+def test_keys_that_earlier_entries_have() -> None:
+    """1:7 2:8 3:7 4:9, and 2:11 of what was computed later; 7 and 11 are in one bucket."""
+    side = hashed()
+    side.insert(single([1, 2, 3, 4]), words([7, 8, 7, 9]))
+    side.older = hashed()
+    side.older.insert(single([2]), words([11]))
+    asked = words([7, 8, 9, 10, 11])
+    assert side.has(asked, 5).tolist() == [True, True, True, False, True]
+    assert side.has(asked, 4).tolist() == [True, True, False, False, True]
+    assert side.has(asked, 2).tolist() == [True, False, False, False, False], "the first 7, behind the other"
+    assert side.has(asked, 1).tolist() == [False] * 5
+    side.purge(13)
+    assert side.has(words([7, 8]), 5).tolist() == [True, False], "3:7"
+    side.insert(single([20, 21, 22]), words([3, 3, 15]))
+    assert side.has(words([7, 3, 15]), FOREVER).tolist() == [True, True, True]
+
+
 def test_only_earlier_entries_are_met() -> None:
     """Equal ts counts for one side (not strict) and not for the other."""
     side = hashed()
