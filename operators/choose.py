@@ -3,8 +3,9 @@
 The cost of a plan is the number of tuples that its joins take in and give out per second of event time:
 inputs are entered and probed, outputs are built. Sizes follow the textbook model (System R): a window
 holds rate x length tuples, an equality keeps one pair in max(distinct values), an order comparison one in
-three, anything else one in four, independently of each other. Exhaustive over bushy trees without cross
-products up to EXHAUSTIVE aliases, greedy beyond.
+three, anything else one in four, independently of each other. Equalities that follow from each other count as one
+wherever they join two sides (`operators.equalities`). Exhaustive over bushy trees without cross products up to
+EXHAUSTIVE aliases, greedy beyond.
 
 A table's rows do not come: joined with a stream it costs what the stream's tuples cost, joined with another table what
 their rows make, once.
@@ -16,12 +17,13 @@ the best order of filters that are independent of each other (Hellerstein 1993).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 
+from operators.equalities import equality_classes
 from operators.evaluate import Resolve, holds
 from operators.keys import column_words
 from operators.plan import Join, Leaf, Plan, left_deep, postorder
@@ -133,13 +135,49 @@ class Estimate:
     cost: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Equalities that follow from each other (`operators.equalities`): one of them joins two sides.
+
+    Attributes:
+        distinct: values of the operands, by alias, as far as they are known.
+    """
+
+    aliases: frozenset[str]
+    distinct: Mapping[str, float]
+
+    def spans(self, left: frozenset[str], right: frozenset[str]) -> bool:
+        """Whether it has operands on both sides."""
+        return not (self.aliases.isdisjoint(left) or self.aliases.isdisjoint(right))
+
+    def share(self, left: frozenset[str], right: frozenset[str]) -> float:
+        """Of the pairs that it keeps: what has been joined has no more values than its operand of fewest."""
+        sides = ([d for alias, d in self.distinct.items() if alias in side] for side in (left, right))
+        return 1.0 / max((min(side) for side in sides if side), default=DEFAULT_DISTINCT)
+
+
 class CostModel:
     """Sizes of sub-plans of one query under given statistics."""
 
     def __init__(self, query: Query, statistics: Statistics) -> None:
         self.query = query
         self.statistics = statistics
-        self._joins = [(p, aliases_of(p)) for p in conjuncts(query) if len(aliases_of(p)) > 1]
+        classes = {} if query.subtracted else equality_classes(query.predicates)
+        self._joins = [(p, aliases_of(p)) for p in conjuncts(query) if len(aliases_of(p)) > 1 and p not in classes]
+        self._classes = [
+            _Class(frozenset(one.operands), {a: d for a, o in one.operands.items() if (d := self._distinct_of(o))})
+            for one in dict.fromkeys(classes.values())
+        ]
+        # By alias: the others that a predicate reads, or that a class has operands of, and the share kept.
+        self._links: dict[str, list[tuple[frozenset[str], float]]] = {source.alias: [] for source in query.sources}
+        self._equal: dict[str, list[tuple[frozenset[str], float]]] = {source.alias: [] for source in query.sources}
+        for predicate, used in self._joins:
+            for alias in used:
+                self._links[alias].append((used - {alias}, self._predicate(predicate)))
+        for one in self._classes:
+            for alias in one.aliases:
+                others = one.aliases - {alias}
+                self._equal[alias].append((others, one.share(frozenset({alias}), others)))
 
     def leaf(self, alias: str) -> Estimate:
         """A source after its selections."""
@@ -165,24 +203,33 @@ class CostModel:
         for predicate, used in self._joins:
             if used <= left | right and not used <= left and not used <= right:
                 share *= self._predicate(predicate)
+        for one in self._classes:
+            if one.spans(left, right):
+                share *= one.share(left, right)
         return share
 
     def _predicate(self, predicate: Expr) -> float:
         if isinstance(predicate, Compare) and predicate.op == "=":
-            known = self.statistics.distinct
-            counts = [known[key] for c in columns_of(predicate) if (key := (c.alias, c.name)) in known]
-            return 1.0 / max(counts, default=DEFAULT_DISTINCT)
+            return 1.0 / (self._distinct_of(predicate) or DEFAULT_DISTINCT)
         if isinstance(predicate, Compare) and predicate.op != "<>":
             return ORDER_SELECTIVITY
         return OTHER_SELECTIVITY if isinstance(predicate, Like | InList | IsNull) else 0.5
 
-    def links(self, alias: str) -> list[tuple[frozenset[str], float]]:
-        """The predicates of an alias with others: the aliases used, and the share of pairs kept."""
-        return [(used, self._predicate(predicate)) for predicate, used in self._joins if alias in used]
+    def _distinct_of(self, expr: Expr) -> float | None:
+        """The most distinct values of a column that it reads; None where nothing is known."""
+        known = self.statistics.distinct
+        return max((known[key] for c in columns_of(expr) if (key := (c.alias, c.name)) in known), default=None)
+
+    def shares(self, alias: str, others: Set[str]) -> list[float]:
+        """What the predicates between an alias and others keep of the pairs, each; one of a class of equalities."""
+        found = [share for used, share in self._links[alias] if used <= others]
+        return found + [share for used, share in self._equal[alias] if not used.isdisjoint(others)]
 
     def connected(self, left: frozenset[str], right: frozenset[str]) -> bool:
-        """True when some predicate spans the two sides and nothing else."""
-        return any(used <= left | right and used & left and used & right for _, used in self._joins)
+        """True when some predicate, written or implied, spans the two sides and nothing else."""
+        return any(used <= left | right and used & left and used & right for _, used in self._joins) or any(
+            one.spans(left, right) for one in self._classes
+        )
 
     def join(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
         """The join of two sub-plans: each side's new tuples meet the other side's living ones."""
@@ -191,7 +238,7 @@ class CostModel:
             pairs = left.alive * right.alive
             once = left.alive + right.alive + pairs * selectivity + (0.0 if hashed else 0.1 * pairs)
             return Estimate(0.0, pairs * selectivity, left.cost + right.cost + once / ENDLESS_SECONDS)
-        alive = left.alive * right.alive * selectivity * 0.75
+        alive = left.alive * right.alive * selectivity
         examined = 0.0 if hashed else left.rate * right.alive + right.rate * left.alive
         return Estimate(rate, alive, left.cost + right.cost + left.rate + right.rate + rate + 0.1 * examined)
 
@@ -211,7 +258,7 @@ class CostModel:
         return any(
             isinstance(p, Compare) and p.op == "=" and used <= left | right and used & left and used & right
             for p, used in self._joins
-        )
+        ) or any(one.spans(left, right) for one in self._classes)
 
     def estimates(self, plan: Plan) -> dict[frozenset[str], Estimate]:
         """Every sub-plan of a plan, by its aliases."""

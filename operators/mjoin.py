@@ -33,7 +33,6 @@ def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None)
     The source that leaves the fewest candidates comes next (Viglas 2003); ties go by the plan's leaf order.
     """
     model = CostModel(query, statistics or declared_statistics(query))
-    links = {alias: model.links(alias) for alias in plan.aliases}
     alive = {alias: model.leaf(alias).alive for alias in plan.aliases}
     orders: dict[str, tuple[str, ...]] = {}
     for source in plan.aliases:
@@ -43,7 +42,7 @@ def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None)
         while rest:
 
             def candidates(alias: str, done: set[str] = done) -> tuple[bool, float]:
-                shares = [share for used, share in links[alias] if used - {alias} <= done]
+                shares = model.shares(alias, done)
                 return not shares, alive[alias] * math.prod(shares)
 
             following = min(rest, key=candidates)

@@ -58,7 +58,7 @@ def test_no_cross_products_where_predicates_connect() -> None:
     """Even when one looks cheap. Regression: (A C) was taken as a sub-plan, though nothing connects them."""
     star = query(
         "SELECT A.k FROM a A [RANGE 1 ms], b B [RANGE 1000 ms], c C [RANGE 1 ms], d D [RANGE 1 ms] "
-        "WHERE A.k = B.k AND B.k = C.k AND B.k = D.k"
+        "WHERE A.k = B.k AND B.v = C.v AND B.ts = D.ts"
     )
     model = CostModel(star, Statistics())
     for node in postorder(choose_plan(star, Statistics(rates={"B": 1e6}))):
@@ -100,8 +100,10 @@ def test_deterministic_and_complete(count: int) -> None:
 
 def test_greedy_does_as_well_as_exhaustive_on_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain with one selective edge at its end: both join it first."""
-    five = chain(5)
-    statistics = Statistics(distinct={(f"A{i}", "k"): 1e6 if i == 4 else 10.0 for i in range(5)})
+    sources = ", ".join(f"{name} A{i} [RANGE 10 ms]" for i, name in enumerate("abcde"))
+    where = " AND ".join(f"A{i}.v = A{i + 1}.k" for i in range(4))
+    five = query(f"SELECT A0.k FROM {sources} WHERE {where}", streams="abcde")
+    statistics = Statistics(distinct={(f"A{i}", "k"): 1e6 if i == 4 else 10.0 for i in range(1, 5)})
     exhaustive = choose_plan(five, statistics)
     monkeypatch.setattr(choose, "EXHAUSTIVE", 1)
     greedy = choose_plan(five, statistics)
@@ -137,10 +139,36 @@ def test_estimates() -> None:
     assert sizes[frozenset("B")].rate == DEFAULT_RATE
     both = sizes[frozenset("AB")]
     assert both.rate == pytest.approx((100 * 10_000 + 1000 * 1000) / 500)
-    assert both.alive == pytest.approx(0.75 * 1000 * 10_000 / 500)
+    assert both.alive == pytest.approx(1000 * 10_000 / 500), "it lives as long as both"
     assert both.cost == pytest.approx(100 + 1000 + both.rate)
     assert model.estimate(plan) == sizes[frozenset("ABC")]
     assert model.selectivity(frozenset("AB"), frozenset("C")) == 1 / DEFAULT_DISTINCT
+
+
+SHARED = "SELECT A.k FROM a A [RANGE 1000 ms], b B [RANGE 1000 ms], c C [RANGE 1000 ms] WHERE "
+COUNTS = {("A", "k"): 10.0, ("B", "k"): 100.0, ("C", "k"): 1000.0}
+
+
+def test_equalities_that_follow_from_others_join_too() -> None:
+    """B and C agree wherever both agree with A: the pair of fewest tuples comes first, though nobody wrote it."""
+    star = query(f"{SHARED} A.k = B.k AND A.k = C.k")
+    model = CostModel(star, Statistics(distinct=COUNTS))
+    assert model.connected(frozenset("B"), frozenset("C"))
+    assert model.hashed(frozenset("B"), frozenset("C"))
+    assert str(choose_plan(star, Statistics(rates={"A": 1000, "B": 10, "C": 10}))) == "(A (B C))"
+    assert not CostModel(PAIRED, Statistics()).connected(frozenset("A"), frozenset("C"))
+
+
+def test_equalities_that_follow_from_others_count_once() -> None:
+    """Whichever are written, and in whichever order they are joined."""
+    star = CostModel(query(f"{SHARED} A.k = B.k AND A.k = C.k"), Statistics(distinct=COUNTS))
+    clique = CostModel(query(f"{SHARED} A.k = B.k AND A.k = C.k AND B.k = C.k"), Statistics(distinct=COUNTS))
+    plans = [parse_plan(text, star.query) for text in ("((A B) C)", "((A C) B)", "(A (B C))")]
+    assert [model.estimate(plan).alive for model in (star, clique) for plan in plans] == [pytest.approx(1e4)] * 6
+    assert star.selectivity(frozenset("AB"), frozenset("C")) == 1 / 1000
+    assert star.selectivity(frozenset("AC"), frozenset("B")) == 1 / 100, "AC has no more values than A"
+    assert clique.shares("C", {"A", "B"}) == [1 / 1000]
+    assert CostModel(star.query, Statistics()).selectivity(frozenset("B"), frozenset("C")) == 1 / DEFAULT_DISTINCT
 
 
 def test_declared_statistics() -> None:
