@@ -33,6 +33,7 @@ from operators.state import SideState
 from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
+from operators.watermark import NEVER
 from schemas.columns import I64
 from schemas.errors import InvariantError
 
@@ -93,9 +94,6 @@ class TreeFeedback:
         self._admitting = True
         self._since_sweep = 0
         self._plan_steps(tree.plan, 0, [], [])
-        for _, join in tree.joins:
-            for state in join.states:
-                state.older_until = FOREVER  # from now on it keeps what enters late
         for watch in self.watches:
             watch.observe([], now)
             watch.renew(now)
@@ -253,8 +251,11 @@ class TreeFeedback:
 
     def _enter_late(self, join: BinaryJoin, side: int, late: Tuples) -> None:
         match, state = join.match, join.states[side]
+        if len(late) == 0:
+            return
         if state.older is None:
-            state.older = match.new_state(side, sorted_by_ts=False)
+            state.older, state.older_until = match.new_state(side, sorted_by_ts=False), NEVER
+        state.older_until = max(state.older_until, min(int(late.expiry.max()) + 1, FOREVER))
         match.enter(state.older, match.prepare(side, late.reorder(match.sides[side])), self._now)
 
     # --- Taking out what has lost its partners ----------------------------------------------------------
