@@ -196,7 +196,9 @@ def _analysis(
     living |= averages or {}
     figures = tuple(_figures(total, observations, number, living) for number, total in enumerate(totals))
     rates = {
-        one.alias: sum(o.rate(lambda s, k=k: s.sources[k].input_tuples) for o in observations)  # type: ignore[misc]
+        one.alias: 0.0
+        if query.source(one.alias).is_table
+        else sum(o.rate(lambda s, k=k: s.sources[k].input_tuples) for o in observations)  # type: ignore[misc]
         for k, one in enumerate(sources)
     }
     lately = all(o.before is not None for o in observations)
@@ -270,6 +272,8 @@ class _Notes:
         else:
             return ""
         living = self._analysis.living.get(key)
+        if isinstance(plan, Leaf) and self._analysis.query.source(plan.alias).is_table:
+            return "" if living is None else f"{count(living)} rows"
         found = f"{count(rate)}/s" + (f", {count(living)} alive" if living is not None else "")
         estimate = self._analysis.expected.get(key)
         if estimate is None:

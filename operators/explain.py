@@ -40,12 +40,15 @@ class Notes(Protocol):
 class Expected:
     """Sizes by the cost model."""
 
-    def __init__(self, sizes: Mapping[frozenset[str], Estimate]) -> None:
+    def __init__(self, query: Query, sizes: Mapping[frozenset[str], Estimate]) -> None:
+        self._query = query
         self._sizes = sizes
 
     def size(self, plan: Plan) -> str:
-        """Tuples per second that come out, and tuples alive."""
+        """Tuples per second that come out, and tuples alive; of a table its rows."""
         estimate = self._sizes[frozenset(plan.aliases)]
+        if isinstance(plan, Leaf) and self._query.source(plan.alias).is_table:
+            return f"~{count(estimate.alive)} rows"
         return f"~{count(estimate.rate)}/s, ~{count(estimate.alive)} alive"
 
     def details(self, plan: Plan) -> list[str]:
@@ -66,7 +69,7 @@ def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> s
     stats = statistics or declared_statistics(query)
     model = CostModel(query, stats)
     sizes = model.estimates(plan)
-    lines = [*heading(query, str(plan)), "", *tree(query, plan, Expected(sizes))]
+    lines = [*heading(query, str(plan)), "", *tree(query, plan, Expected(query, sizes))]
     basis = "sampled" if stats.sampled else "declared" if stats.rates or stats.distinct else "assumed"
     whole = sizes[frozenset(plan.aliases)]
     lines += [

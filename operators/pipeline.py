@@ -75,7 +75,6 @@ class DifferencePipeline:
             rings = [np.zeros(self._store.capacity, np.int64) for _ in range(2)]
             self._places = Places(*rings)
             self._hi = self._dead = self._store.lo
-            # Tables are loaded at the instant before all others.
             self._from = TABLE_TS if sources.tables else 0
             self._before = (0, 0)
         else:
@@ -90,8 +89,11 @@ class DifferencePipeline:
     # --- Running ----------------------------------------------------------------------------------------
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """Run one slice, up to the event time that the stores have come to; the answer's changes."""
-        until = min(self.sources.cut, FOREVER)
+        """Run one slice, up to the event time that the stores have come to; the answer's changes.
+
+        Tables are loaded at the instant before all others, whenever that is done.
+        """
+        until = TABLE_TS + 1 if now == TABLE_TS else min(self.sources.cut, FOREVER)
         if until <= self._from:
             return Tuples.empty((self.first,))
         span = Span(self._from, until - 1)

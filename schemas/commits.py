@@ -63,6 +63,7 @@ class Commit:
         plan_version: the plan in force, 0 the first.
         partitions: how many input partitions the task has.
         points: one per stream that reads this partition, in order of first use in the query.
+        tables: hex digits of what is in each table, in order of first use in the query.
     """
 
     fingerprint: str
@@ -71,6 +72,7 @@ class Commit:
     plan_version: int
     partitions: int
     points: tuple[StreamPoint, ...]
+    tables: tuple[str, ...] = ()
 
     def encode(self) -> str:
         """The message.
@@ -88,6 +90,7 @@ class Commit:
                 "p": self.plan_version,
                 "n": self.partitions,
                 "r": points,
+                **({"t": self.tables} if self.tables else {}),
             },
             separators=(",", ":"),
         )
@@ -123,6 +126,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             int(message["p"]),
             int(message["n"]),
             points,
+            tuple(str(content) for content in message.get("t", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

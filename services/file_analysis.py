@@ -18,6 +18,7 @@ from schemas.query import Query
 from services.files import SourceFile
 from services.run import Outputs, Run
 from services.sinks import LineSink
+from services.tables import Tables
 
 LOOKS = 4
 """Per shortest window."""
@@ -85,7 +86,7 @@ def _most(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 def analyze_files(
-    query: Query, plan: Plan, files: dict[str, SourceFile], expected: Statistics, executor: str
+    query: Query, plan: Plan, files: dict[str, SourceFile], tables: Tables, expected: Statistics, executor: str
 ) -> Analysis:
     """Run a plan over files.
 
@@ -99,7 +100,9 @@ def analyze_files(
     averages = Averages(min((size for size in windows if size), default=10_000))
     sink = LineSink("--analyze", os.devnull)
     try:
-        run = Run(query, files, Outputs(sink), epoch_ms=1000, plan=plan, executor=executor, watch=averages)
+        run = Run(
+            query, files, Outputs(sink), epoch_ms=1000, plan=plan, executor=executor, tables=tables, watch=averages
+        )
         engine = run.run()
     finally:
         sink.close()

@@ -1,4 +1,4 @@
-"""File sources: JSON lines, CSV and Parquet as streams of decoded blocks, in bounded memory.
+"""File sources: JSON lines, CSV and Parquet as streams of decoded blocks, in bounded memory. Tables are read so too.
 
 Opening a source checks all that can be checked without reading records: that the file is there and
 readable, its format, a CSV's header, a Parquet file's types. Reading happens in one thread per source
@@ -32,7 +32,7 @@ from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.codecs.slots import count_lines
 from schemas.columns import Mask
 from schemas.errors import DataError, UsageError
-from schemas.query import Stream
+from schemas.query import Stream, Table
 
 BLOCK_BYTES: Final = 1 << 20
 """Read and decoded at a time: some ten thousand records, which fit the cache with their columns."""
@@ -83,7 +83,7 @@ class SourceBlock:
 
 
 class SourceFile:
-    """An opened source of one stream; iterate over `blocks` once.
+    """An opened source of one stream or table; iterate over `blocks` once.
 
     Attributes:
         name: the path as given, for messages.
@@ -91,7 +91,7 @@ class SourceFile:
         live: True when waiting for more data is normal (a pipe, a terminal).
     """
 
-    def __init__(self, stream: Stream, path: str, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, stream: Stream | Table, path: str, *, block_bytes: int = BLOCK_BYTES) -> None:
         """Open and check.
 
         Args:
@@ -101,12 +101,13 @@ class SourceFile:
             DataError: the file is missing, unreadable, or its header or types do not fit the stream.
             UsageError: its name tells no format, or the stream has no timestamp field.
         """
-        if stream.timestamp is None:
+        if isinstance(stream, Stream) and stream.timestamp is None:
             raise UsageError(
                 f"stream '{stream.name}' takes the Kafka record's timestamp, which a file does not have: "
                 f"declare a field with timestamp = '...'"
             )
         self.stream = stream
+        self._said = f"source {stream.name!r}" if isinstance(stream, Stream) else str(stream)
         self.name = path
         self.size: int | None = None
         self.live = False
@@ -132,18 +133,20 @@ class SourceFile:
         try:
             mode = Path(path).stat().st_mode
         except OSError as error:
-            raise DataError(f"source '{self.stream.name}': cannot open {path}: {error.strerror}") from None
+            raise DataError(f"{self._said}: cannot open {path}: {error.strerror}") from None
         if stat.S_ISDIR(mode):
-            raise DataError(f"source '{self.stream.name}': {path} is a folder, expected a file")
+            raise DataError(f"{self._said}: {path} is a folder, expected a file")
         suffixes = [suffix.lower() for suffix in Path(path).suffixes]
         packed = bool(suffixes) and suffixes[-1] == ".gz"
         suffix = suffixes[-2 if packed else -1] if len(suffixes) > packed else ""
         found = _FORMATS.get(suffix)
+        if isinstance(self.stream, Table) and self.stream.format is not None:
+            found = self.stream.format
         if found is None and not stat.S_ISREG(mode):
             found = "json"  # a named pipe, or the shell's <(command)
         if found is None or (packed and found == "parquet"):
             raise UsageError(
-                f"source '{self.stream.name}': the name of {path} tells no format, "
+                f"{self._said}: the name of {path} tells no format, "
                 f"accepted are {ACCEPTED_NAMES}"
             )
         return found, packed
@@ -162,7 +165,7 @@ class SourceFile:
         try:
             file = io.FileIO(path)
         except OSError as error:
-            raise DataError(f"source '{self.stream.name}': cannot open {path}: {error.strerror}") from None
+            raise DataError(f"{self._said}: cannot open {path}: {error.strerror}") from None
         mode = Path(path).stat()
         if stat.S_ISREG(mode.st_mode):
             self.size = mode.st_size

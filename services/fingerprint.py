@@ -1,7 +1,8 @@
 """A query's identity across restarts: what must stay the same for its committed state to mean the same.
 
 Streams, windows, predicates, partitioning, the order of sources, what is aggregated and what is subtracted count;
-the SELECT list of a join, the sink and how the text is laid out do not.
+the SELECT list of a join, the sink and how the text is laid out do not. Of tables the columns count, not where their
+rows are; what these are is told apart by `services.tables`.
 """
 
 from __future__ import annotations
@@ -21,4 +22,6 @@ def fingerprint(query: Query) -> str:
     said = repr((declared, sources, query.predicates, query.partition_by))
     if query.aggregation is not None or query.subtracted:
         said += repr((query.aggregation, query.subtracted))
+    if query.tables():
+        said += repr([(t.name, [(f.name, str(f.type)) for f in t.fields]) for t in query.tables()])
     return hashlib.sha256(said.encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.errors import QueryError, UsageError
-from schemas.query import Column, Query
+from schemas.query import Column, Query, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def lay_out(query: Query, partitions: Mapping[str, int]) -> Layout:
 def check_partition_by(query: Query) -> None:
     """Refuse a PARTITION BY that cannot be how records were partitioned.
 
-    That it names a column of every source, all equated by the predicates, the parser has seen to.
+    That it names a column of every stream's alias, all equated by the predicates, the parser has seen to.
 
     Raises:
         QueryError: a topic is named with two columns, or columns have different types.
@@ -81,6 +81,8 @@ def check_partition_by(query: Query) -> None:
     named = {column.alias: column for column in query.partition_by}
     by_topic: dict[str, Column] = {}
     for source in query.sources:
+        if not isinstance(source.stream, Stream):
+            continue  # every task has the whole of a table
         column = named[source.alias]
         first = by_topic.setdefault(source.stream.topic, column)
         if first.name != column.name:

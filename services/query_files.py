@@ -1,4 +1,4 @@
-"""A query file and its `--source` options, checked against each other: for `weir run` and `weir explain`."""
+"""A query file and its `--source` and `--table` options, checked against each other."""
 
 from __future__ import annotations
 
@@ -47,6 +47,36 @@ def pick_query(text: str, name: str | None, place: str) -> Query:
     return queries[0]
 
 
+def table_paths(query: Query, file: Path, given: Sequence[str]) -> dict[str, str]:
+    """Path by table name, in the tables' order: as declared, beside the query's file, or from `NAME=PATH` options.
+
+    Args:
+        file: the query's file; where there is none, paths are beside the working directory.
+
+    Raises:
+        UsageError: another form, an unknown or repeated name.
+    """
+    folder = file.parent if file.exists() else Path()
+    paths = {table.name: str(folder / table.path) for table in query.tables()}
+    seen: set[str] = set()
+    for option in given:
+        name, equals, path = option.partition("=")
+        if not equals or not name or not path:
+            raise UsageError(f"--table {option!r} is not of the form NAME=PATH")
+        if name not in paths:
+            hint = _suggestion(name, list(paths))
+            alias = next((s.stream.name for s in query.sources if s.alias == name and s.is_table), None)
+            if alias is not None:
+                hint = f"; '{name}' is an alias of table '{alias}'"
+            reads = f"it reads {_listed(list(paths))}" if paths else "it reads none"
+            raise UsageError(f"--table {name}: the query reads no such table, {reads}{hint}")
+        if name in seen:
+            raise UsageError(f"--table {name} is given twice: {paths[name]} and {path}")
+        seen.add(name)
+        paths[name] = path
+    return paths
+
+
 def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -> dict[str, str]:
     """Path by stream name, in the streams' order, from `NAME=PATH` options.
 
@@ -64,9 +94,12 @@ def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -
             raise UsageError(f"--source {option!r} is not of the form NAME=PATH")
         if name not in names:
             hint = _suggestion(name, names)
-            alias = next((s.stream.name for s in query.sources if s.alias == name), None)
-            if alias is not None:
-                hint = f"; '{name}' is an alias of stream '{alias}'"
+            table = next((t for t in query.tables() if t.name == name), None)
+            alias = next((str(s.stream) for s in query.sources if s.alias == name), None)
+            if table is not None:
+                hint = f"; {table} has its path from CREATE TABLE, or from --table {name}=PATH"
+            elif alias is not None:
+                hint = f"; '{name}' is an alias of {alias}"
             raise UsageError(f"--source {name}: the query reads no such stream, it reads {_listed(names)}{hint}")
         if name in paths:
             raise UsageError(f"--source {name} is given twice: {paths[name]} and {path}")

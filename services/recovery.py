@@ -9,6 +9,11 @@ Three ways, one outcome (the task stands exactly where the last commit left it):
   log reaches back far enough: a window join's state is a function of its window's input.
 
 Of the last two, the one that reads fewer records again. Source: design section 3.3.
+
+Reference tables are read from their files, whatever the way: neither a snapshot nor the log has them. Where one has
+changed since the last commit, the windows are rebuilt with its new content: results that are out stay as they are,
+each later one is made once, with the new content. Where results are the changes of an answer (EXCEPT, aggregates)
+they would not add up any more; then the task does not begin.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from typing import Literal
 
 from schemas.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.errors import StateError
+from schemas.timestamps import format_iso
 from services.topics import Lane
 
 
@@ -96,6 +102,8 @@ def plan_recovery(
     from_latest: bool = False,
     accept_loss: bool = False,
     whole: Collection[Lane] = (),
+    tables: Mapping[str, str] | None = None,
+    changes: bool = False,
 ) -> RecoveryPlan:
     """Decide.
 
@@ -105,6 +113,8 @@ def plan_recovery(
         log: first offset and end of each partition's log.
         accept_loss: go on where the log no longer holds what is needed.
         whole: partitions that are read from their beginning whatever `from_latest` says.
+        tables: what is in each table, by name in the query's order.
+        changes: results are the changes of an answer.
 
     Raises:
         StateError: going on could lose or repeat results.
@@ -122,6 +132,7 @@ def plan_recovery(
             "to start anew"
         )
     notes: list[str] = []
+    _compare(newest, tables or {}, changes, notes)
     for lane in committed:
         if log[lane][0] > committed[lane].offset:
             _lost(lane, committed[lane].offset, log[lane][0], "not yet taken", accept_loss, notes)
@@ -188,6 +199,23 @@ def _check(lane: Lane, found: Committed, fingerprint: str, log: tuple[int, int],
         raise StateError(
             f"committed offset {found.offset} of {topic}[{number}] lies beyond the end of the log, {log[1]}: the topic "
             "was made anew or lost data; give the query a new group (--group) to start anew"
+        )
+
+
+def _compare(newest: Commit, tables: Mapping[str, str], changes: bool, notes: list[str]) -> None:
+    """Notice tables that are not what they were at the last commit."""
+    for (name, content), was in zip(tables.items(), newest.tables, strict=False):
+        if content == was:
+            continue
+        text = f"table {name!r} has changed since commit {newest.epoch}"
+        if changes:
+            raise StateError(
+                f"{text}: with EXCEPT and aggregates, results are the changes of an answer, and those of the former "
+                "content and of the new one would not add up; put the former file back, or give the query a new group "
+                "(--group) to start anew"
+            )
+        notes.append(
+            f"{text}: results before {format_iso(newest.cut)} stay as they are, later ones come of its new content"
         )
 
 

@@ -34,6 +34,7 @@ from services.plan_changes import PlanChange
 from services.readers import SourceReader
 from services.run_statistics import RunStatistics
 from services.sinks import LineSink, ResultWriter
+from services.tables import Tables
 
 PARTITION: Final = 0
 """A file is one partition of its stream."""
@@ -83,6 +84,7 @@ class Run:
         least_tuples: int = COALESCED_TUPLES,
         plan: Plan | None = None,
         executor: str | None = None,
+        tables: Tables | None = None,
         changes: Sequence[PlanChange] = (),
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
@@ -105,6 +107,7 @@ class Run:
         self._least_tuples = least_tuples
         self._plan = plan
         self._executor = executor
+        self._tables = (tables or Tables()).batches
         self._changes = changes
         self._progress = progress
         self._watch = watch
@@ -153,11 +156,18 @@ class Run:
     def _engine(self, blocks: dict[str, SourceBlock | None]) -> Engine:
         """What was not asked for is chosen from the first blocks; a plan that was given is run as the tree it is."""
         samples = {name: block.decoded.batch for name, block in blocks.items() if block is not None}
-        statistics = sample_statistics(self.query, samples)
+        statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
         tree = self._plan is not None or bool(self._changes)
         executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
-        engine = Engine(self.query, plan=plan, executor=executor, statistics=statistics, clock=time.perf_counter)
+        engine = Engine(
+            self.query,
+            plan=plan,
+            executor=executor,
+            statistics=statistics,
+            tables=self._tables,
+            clock=time.perf_counter,
+        )
         for change in self._changes:
             engine.migrate(change.plan, change.strategy, change.cut, change.goal)
         return engine

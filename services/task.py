@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from operators.engine import Engine
@@ -36,6 +36,7 @@ from services.recovery import LaneStart, RecoveryPlan, Snapshot
 from services.settings import WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
+from services.tables import Tables
 from services.task_migrations import LOOK_S, TaskMigrations
 from services.topics import Lane, OutputTopics
 
@@ -85,6 +86,7 @@ class TaskSpec:
         fingerprint: of the query; see `services.worker`.
         part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
         trim: deletes records of internal topics before the given offsets.
+        tables: the query's reference tables.
     """
 
     query: Query
@@ -96,6 +98,7 @@ class TaskSpec:
     settings: WorkerSettings
     part: Part | None = None
     trim: Callable[[Mapping[Lane, int]], None] | None = None
+    tables: Tables = field(default_factory=Tables)
 
 
 class Task:
@@ -148,7 +151,13 @@ class Task:
         for lane in self._lanes.values():
             for stream, partition in lane.inputs:
                 partitions.setdefault(stream, []).append(partition)
-        self._engine = Engine(spec.query, plan=migrations.plan, partitions=partitions, clock=time.monotonic)
+        self._engine = Engine(
+            spec.query,
+            plan=migrations.plan,
+            tables=spec.tables.batches,
+            partitions=partitions,
+            clock=time.monotonic,
+        )
         self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0))
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
@@ -453,15 +462,13 @@ class Task:
             self._renewed = now
         moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]
         version, count = self._migrations.version, len(self._lanes)
-        return {
-            key: (
-                self._lanes[key].position,
-                self._lanes[key]
-                .commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
-                .encode(),
-            )
-            for key in moved or list(self._lanes)[:1]
-        }
+        tables = tuple(self.spec.tables.contents.values())
+        offsets: dict[Lane, tuple[int, str]] = {}
+        for key in moved or list(self._lanes)[:1]:
+            lane = self._lanes[key]
+            said = lane.commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
+            offsets[key] = lane.position, replace(said, tables=tables).encode()
+        return offsets
 
     def _snapshot(self) -> None:
         if self._moved() or self._letters.letters or self._snapshot_epoch == self._epoch_number:

@@ -48,6 +48,7 @@ from services.settings import Guarantee, Placement, Start, WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_dir import StateDir
 from services.state_store import DamagedTableError, StateStore
+from services.tables import Tables
 from services.task import Outcome, Task, TaskSpec, streams_by_topic
 from services.task_migrations import TaskMigrations
 from services.task_statistics import Publisher
@@ -75,9 +76,12 @@ class Worker:
 
     Args:
         accept_loss: go on where Kafka's retention has deleted input that is still needed.
+        tables: the query's reference tables.
     """
 
-    def __init__(self, query: Query, settings: WorkerSettings, accept_loss: bool = False) -> None:
+    def __init__(
+        self, query: Query, settings: WorkerSettings, accept_loss: bool = False, tables: Tables | None = None
+    ) -> None:
         """Check everything that can be checked without a broker.
 
         Raises:
@@ -100,6 +104,7 @@ class Worker:
         self._query = query
         self._settings = settings
         self._accept_loss = accept_loss
+        self._tables = tables or Tables()
         self._admin = TopicAdmin(settings.clients)
         self._metrics = WorkerMetrics(query.name)
         self._log = get_log("worker", query=query.name, group=settings.group)
@@ -167,6 +172,7 @@ class Worker:
             cluster=self._admin.cluster_id(),
             topics=self._admin.outputs(self._query.name, self._query.sink, layout.sinks, settings.replication),
             settings=settings,
+            tables=self._tables,
         )
         app = self._app(scratch)
         roster = Roster(spec, layout, self._metrics, self._opener(app, spec, layout, publisher), self._wipe, self._fail)
@@ -357,6 +363,8 @@ class Worker:
                     from_latest=self._settings.start is Start.LATEST,
                     accept_loss=self._accept_loss,
                     whole=layout.internal_lanes(number) if isinstance(layout, PlacedLayout) else (),
+                    tables=spec.tables.contents,
+                    changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
                 )
                 for note in recovery.notes:
                     log.warning(note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,9 +10,9 @@ import typer
 from operators.plan import parse_plan
 from schemas.errors import UsageError
 from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, group_of
+from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
 from services.commands.run import Executor
-from services.query_files import source_paths
+from services.query_files import source_paths, table_paths
 from services.registry import find_query
 from services.security import KafkaClients
 
@@ -37,6 +38,7 @@ def explain(
             "are needed.",
         ),
     ] = None,
+    table: TableFiles = None,
     analyze: Annotated[
         bool,
         typer.Option(
@@ -93,6 +95,7 @@ def explain(
     bound = find_query(query, name, clients)
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [], complete=analyze and not running)
+    rows = table_paths(bound, query, table or [])
 
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     import orjson
@@ -102,7 +105,11 @@ def explain(
     from operators.executors import check_executor
     from operators.explain import explain as explained
     from services.files import SourceFile
+    from services.tables import Tables, read_tables
 
+    # Where nothing is run, a table that is not there yet is only of unknown size.
+    there = analyze or all(Path(path).exists() for path in rows.values())
+    tables = read_tables(bound, rows) if there and not running else Tables()
     files = {stream.name: SourceFile(stream, paths[stream.name]) for stream in bound.streams() if stream.name in paths}
     samples = {}
     for stream, file in files.items():
@@ -112,7 +119,9 @@ def explain(
         files[stream] = SourceFile(file.stream, file.name) if analyze else file
         if block is not None:
             samples[stream] = block.decoded.batch
-    statistics = sample_statistics(bound, samples) if samples else declared_statistics(bound)
+    statistics = declared_statistics(bound, tables.batches)
+    if samples:
+        statistics = sample_statistics(bound, {**samples, **tables.batches})
     found: list[Analysis]
     missing: list[str] = []
     if not analyze:
@@ -134,7 +143,7 @@ def explain(
         from services.file_analysis import analyze_files
 
         check_executor(executor, bound)
-        found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, statistics, executor)]
+        found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, tables, statistics, executor)]
     if json:
         document = {"analyses": [one.document() for one in found], "silent_tasks": missing}
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -46,6 +46,17 @@ QueryName = Annotated[
     ),
 ]
 
+TableFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="NAME=PATH",
+        envvar="WEIR_TABLES",
+        help="File of a declared table in place of the one that CREATE TABLE names; once per table. In WEIR_TABLES, "
+        "separated by blanks.",
+    ),
+]
+
 Group = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from operators.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
-from services.query_files import read_query, source_paths
+from services.commands.query_options import TableFiles
+from services.query_files import read_query, source_paths, table_paths
 
 if TYPE_CHECKING:
     from operators.statistics import EngineStatistics
@@ -78,6 +79,7 @@ def run(
             ),
         ),
     ] = None,
+    table: TableFiles = None,
     out: Annotated[
         str,
         typer.Option(envvar="WEIR_OUT", metavar="PATH", help="File of results, JSON lines; - is standard output."),
@@ -209,6 +211,7 @@ def run(
     bound = read_query(query, name)
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [])
+    rows = table_paths(bound, query, table or [])
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.migration.advise import Goal
     from schemas.codecs.encode import check_output_names
@@ -217,13 +220,16 @@ def run(
     from services.run import Outputs, Run
     from services.run_statistics import outcome_lines, stats_json
     from services.sinks import LineSink, check_outputs
+    from services.tables import read_tables
 
     goal = Goal(prefer=prefer.value)
     changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
     check_output_names(bound)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
-    check_outputs(given, {"the query": str(query)} | {f"--source {n}": path for n, path in paths.items()})
+    inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
+    check_outputs(given, {"the query": str(query)} | inputs)
     files = {s.name: SourceFile(s, paths[s.name]) for s in bound.streams()}
+    tables = read_tables(bound, rows)
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
     with _progress(files) as progress:
@@ -234,6 +240,7 @@ def run(
             epoch_ms=epoch_ms,
             plan=tree,
             executor=executor,
+            tables=tables,
             changes=changes,
             progress=progress,
         )

@@ -20,10 +20,12 @@ from services.commands.query_options import (
     QueryArgument,
     QueryName,
     Replication,
+    TableFiles,
     WaitForTopics,
     group_of,
 )
 from services.logs import set_up_logs
+from services.query_files import table_paths
 from services.registry import find_query
 from services.security import KafkaClients
 from services.settings import Guarantee, Placement, Start, WorkerSettings
@@ -36,6 +38,7 @@ TUNING = "Tuning"
 def worker(
     query: QueryArgument,
     name: QueryName = None,
+    table: TableFiles = None,
     group: Group = None,
     state_dir: Annotated[
         str,
@@ -189,6 +192,7 @@ def worker(
     the arguments are wrong; 1 anything else.
     """
     bound = find_query(query, name, clients)
+    rows = table_paths(bound, query, table or [])
     settings = WorkerSettings(
         clients=clients,
         group=group_of(bound, group),
@@ -215,9 +219,10 @@ def worker(
 
     # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
     memory.choose_arrow_pool()
+    from services.tables import read_tables
     from services.worker import Worker
 
-    Worker(bound, settings, accept_loss).run()
+    Worker(bound, settings, accept_loss, read_tables(bound, rows)).run()
 
 
 def _at_least(option: str, text: str, least_ms: int) -> int:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from schemas.columns import ARROW_TYPES
 from schemas.language import parse_program
-from schemas.query import Query, Stream, Type
+from schemas.query import Query, Stream, Table, Type
 from services.files import SourceFile
 from services.run import Outputs, Run
 from services.sinks import LineSink
+from services.tables import read_tables
 from tests import oracle
 from tests.cases import Case, cases
 
@@ -36,19 +37,19 @@ def canonical(rows: list[Row]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
 
-def write_jsonl(path: Path, stream: Stream, rows: list[Row]) -> Path:
+def write_jsonl(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
     path = path.with_suffix(".jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def write_jsonl_gz(path: Path, stream: Stream, rows: list[Row]) -> Path:
+def write_jsonl_gz(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
     path = path.with_suffix(".jsonl.gz")
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\r\n" for row in rows).encode()))
     return path
 
 
-def write_csv(path: Path, stream: Stream, rows: list[Row]) -> Path:
+def write_csv(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
     """Quotes strings and nothing else, so that None is an empty field without quotes."""
     path = path.with_suffix(".csv")
     names = [field.name for field in stream.fields]
@@ -65,14 +66,14 @@ def _csv_field(value: Any) -> str:
     return '"' + value.replace('"', '""') + '"' if isinstance(value, str) else repr(value)
 
 
-def write_csv_gz(path: Path, stream: Stream, rows: list[Row]) -> Path:
+def write_csv_gz(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
     plain = write_csv(path, stream, rows)
     packed = plain.with_suffix(".csv.gz")
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     return packed
 
 
-def write_parquet(path: Path, stream: Stream, rows: list[Row]) -> Path:
+def write_parquet(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
     path = path.with_suffix(".parquet")
     arrays = {
         field.name: pa.array([row.get(field.name) for row in rows], ARROW_TYPES[field.type])
@@ -82,7 +83,7 @@ def write_parquet(path: Path, stream: Stream, rows: list[Row]) -> Path:
     return path
 
 
-WRITERS: dict[str, Callable[[Path, Stream, list[Row]], Path]] = {
+WRITERS: dict[str, Callable[[Path, Stream | Table, list[Row]], Path]] = {
     "jsonl": write_jsonl,
     "jsonl.gz": write_jsonl_gz,
     "csv": write_csv,
@@ -120,10 +121,11 @@ def test_results_equal_the_oracle(case: Case, format: str, block_bytes: int, lea
     rows = {name: parts[0] for name, parts in case.rows.items()}
     with TemporaryDirectory() as name:
         folder = Path(name)
+        write = WRITERS[format]
         paths = {
-            stream.name: WRITERS[format](folder / stream.name, stream, rows[stream.name])
-            for stream in case.query.streams()
+            stream.name: write(folder / stream.name, stream, rows[stream.name]) for stream in case.query.streams()
         }
+        tables = {t.name: str(write(folder / t.name, t, case.tables[t.name])) for t in case.query.tables()}
         job, out = run(
             case.query,
             paths,
@@ -132,10 +134,11 @@ def test_results_equal_the_oracle(case: Case, format: str, block_bytes: int, lea
             least_tuples=least_tuples,
             epoch_ms=case.epoch_ms,
             plan=case.plan,
+            tables=read_tables(case.query, tables),
         )
         found = [json.loads(line) for line in out.splitlines()]
         late = read_lines(folder / "late.jsonl")
-    assert canonical(found) == canonical(oracle.results(case.query, rows))
+    assert canonical(found) == canonical(oracle.results(case.query, case.given))
     assert [row["_ts"] for row in found] == sorted(row["_ts"] for row in found)
     assert canonical(late) == canonical(
         [row for rows_ in oracle.late(case.query, rows).values() for row in rows_]
