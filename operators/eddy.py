@@ -30,7 +30,7 @@ from operators.executor import operator_statistics
 from operators.join import purge_state
 from operators.kernels.hashing import F64, U64, mix_words
 from operators.kernels.route import covers, draw_links
-from operators.match import LEFT, RIGHT, Match, Signature
+from operators.match import LEFT, RIGHT, Match, MatchCounters, Signature
 from operators.plan import Plan
 from operators.sources import Sources
 from operators.state import SideState
@@ -292,6 +292,20 @@ class Eddy:
     def stems(self) -> list[tuple[Match, int, SideState]]:
         """Every SteM, with a match that probes it and the side that it is of that."""
         return [(match, LEFT, state) for match, state in self._stems.values()]
+
+    def counters(self) -> list[MatchCounters]:
+        """Of every link."""
+        return [link.match.counters for link in self._links]
+
+    def burden(self, alias: str, other: str) -> tuple[int, int, int]:
+        """What tuples of `alias` have caused so far before `other` was visited, as `MJoin.burden`. Ways are not known
+        here: of all that was probed and found by tuples that began in any source each is taken for an equal share, and
+        `other` for visited half-way."""
+        found = {link.match.sides[LEFT][0]: 0 for link in self._links}
+        for link in self._links:
+            found[link.match.sides[LEFT][0]] += link.match.counters.results
+        ways = 2 * len(self._number)
+        return self.routings // ways, sum(found.values()) // ways, found.get(alias, 0) // 2
 
     def states(self) -> dict[Signature, SideState]:
         """The SteMs by what they hold; one source may have several, under different keys."""

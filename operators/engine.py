@@ -106,7 +106,7 @@ class Engine:
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        self._sources = Sources(query, hashed=hashed, retracts=feedback)
+        self._sources = Sources(query, hashed=hashed, retracts=feedback and executor in ("xjoin", "stairs"))
         self.executor = executor
         self._clock = clock
         self.load = 0.0

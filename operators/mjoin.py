@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operators.choose import CostModel, Statistics, declared_statistics
 from operators.executor import operator_statistics
 from operators.join import purge_state
-from operators.match import LEFT, RIGHT, Match, Prepared, Signature
+from operators.match import LEFT, RIGHT, Match, MatchCounters, Prepared, Signature
 from operators.plan import Plan
 from operators.sources import Sources
 from operators.state import SideState
@@ -122,6 +122,27 @@ class MJoin:
     def stems(self) -> list[tuple[Match, int, SideState]]:
         """Every state, with a match that reads it and the side that it is of that."""
         return [(match, RIGHT, state) for match, state in self._states.values()]
+
+    def counters(self) -> list[MatchCounters]:
+        """Of every step of every source's probe order."""
+        return [step.match.counters for steps in self._steps.values() for step in steps]
+
+    def burden(self, alias: str, other: str) -> tuple[int, int, int]:
+        """What tuples of `alias` have caused so far before `other` was visited: how often they have probed on their
+        own way, what they have found on it, and how often they were found on others' ways."""
+        probes = found = met = 0
+        for source, steps in self._steps.items():
+            for step in steps if source != other else ():
+                (visited,) = step.match.sides[RIGHT]
+                if source == alias:
+                    probes += step.match.counters.input_tuples
+                if visited == other:
+                    break
+                if source == alias:
+                    found += step.match.counters.results
+                elif visited == alias:
+                    met += step.match.counters.results
+        return probes, found, met
 
     def states(self) -> dict[Signature, SideState]:
         """The states by what they hold."""

@@ -55,7 +55,7 @@ def feedback_of(executor: Executor, now: int) -> Feedback | None:
     if isinstance(executor, XJoinTree) and len(executor.joins) > 1:
         return TreeFeedback(executor, now)
     if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
-        return StemFeedback(executor, now)
+        return StemFeedback(executor)
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import blacklist, bloom, stems
+from operators.feedback import blacklist, bloom, guard, stems, trials
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
@@ -19,44 +19,55 @@ from tests.operators.test_engine_properties import cramped, run
 from tests.operators.test_migration_properties import changes_of, dense_cases
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
+STAKE = st.sampled_from([1e18, 1e18, 0.0])
+"""Guards that watch for ever, and such that rest again as soon as they have lost anything."""
 
 
 @contextmanager
-def hasty() -> Iterator[None]:
-    """Everything small: filters that say "perhaps" often and are made anew all the time, rings that grow."""
-    with pytest.MonkeyPatch.context() as patch, cramped():
-        patch.setattr(blacklist, "FIRST_CAPACITY", 1)
-        patch.setattr(bloom, "LEAST_EXPECTED", 1)
-        patch.setattr(stems, "LEAST_HANDLED", 1)
-        patch.setattr(stems, "RENEWED_AFTER", 1)
+def watchful(stake: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
+    """Every guard gets a trial after every slice, and watches. In haste everything is small besides: rings grow all
+    the time, filters say "perhaps" often and are made anew, SteMs are compacted for a single tuple."""
+    with pytest.MonkeyPatch.context() as patch, cramped() if hasty else nullcontext():
+        patch.setattr(trials, "BOOKED_TUPLES", 1)
+        patch.setattr(trials, "PURSE", 1e30)
+        patch.setattr(trials, "MARGIN", -1e30)
+        patch.setattr(trials, "STAKE", stake)
+        if hasty:
+            patch.setattr(blacklist, "FIRST_CAPACITY", 1)
+            patch.setattr(bloom, "LEAST_EXPECTED", 1)
+            patch.setattr(guard, "LEAST_HANDLED", 1)
+            patch.setattr(guard, "RENEWED_AFTER", 1)
+            patch.setattr(stems, "SWEPT_SHARE", 0.0)
         yield
 
 
 @PROPERTY
-@given(cases(most_aliases=5), EXECUTOR, st.booleans(), st.booleans())
-def test_feedback_changes_nothing(case: Case, executor: str, tiny: bool, hashed: bool) -> None:
+@given(cases(most_aliases=5), EXECUTOR, st.booleans(), st.booleans(), STAKE)
+def test_feedback_changes_nothing(case: Case, executor: str, hasty: bool, hashed: bool, stake: float) -> None:
     """Any predicates, windows, values and epochs."""
-    with hasty() if tiny else nullcontext():
+    with watchful(stake, hasty=hasty):
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans())
-def test_where_few_tuples_have_partners(case: Case, executor: str, tiny: bool, hashed: bool) -> None:
+@given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans(), STAKE)
+def test_where_few_tuples_have_partners(
+    case: Case, executor: str, hasty: bool, hashed: bool, stake: float
+) -> None:
     """Streams that begin late and end early, keys that come and go."""
-    with hasty() if tiny else nullcontext():
+    with watchful(stake, hasty=hasty):
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(sparse(), EXECUTOR, st.booleans(), st.data())
-def test_with_migrations(case: Case, executor: str, tiny: bool, data: st.DataObject) -> None:
+@given(sparse(), EXECUTOR, st.booleans(), STAKE, st.data())
+def test_with_migrations(case: Case, executor: str, hasty: bool, stake: float, data: st.DataObject) -> None:
     """Everything is let in before the probe orders change, and kept back anew afterwards."""
     changes = data.draw(changes_of(case, ["moving-state"], 3))
-    with hasty() if tiny else nullcontext():
+    with watchful(stake, hasty=hasty):
         got, _ = fed(case, changes, executor)
     assert got == run(case)
