@@ -38,6 +38,7 @@ POINTS = st.builds(
         st.integers(0, 99),
         st.integers(1, 10_000),
         st.lists(POINTS, min_size=1, max_size=2).map(tuple),
+        st.lists(st.text("0123456789abcdef", min_size=8, max_size=8), max_size=3).map(tuple),
     )
 )
 def test_round_trip(commit: Commit) -> None:
@@ -51,6 +52,11 @@ def test_the_longest_message_fits() -> None:
         floors = (*floors, Floor(2**62 + 10**17 * len(floors), 10**12 * (len(floors) + 1)))
     commit = Commit("f" * 16, 2**62, 4_102_444_799_999, 10**6, 10**6, (StreamPoint(2**62, 4_102_444_799_999, floors),))
     assert len(commit.encode()) <= MAX_COMMIT_BYTES
+
+
+def test_a_query_without_tables_says_nothing_of_them() -> None:
+    """As before there were any: older versions read it."""
+    assert '"t"' not in Commit("f" * 16, 1, 1, 1, 1, (StreamPoint(1, 1),)).encode()
 
 
 def test_a_longer_one_is_refused() -> None:

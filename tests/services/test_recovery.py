@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from schemas.commits import UNSEEN, Commit, Floor, StreamPoint
@@ -26,7 +29,7 @@ def plan(
     found: dict[tuple[str, int], Committed],
     disk: Snapshot | None = None,
     log: dict[tuple[str, int], tuple[int, int]] | None = None,
-    **more: bool,
+    **more: Any,
 ) -> RecoveryPlan:
     return plan_recovery(
         streams={A: 1, B: 1},
@@ -139,3 +142,33 @@ def test_input_lost_to_retention_is_refused_or_accepted() -> None:
         plan(BOTH, log=window)
     found = plan(BOTH, log=window, accept_loss=True)
     assert (found.lanes[A].offset, found.lanes[A].live) == (50, 100)
+
+
+def with_tables(*contents: str) -> dict[tuple[str, int], Committed]:
+    """Commits of a query with tables; those of the older epoch say something else."""
+    older = replace(BOTH[A].message, epoch=4, cut=900, tables=("00", "00"))
+    newer = replace(BOTH[B].message, tables=contents)
+    return {A: replace(BOTH[A], message=older), B: replace(BOTH[B], message=newer)}
+
+
+def test_tables_as_they_were_are_nothing_to_speak_of() -> None:
+    found = with_tables("aa", "bb")
+    assert plan(found, tables={"rooms": "aa", "floors": "bb"}).notes == ()
+    assert plan(found, tables={"rooms": "aa", "floors": "bb"}, changes=True).notes == ()
+    assert plan({}, tables={"rooms": "aa"}).notes == ()
+
+
+@pytest.mark.parametrize("disk", [None, snapshot(900, 80, 190)])
+def test_a_changed_table_is_noticed_and_nothing_else_changes(disk: Snapshot | None) -> None:
+    """The newest commit speaks. What is rebuilt is rebuilt with the new content, from the same place."""
+    found, now = with_tables("aa", "bb"), {"rooms": "aa", "floors": "cc"}
+    same = plan(found, disk, tables={"rooms": "aa", "floors": "bb"})
+    changed = plan(found, disk, tables=now)
+    (note,) = changed.notes
+    assert note.startswith("table 'floors' has changed since commit 5: results before 1970-01-01T00:00:01Z stay as")
+    assert replace(changed, notes=()) == same
+
+
+def test_changes_of_an_answer_do_not_go_on_with_another_table() -> None:
+    with pytest.raises(StateError, match=r"table 'rooms' has changed since commit 5: with EXCEPT.*--group"):
+        plan(with_tables("aa", "bb"), tables={"rooms": "ab", "floors": "bb"}, changes=True)
