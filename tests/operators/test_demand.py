@@ -132,3 +132,19 @@ def test_a_state_completed_by_keys_and_then_as_a_whole_has_nothing_twice() -> No
     got = migrated(engine, [(10, "(((A B) C) D)", "jisc")], [10, 21])
     assert exactly(some, rows, got)
     assert len(got) == 3
+
+
+def test_what_is_joined_to_complete_a_state_may_be_incomplete_itself() -> None:
+    """E asks ABCD by A.s, which AB can be looked up by; CD, which that meets, lacks its old tuples too."""
+    sources = ", ".join(f"{name.lower()} {name} [RANGE 99 ms]" for name in "ABCDE")
+    given = query(
+        f"SELECT A.ts, B.ts, C.ts, D.ts, E.ts FROM {sources} "
+        "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k AND A.s = E.s",
+        streams="abcde",
+    )
+    rows = inputs(a="1 k=1 s=x", b="2 k=1 v=1", c="3 v=1 k=2 | 4 v=1 k=3", d="5 k=2", e="6 s=y | 20 s=x")
+    engine = started(given, rows, "(((A E) (B C)) D)")
+    got = migrated(engine, [(10, "(((A B) (C D)) E)", "jisc")], [10, 21])
+    assert exactly(given, rows, got)
+    assert len(got) == 1
+    assert engine.migrations[0].counters.made_tuples == 2, "CD and ABCD"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from operators.engine import Engine
+from operators.migration import hybmig as hybmig_module
 from operators.migration.hybmig import HybMig
 from operators.plan import Join, Leaf, Plan, left_deep, parse_plan
 from schemas.query import Query
@@ -141,6 +142,23 @@ def test_the_newest_are_computed_first_and_only_as_much_as_there_is_to_spare() -
         tuples = job._older.tuples()
         made.append(sorted(tuples.rows[tuples.aliases.index("C")].tolist(), reverse=True))
     assert made == [[3], [3, 2], [3, 2, 1]]
+
+
+def test_a_slice_joins_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many came, and in whatever pieces."""
+    monkeypatch.setattr(hybmig_module, "CHUNK_TUPLES", 2)
+    monkeypatch.setattr(hybmig_module, "SLICE_OLD_TUPLES", 3)
+    old = " | ".join(f"{ts} k=1" for ts in range(1, 9))
+    _, migration = begun(LEFT_DEEP, RIGHT_DEEP, "hybmig-bsc", rows=inputs(a="1 k=1", b="2 k=1", c=old, d="9 k=1"))
+    background = migration._background
+    assert background is not None
+    made: list[int] = []
+    for _ in range(2):
+        migration.work(1000, 11)
+        job = background._job
+        assert job is not None
+        made.append(len(job._older))
+    assert made == [3, 6]
 
 
 def test_what_expires_meanwhile_is_not_computed() -> None:

@@ -35,7 +35,7 @@ def test_jisc_ends_when_the_last_key_is_completed() -> None:
 
 def test_a_key_of_one_input_alone_is_not_counted() -> None:
     """JISC 4.3 counts the distinct values of the smaller input; one that the other has not gives nothing."""
-    rows = inputs(a="1 k=1 | 2 k=2 | 20 k=1", b="3 k=1", c="4 k=1 | 5 k=3 | 6 k=4", d="7 k=3 | 8 k=1")
+    rows = inputs(a="1 k=1 | 2 k=2 | 20 k=1", b="3 k=1 | 3 k=5", c="4 k=1 | 5 k=3 | 6 k=4", d="7 k=3 | 8 k=1")
     engine = started(ABCD, rows, LEFT_DEEP)
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
     assert engine.advance(10).ts.tolist() == [8]
@@ -194,3 +194,18 @@ def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
     got = migrated(engine, changes, [10, 16, 20, 31])
     assert exactly(five, rows, got)
     assert len(got) == 2
+
+
+def test_a_state_that_is_asked_for_by_another_key_begins_again() -> None:
+    """AB had B of 2 under C's key before the second transition; D asks for it by another. Kept, it would be there
+    twice."""
+    four = query(
+        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
+        "d D [RANGE 99 ms] WHERE A.k = B.k AND B.v = C.v AND A.s = D.s"
+    )
+    rows = inputs(a="1 k=1 s=x", b="2 k=1 v=1 | 3 k=1 v=5", c="3 v=7 | 12 v=1", d="4 s=y | 20 s=x")
+    engine = started(four, rows, "((A D) (B C))")
+    got = migrated(engine, [(10, "(((A B) C) D)", "jisc"), (15, "(((A B) D) C)", "jisc")], [10, 13, 15, 21])
+    assert exactly(four, rows, got)
+    assert len(got) == 1
+    assert [record.counters.made_tuples for record in engine.migrations] == [1, 2]
