@@ -26,12 +26,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from operators.migration.black_box import PIECE_TUPLES
+from operators.migration.hybmig import SLICE_OLD_TUPLES
+from operators.migration.jisc import COUNTED_TUPLES
 from operators.migration.sizes import (
     CALL_S,
+    COUNT_S,
     ENTER_S,
     PROBE_S,
     SLICE_S,
-    SORT_S,
     Aliases,
     Sizes,
     Work,
@@ -45,11 +48,9 @@ from operators.statistics import EngineStatistics
 from schemas.query import Query, aliases_of
 
 BACKGROUND_SHARE = 1.0
-"""Old tuples that `hybmig-bsc` joins per new one, and `BACKGROUND_SLICE` at most between two slices."""
-BACKGROUND_SLICE = 8_192
+"""Old tuples that `hybmig-bsc` joins per new one, and `SLICE_OLD_TUPLES` at most in a slice."""
 CATCH_UP_SHARE = 4.0
-"""Tuples that `ghm` feeds its new plan per new one, in pieces of `PIECE`."""
-PIECE = 16_384
+"""Tuples that `ghm` feeds its new plan per new one, in pieces of `PIECE_TUPLES`."""
 
 MOST_PACE = 4.0
 """How much slower or faster than the unit costs a machine is taken to be."""
@@ -274,7 +275,7 @@ class CostOfMigration:
             left, right = sizes.size(join.left), sizes.size(join.right)
             made += sizes.probing(join, left.living, right)
         made = made * share
-        chunks = min(1.0, min(self.slice_tuples * BACKGROUND_SHARE, BACKGROUND_SLICE) / max(old, 1.0))
+        chunks = min(1.0, min(self.slice_tuples * BACKGROUND_SHARE, SLICE_OLD_TUPLES) / max(old, 1.0))
         pruned = self._pruned_old(duration)
         work = made + pruned + self._moved()
         beside = pruned.seconds / max(duration, 1e-9)
@@ -285,13 +286,15 @@ class CostOfMigration:
     def _jisc(self) -> Prediction:
         if not self.keeps_states or not self.missing:
             return self._predicted("jisc", self._moved(), 0.0, 0.0, self._moved().seconds)
-        work, still, extra, duration = self._moved(), self._moved().seconds, 0.0, 0.0
+        work, still, extra, duration, counted = self._moved(), self._moved().seconds, 0.0, 0.0, 0.0
         for join in self.missing:
             completed = self._completing(join)
             work += completed.work
             still += completed.first_s
+            counted += completed.counted
             extra += 0.0 if self.query.subtracted else completed.made
             duration = max(duration, completed.until_s)
+        still += min(counted, COUNTED_TUPLES) * COUNT_S
         return self._predicted("jisc", work, extra, duration, still)
 
     def _completing(self, join: Join) -> _Completing:
@@ -310,7 +313,7 @@ class CostOfMigration:
         probing = sizes.size(parent.left if side else parent.right).rate
         present = values * (1 - math.exp(-size.living / values))
         step = sizes.life_s(frozenset(join.aliases)) / STEPS
-        whole, rooted = self._looking_up(join, below, key)
+        whole, rooted, indexed = self._looking_up(join, below, key)
         share, kept, demanded = 0.0, 0.0, 0.0
         for k in range(STEPS):
             # Keys first probed in this step. What is looked up has begun to expire; what it is joined with has not,
@@ -320,11 +323,13 @@ class CostOfMigration:
             kept += (now - demanded) * (1 - (k + 0.5) / STEPS) ** len(join.aliases)
             demanded = now
         first = 1 - math.exp(-probing / max(self.slices_per_s, 1e-9) / values)
-        counting = Work(0.0, size.living * SORT_S + CALL_S)
+        begun_s = CALL_S + indexed * (ENTER_S + PROBE_S)
         calls = min(present, probing * sizes.life_s(frozenset(join.aliases)), self.slices_per_s * self._window_s)
-        work = whole * share + counting + Work(0.0, calls * CALL_S)
+        work = whole * share + Work(0.0, begun_s + size.living * COUNT_S + calls * CALL_S)
         until = self._window_s if demanded < 0.999 else math.log(max(present, 2.0)) * values / max(probing, 1e-9)
-        return _Completing(work, counting.seconds + whole.seconds * first, made * kept, min(until, self._window_s))
+        return _Completing(
+            work, begun_s + whole.seconds * first, made * kept, min(until, self._window_s), size.living
+        )
 
     def _asked(self, parent: Join, side: int, join: Join) -> tuple[tuple[Operand, ...], float]:
         """By which columns a state is asked for (`operators.migration.demand`), and how many values they have, if those
@@ -340,21 +345,23 @@ class CostOfMigration:
         terms = condition.int_terms or condition.float_terms
         return tuple(term.operand(side) for term in terms[:1]), 1.0 / max(self.sizes.share(*sides), 1e-12)
 
-    def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int]:
-        """To find all tuples of an incomplete sub-plan by a key that its input `below` has, and join them; and over how
-        many sources the complete state is where the key is looked up in the end."""
+    def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int, float]:
+        """To find all tuples of an incomplete sub-plan by a key that its input `below` has, and join them; over how
+        many sources the complete state is where the key is looked up in the end; and how many tuples are indexed for
+        that, if neither plan has an index by it."""
         sizes = self.sizes
         child, beside = (join.right, join.left) if below else (join.left, join.right)
         found = sizes.probing(join, sizes.size(child).living, sizes.size(beside))
         if isinstance(child, Join) and any(child is lacking for lacking in self.missing):
             deeper = next((side for side, c in enumerate((child.left, child.right)) if _has(c, key)), None)
             if deeper is not None:
-                beneath, rooted = self._looking_up(child, deeper, key)
-                return found + beneath, rooted
-        if sizes.key(join, below) == key:
-            looked = sizes.size(child).living
-            found += Work(looked, looked * PROBE_S)
-        return found, len(child.aliases)
+                beneath, rooted, indexed = self._looking_up(child, deeper, key)
+                return found + beneath, rooted, indexed
+        looked = sizes.size(child).living
+        found += Work(looked, looked * PROBE_S)
+        aliases = frozenset(child.aliases)
+        held = [sizes.key(other, side) for other, side, c in _inputs(self.old) if frozenset(c.aliases) == aliases]
+        return found, len(aliases), 0.0 if key in (sizes.key(join, below), *held) else looked
 
     def _gms(self) -> Prediction:
         return self._predicted("gms", self._all_computed, 0.0, 0.0, self._all_computed.seconds)
@@ -369,18 +376,20 @@ class CostOfMigration:
         duration = history / max((CATCH_UP_SHARE - 1) * self.sizes.arriving, 1e-9) + 1 / max(self.slices_per_s, 1e-9)
         work = self._all_computed + self.old_work * duration
         extra = sum(self.sizes.size(child).held for _, _, child in _inputs(self.new))
-        still = self._all_computed.seconds * min(1.0, PIECE / max(history, 1.0))
+        still = self._all_computed.seconds * min(1.0, PIECE_TUPLES / max(history, 1.0))
         return self._predicted("ghm", work, extra, duration, still, self.old_work.seconds, self._all_old())
 
 
 @dataclass(frozen=True, slots=True)
 class _Completing:
-    """What completing a state takes in all, in the first slice, how many tuples it makes, and until when it lasts."""
+    """What completing a state takes in all, in the first slice, how many tuples it makes, until when it lasts, and how
+    many tuples its keys are counted in."""
 
     work: Work
     first_s: float
     made: float
     until_s: float
+    counted: float = 0.0
 
 
 def _inputs(joins: list[Join]) -> Iterator[tuple[Join, int, Plan]]:
