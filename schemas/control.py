@@ -36,10 +36,12 @@ class Opened(_Message, frozen=True, kw_only=True, tag="opened"):
 
     Attributes:
         life: a name that no other life of any task has.
+        tasks: how many the query has, where that depends on its plan (placement per-operator); else 0.
     """
 
     task: int
     life: str
+    tasks: int = 0
 
 
 class Request(_Message, frozen=True, kw_only=True, tag="request"):

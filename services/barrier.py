@@ -83,6 +83,7 @@ class View:
         withdrawn: why, by id.
         lives: the newest life of each task.
         started, done: what tasks have reported of the newest changes, by (id, task).
+        tasks: how many the newest of them says there are; 0 where that is known without them.
     """
 
     changes: tuple[Change, ...] = ()
@@ -93,6 +94,7 @@ class View:
     lives: Mapping[int, str] = field(default_factory=dict)
     started: Mapping[tuple[str, int], Started] = field(default_factory=dict)
     done: Mapping[tuple[str, int], Done] = field(default_factory=dict)
+    tasks: int = 0
 
     def change(self, id_: str) -> Change | None:
         """The change of plans that came of a request, if one did."""
@@ -136,6 +138,7 @@ class Barrier:
         self._lives: dict[int, str] = {}
         self._started: dict[tuple[str, int], Started] = {}
         self._done: dict[tuple[str, int], Done] = {}
+        self._tasks = 0
 
     def view(self) -> View:
         """What the messages so far say; later ones do not change it."""
@@ -148,6 +151,7 @@ class Barrier:
             lives=MappingProxyType(dict(self._lives)),
             started=MappingProxyType(dict(self._started)),
             done=MappingProxyType(dict(self._done)),
+            tasks=self._tasks,
         )
 
     def apply(self, message: BarrierMessage) -> None:
@@ -155,6 +159,7 @@ class Barrier:
         match message:
             case Opened():
                 self._lives[message.task] = message.life
+                self._tasks = message.tasks or self._tasks
                 answer = self._answers.get(message.task)
                 if answer is not None and answer.life != message.life:
                     del self._answers[message.task]

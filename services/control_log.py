@@ -86,6 +86,9 @@ class ControlLog:
     def close(self) -> None:
         """Write what is on its way, if that is quick, and stop reading."""
         self._stop = True
+        with self._news:
+            # Who begins a task meanwhile need not wait for what nobody reads any more.
+            self._news.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         self._producer.flush(2.0)
@@ -129,8 +132,8 @@ class ControlLog:
                 raise BrokerError(f"control topic {self._topic} could not be read within {seconds:g} s")
             return self.view
 
-    def open(self, task: int, life: str) -> View:
-        """Begin a new life of a task: what the log says up to its `Opened`.
+    def open(self, task: int, life: str, tasks: int = 0) -> View:
+        """Begin a new life of a task, one of so many: what the log says up to its `Opened`.
 
         Raises:
             BrokerError: Kafka does not answer.
@@ -146,13 +149,13 @@ class ControlLog:
             with self._news:
                 self._news.notify_all()
 
-        opened = encode_control(Opened(task=task, life=life))
+        opened = encode_control(Opened(task=task, life=life, tasks=tasks))
         try:
             self._producer.produce(self._topic, opened, partition=0, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
             raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
         with self._news:
-            self._news.wait_for(lambda: failed or (written and self._next > written[0]), OPEN_S)
+            self._news.wait_for(lambda: failed or self._stop or (written and self._next > written[0]), OPEN_S)
             if failed:
                 raise BrokerError(f"control topic {self._topic} cannot be written: {failed[0].str()}")
             if not written or self._next <= written[0]:

@@ -22,7 +22,7 @@ class Coordination:
     """Decides for one query.
 
     Args:
-        tasks: how many the query has.
+        tasks: how many the query has, where its tasks do not say so themselves (`schemas.control.Opened`).
         check: why a request cannot be taken up; empty when it can.
     """
 
@@ -50,7 +50,7 @@ class Coordination:
     def _next(self, view: View, now: float) -> BarrierMessage | None:
         if view.open is None:
             self._waiting_for = None
-            return self._take_up(view.waiting[0]) if view.waiting else None
+            return self._take_up(view.waiting[0], view.tasks or self._tasks) if view.waiting else None
         proposal = view.open
         if self._waiting_for != proposal.id:
             self._waiting_for, self._since = proposal.id, now
@@ -69,7 +69,7 @@ class Coordination:
         )
         return Withdraw(id=proposal.id, reason=reason, by=BY)
 
-    def _take_up(self, request: Request) -> BarrierMessage:
+    def _take_up(self, request: Request, tasks: int) -> BarrierMessage:
         problem = self._check(request)
         if problem:
             return Withdraw(id=request.id, reason=problem, by=BY)
@@ -78,7 +78,7 @@ class Coordination:
             plan=request.plan,
             strategy=request.strategy,
             fingerprint=request.fingerprint,
-            tasks=self._tasks,
+            tasks=tasks,
             at=request.at,
             timeout_ms=request.timeout_ms,
             prefer=request.prefer,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from operators.placed.route import Finish, Route
 from schemas.codecs.encode import Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
@@ -38,9 +40,11 @@ class SinkOutlet:
 
     final = True
 
-    def __init__(self, query: Query, finish: Callable[[Batch], Batch] | None = None) -> None:
+    def __init__(self, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0) -> None:
+        """Args: `since`: results with a smaller ts are another plan's."""
         self._keys = key_names(query)
         self._finish = finish
+        self._since = since
 
     def owes(self, cut: int) -> bool:
         """Nobody waits for a watermark at the sink."""
@@ -48,6 +52,8 @@ class SinkOutlet:
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
         """In pieces of bounded size."""
+        if results is not None and len(results) and int(results.ts[0]) < self._since:
+            results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
         if results is None or len(results) == 0:
             return [], []
         return list(_pieces(results if self._finish is None else self._finish(results), self._keys)), []
@@ -85,17 +91,18 @@ class BlockOutlet:
         return [], blocks
 
 
-def outlet_of(query: Query, part: Part | None, announced: int, nothing: Batch) -> Outlet:
+def outlet_of(query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0) -> Outlet:
     """The outlet of a task.
 
     Args:
+        since: where the plan that it is a part of begins.
         part: what it runs; None for a whole query.
         nothing: results of its engine, none of them.
     """
     if part is None:
         return SinkOutlet(query)
     if not part.operator.outputs:
-        return SinkOutlet(query, Finish(part.operator))
+        return SinkOutlet(query, Finish(part.operator), since)
     return BlockOutlet([Route(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 

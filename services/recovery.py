@@ -1,10 +1,12 @@
 """Where a task begins: a pure decision from what is committed, what is on disk, and what the log still holds.
 
-Three ways, one outcome (the task stands exactly where the last commit left it):
+Four ways, one outcome (the task stands exactly where the last commit left it):
 
 - *fresh*: nothing is committed; read from the start (or the end) of the log.
 - *snapshot*: load the blocks on disk, of cut Ws <= W, then read again what came since, taking only tuples
   with ts >= Ws (the others are in the blocks).
+- *handover*: the task is of a new plan, and nothing of it is committed. The old plan's tasks have said where windows
+  begin; all from there on is processed anew, and what the old plan has given is left out where results leave.
 - *window*: read again from before the oldest tuple that a window still needs. Always possible while the
   log reaches back far enough: a window join's state is a function of its window's input.
 
@@ -81,7 +83,7 @@ class RecoveryPlan:
         notes: what an operator should know, for the log.
     """
 
-    source: Literal["fresh", "snapshot", "window"]
+    source: Literal["fresh", "snapshot", "window", "handover"]
     cut: int
     floor: int
     epoch: int
@@ -159,6 +161,40 @@ def plan_recovery(
     return RecoveryPlan(
         best.source, best.cut, best.floor, best.epoch, best.plan_version, lanes, best.records, tuple(notes)
     )
+
+
+def plan_handover(
+    *,
+    streams: Mapping[Lane, int],
+    former: Mapping[Lane, Committed],
+    version: int,
+    log: Mapping[Lane, tuple[int, int]],
+    accept_loss: bool = False,
+) -> RecoveryPlan:
+    """Begin a task of a plan that takes over.
+
+    Args:
+        streams: as for `plan_recovery`.
+        former: what the old plan's tasks have committed last of those partitions that they have read too; the others
+            are read from their beginning.
+        version: of the new plan.
+
+    Raises:
+        StateError: the log no longer holds what windows need.
+    """
+    lanes: dict[Lane, LaneStart] = {}
+    notes: list[str] = []
+    for lane, count in streams.items():
+        found = former.get(lane)
+        if found is None:
+            lanes[lane] = _fresh_lane(log[lane], count, from_latest=False)
+            continue
+        points, first = found.message.points, log[lane][0]
+        offset = min(point.offset for point in points)
+        if offset < first and offset < found.offset:
+            _lost(lane, offset, first, "needed to rebuild its window", accept_loss, notes)
+        lanes[lane] = LaneStart(max(offset, first), max(found.offset, first), points, points)
+    return RecoveryPlan("handover", 0, 0, 0, version, lanes, _records(lanes), tuple(notes))
 
 
 def _fresh(

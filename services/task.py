@@ -30,6 +30,7 @@ from services.logs import Log
 from services.metrics import TaskMetrics
 from services.outlet import outlet_of
 from services.placed import Part
+from services.placed_migrations import PlacedMigrations
 from services.producer import Aborted, Fenced, Sink
 from services.records import RecordBatch
 from services.recovery import LaneStart, RecoveryPlan, Snapshot
@@ -84,6 +85,7 @@ class TaskSpec:
         plan: of version 0; see `services.task_migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker`.
+        since: event time from which on results are this plan's.
         part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
         trim: deletes records of internal topics before the given offsets.
         tables: the query's reference tables.
@@ -97,6 +99,7 @@ class TaskSpec:
     topics: OutputTopics
     settings: WorkerSettings
     part: Part | None = None
+    since: int = 0
     trim: Callable[[Mapping[Lane, int]], None] | None = None
     tables: Tables = field(default_factory=Tables)
 
@@ -118,7 +121,7 @@ class Task:
         spec: TaskSpec,
         number: int,
         recovery: RecoveryPlan,
-        migrations: TaskMigrations,
+        migrations: TaskMigrations | PlacedMigrations,
         publish: Callable[[EngineStatistics, int], None],
         sink: Sink,
         store: StateStore | None,
@@ -158,7 +161,7 @@ class Task:
             partitions=partitions,
             clock=time.monotonic,
         )
-        self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0))
+        self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0), spec.since)
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
         self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
@@ -325,6 +328,9 @@ class Task:
         due = time.monotonic()
         took = 0.0
         while not self._stop:
+            if self._migrations.ended(self._engine.cut):
+                self._conclude()
+                return
             # Under load an epoch takes longer than `every`; reading then gets as much time as the epoch did,
             # so that its fixed costs are spread over more input.
             due = max(due + every, time.monotonic() + min(took, MAX_GATHER_S))
@@ -334,6 +340,13 @@ class Task:
             took = time.monotonic() - began
         if self.running and not self._give_up.is_set():
             self._epoch(final=True)
+
+    def _conclude(self) -> None:
+        """The plan ends here: commit of every partition how far it came, and read no more."""
+        self._hold(set(self._lanes))
+        self._renewed = float("-inf")
+        self._deliver(None, commit=True)
+        self._migrations.conclude(time.monotonic())
 
     def _take(self, until: float) -> None:
         """Feed the engine until the epoch is due."""
@@ -426,9 +439,9 @@ class Task:
     def _deliver(self, results: Batch | None, commit: bool) -> None:
         began = time.monotonic()
         offsets = self._offsets() if commit else {}
-        count = 0 if results is None else len(results)
         late, dead = self._letters.late, self._letters.dead
         encoded, blocks = self._outlet.encode(results, self._engine.cut)
+        count = sum(len(piece.offsets) - 1 for piece in encoded)
         delivery = Delivery(encoded, self._letters.take(), offsets, blocks)
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)

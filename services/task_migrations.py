@@ -75,7 +75,6 @@ class TaskMigrations:
     Args:
         own: the plan of version 0, None where the engine chooses.
         view: the log up to this life's `Opened`.
-        refusal: why the task changes plans never; empty when it can.
 
     Attributes:
         plan: to begin with.
@@ -95,10 +94,8 @@ class TaskMigrations:
         view: View,
         log: Log,
         metrics: TaskMetrics,
-        refusal: str = "",
     ) -> None:
         self._query = query
-        self._refusal = refusal
         self._task = task
         self._tasks = tasks
         self._fingerprint = fingerprint
@@ -140,8 +137,6 @@ class TaskMigrations:
 
     def _objection(self, proposal: Propose) -> str:
         """Why this task cannot change to a proposed plan; empty when it can."""
-        if self._refusal:
-            return self._refusal
         if proposal.fingerprint != self._fingerprint:
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
@@ -171,6 +166,13 @@ class TaskMigrations:
     def doubted(self) -> bool:
         """True while another life of the task is the newest in the log: a commit shows who is."""
         return self._participant.superseded is not None
+
+    def ended(self, cut: int) -> bool:
+        """Never: the task itself changes plans."""
+        return False
+
+    def conclude(self, now: float) -> None:
+        """Nothing: the task does not end with its plan."""
 
     def attach(self, engine: Engine) -> None:
         """Begin to change plans of this engine; asks for what was decided before this life."""

@@ -198,6 +198,17 @@ class TopicAdmin:
             except KafkaException as error:
                 self._log.debug("records not deleted", topic=tp.topic, reason=error.args[0].str())
 
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete topics that nobody uses any more, if they are there. What fails is left behind."""
+        there = self._listed()
+        wanted = [name for name in names if name in there]
+        for name, future in (self._admin.delete_topics(wanted) if wanted else {}).items():
+            try:
+                future.result()
+                self._log.info("topic deleted", topic=name)
+            except KafkaException as error:
+                self._log.warning("topic not deleted", topic=name, reason=error.args[0].str())
+
     def registry(self, replication: int) -> str:
         """Create the topic of registered queries where missing: one partition, the newest message per name.
 

@@ -8,6 +8,7 @@ committed through Faust, and its own exactly-once mode and tables stay off.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import signal
 import sys
@@ -17,7 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ import faust
 from faust.types import TP
 
 from operators.choose import choose_plan
-from operators.placed.decompose import check_placeable, decompose
+from operators.placed.decompose import check_placeable
 from operators.plan import parse_plan
 from operators.statistics import EngineStatistics
 from schemas.codecs.encode import check_output_names
@@ -33,16 +34,19 @@ from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
+from services.barrier import View
 from services.control_log import ControlLog
 from services.fingerprint import fingerprint
 from services.lane import decoder_of
-from services.logs import get_log
-from services.metrics import WorkerMetrics
+from services.logs import Log, get_log
+from services.metrics import TaskMetrics, WorkerMetrics
 from services.placed import PlacedLayout, check_settings, part_fingerprint
+from services.placed_migrations import PlacedMigrations, reports_of_the_dead
+from services.placed_versions import Versions
 from services.placement import Layout, check_partition_by, lay_out
 from services.producer import IdempotentSink, Sink, TransactionalSink
 from services.records import RecordBatch
-from services.recovery import plan_recovery
+from services.recovery import RecoveryPlan, plan_handover, plan_recovery
 from services.roster import Roster, task_log
 from services.settings import Guarantee, Placement, Start, WorkerSettings
 from services.snapshots import SnapshotWriter
@@ -52,9 +56,12 @@ from services.tables import Tables
 from services.task import Outcome, Task, TaskSpec, streams_by_topic
 from services.task_migrations import TaskMigrations
 from services.task_statistics import Publisher
-from services.topics import ControlTopics, Lane, TopicAdmin
+from services.topics import Lane, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
+
+CONTROL_S = 60.0
+"""How long reading the control topic may take at the start."""
 
 LOST_S = 2.0
 """How long there is no connection to Kafka before the log says so."""
@@ -69,6 +76,16 @@ class WeirApp(faust.App):  # type: ignore[misc]
         """Deliver open epochs, then let Faust stop its consumer."""
         await self.roster.close()
         await super().on_stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a worker runs until it is stopped, or another plan takes over; `spec` is of the whole query."""
+
+    version: int
+    group: str
+    layout: Layout | PlacedLayout
+    spec: TaskSpec
 
 
 class Worker:
@@ -110,7 +127,7 @@ class Worker:
         self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
-        self._layout: Layout | PlacedLayout | None = None
+        self._versions: Versions | None = None
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
@@ -123,17 +140,18 @@ class Worker:
         """
         topics = [stream.topic for stream in self._query.streams()]
         counts = self._admin.inputs(topics, self._settings.wait)
-        layout = self._layout = self._lay_out(counts)
+        lay_out(self._query, counts)
         topics_of_group = self._admin.control(self._settings.group, self._settings.replication)
         if self._settings.state_dir is not None:
             self._state = StateDir(self._settings.state_dir)
+        if self._settings.placement is Placement.PER_OPERATOR and self._plan is not None:
+            self._versions = Versions(self._query, self._plan, self._settings, counts)
         memory.prepare()
         name = f"{self._settings.client_id}-{self._settings.group}"
         self._control = ControlLog(self._settings.clients, topics_of_group.control, name).start()
-        publisher = Publisher(self._control, topics_of_group.statistics, self._query.name, layout.tasks)
         try:
             with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
-                asyncio.run(self._main(layout, publisher, Path(scratch)))
+                asyncio.run(self._main(counts, topics_of_group.statistics, Path(scratch)))
         finally:
             self._control.close()
             self._snapshot_thread.shutdown()
@@ -142,40 +160,60 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    def _lay_out(self, counts: Mapping[str, int]) -> Layout | PlacedLayout:
-        """The tasks; makes the topics between those of a plan whose joins run apart."""
-        fused = lay_out(self._query, counts)
-        settings = self._settings
-        if settings.placement is Placement.FUSED or self._plan is None:
-            return fused
-        prefix = ControlTopics.of(settings.group).control.removesuffix("control")
-        operators = decompose(self._query, self._plan, counts, settings.operator_partitions, prefix)
-        layout = PlacedLayout(operators, counts)
-        self._admin.internal(layout.internal, settings.replication)
-        for task in range(layout.tasks):
-            part = layout.part(task)
-            self._log.debug("operator", task=task, operator=part.name)
-        return layout
-
-    async def _main(self, layout: Layout | PlacedLayout, publisher: Publisher, scratch: Path) -> None:
+    async def _main(self, counts: Mapping[str, int], statistics: str, scratch: Path) -> None:
+        """Run the plan in force; where its joins run apart, one plan after the other (`services.placed_versions`)."""
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        assert self._control is not None
+        for turn in itertools.count():
+            # Nothing else runs on the loop yet.
+            work = self._work(counts)
+            publisher = Publisher(self._control, statistics, self._query.name, work.layout.tasks)
+            await self._run_version(work, publisher, scratch / str(turn))
+            if self._stop.is_set():
+                return
+
+    def _work(self, counts: Mapping[str, int]) -> _Work:
+        """What there is to run now; makes the topics that it needs."""
+        settings, control, version, since = self._settings, self._control, 0, 0
+        assert control is not None
         assert self._query.sink is not None
-        settings = self._settings
+        layout: Layout | PlacedLayout = lay_out(self._query, counts)
+        group, plan = settings.group, self._plan
+        if self._versions is not None:
+            view = control.read_to_end(CONTROL_S)
+            version = self._versions.current(view)
+            group, plan = self._versions.group(version), self._versions.plan(version, view)
+            layout = self._versions.layout(version, view)
+            self._admin.internal(layout.internal, settings.replication)
+            if version > 0:
+                since = view.changes[version - 1].cut
+                control.append(*reports_of_the_dead(view, version))
+            if version > 1:
+                # A slower worker may still ask what became of the version before this one, but not of older ones.
+                self._admin.delete(self._versions.layout(version - 2, view).internal)
         spec = TaskSpec(
             query=self._query,
-            plan=self._plan,
+            plan=plan,
             streams=streams_by_topic(self._query.streams()),
             fingerprint=fingerprint(self._query),
             cluster=self._admin.cluster_id(),
             topics=self._admin.outputs(self._query.name, self._query.sink, layout.sinks, settings.replication),
             settings=settings,
+            since=since,
             tables=self._tables,
         )
-        app = self._app(scratch)
-        roster = Roster(spec, layout, self._metrics, self._opener(app, spec, layout, publisher), self._wipe, self._fail)
+        return _Work(version, group, layout, spec)
+
+    async def _run_version(self, work: _Work, publisher: Publisher, scratch: Path) -> None:
+        """Run until the worker is to stop, or another plan takes over."""
+        loop = asyncio.get_running_loop()
+        layout, spec, settings = work.layout, work.spec, self._settings
+        app = self._app(work.group, scratch)
+        opener = self._opener(app, work, publisher)
+        roster = Roster(spec, layout, self._metrics, opener, lambda number: self._wipe(work, number), self._fail)
         app.roster = roster
         transport = self._transport(app, roster, layout)
         app.transport = transport
@@ -197,13 +235,14 @@ class Worker:
             tasks=layout.tasks,
             partitioned=layout.copartitioned,
             placement=settings.placement,
+            version=work.version,
             guarantee=settings.guarantee,
             state=str(self._state.path) if self._state else "none",
         )
         watcher = loop.create_task(roster.watch_silence())
         starter = loop.create_task(app.start())
         try:
-            await self._until_stopped(app, starter, consumer)
+            await self._until_stopped(app, starter, consumer, work)
         finally:
             watcher.cancel()
             self._log.info("worker stopping")
@@ -213,8 +252,24 @@ class Worker:
                 self._state.remember_member("")
             self._log.info("worker stopped")
 
-    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer) -> None:
-        """Wait for a signal, a failed task or a crash of the app; note the group member meanwhile."""
+    async def _replaced(self, work: _Work) -> bool:
+        """True when another plan has taken over from the one that runs."""
+        if self._versions is None or self._control is None:
+            return False
+        view, versions = self._control.view, self._versions
+        if len(view.changes) <= work.version:
+            return False
+
+        def found() -> bool:
+            return versions.over(work.version, view) or versions.begun(work.version + 1, view)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, found)
+        except BrokerError:
+            return False  # asked again soon
+
+    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, work: _Work) -> None:
+        """Wait for a signal, a failed task, a crash of the app or another plan; note the group member meanwhile."""
         assert self._stop is not None
         noted = ""
         seen = time.monotonic()
@@ -244,6 +299,9 @@ class Worker:
             if self._state is not None and member and member != noted:
                 self._state.remember_member(member)
                 noted = member
+            if await self._replaced(work):
+                self._log.info("another plan takes over", version=work.version + 1)
+                return
 
     def _fail(self, error: BaseException) -> None:
         """Stop the worker because of `error`; the first one counts."""
@@ -257,10 +315,10 @@ class Worker:
 
     # --- Faust --------------------------------------------------------------------------------------
 
-    def _app(self, scratch: Path) -> WeirApp:
+    def _app(self, group: str, scratch: Path) -> WeirApp:
         settings = self._settings
         app = WeirApp(
-            settings.group,
+            group,
             broker=f"kafka://{settings.clients.servers()[0]}",
             datadir=str(scratch),
             key_serializer="raw",
@@ -276,7 +334,7 @@ class Worker:
             stream_wait_empty=False,
             topic_allow_declare=False,
             topic_disable_leader=True,
-            broker_client_id=f"{settings.client_id}-{settings.group}",
+            broker_client_id=f"{settings.client_id}-{group}",
             broker_session_timeout=settings.session_timeout_ms / 1000,
             broker_heartbeat_interval=settings.session_timeout_ms / 4000,
             broker_rebalance_timeout=30.0,
@@ -300,9 +358,9 @@ class Worker:
 
     # --- Tasks --------------------------------------------------------------------------------------
 
-    def _wipe(self, number: int) -> None:
+    def _wipe(self, work: _Work, number: int) -> None:
         """Empty a task's table."""
-        store = self._store(number, self._streams_of(number))
+        store = self._store(work, number)
         if store is not None:
             try:
                 store.wipe()
@@ -310,16 +368,11 @@ class Worker:
                 self._log.error("state table cannot be emptied", task=number, reason=str(error))
             store.close()
 
-    def _streams_of(self, number: int) -> list[str]:
-        """The streams of what a task runs."""
-        layout = self._layout
-        query = layout.part(number).operator.query if isinstance(layout, PlacedLayout) else self._query
-        return [stream.name for stream in query.streams()]
-
-    def _store(self, number: int, names: list[str]) -> StateStore | None:
+    def _store(self, work: _Work, number: int) -> StateStore | None:
         if self._state is None:
             return None
-        path = self._state.table(self._settings.group, number)
+        names = [stream.name for stream in self._spec(work, number).query.streams()]
+        path = self._state.table(work.group, number)
         try:
             try:
                 return StateStore(path, names)
@@ -334,7 +387,7 @@ class Worker:
             return None
 
     def _opener(
-        self, app: WeirApp, whole: TaskSpec, layout: Layout | PlacedLayout, publisher: Publisher
+        self, app: WeirApp, work: _Work, publisher: Publisher
     ) -> Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]:
         def open_task(
             number: int,
@@ -342,49 +395,23 @@ class Worker:
             ended: Callable[[Task, Outcome], None],
             changed: Callable[[], None],
         ) -> Task:
-            spec = self._spec(whole, layout, number)
-            sink = self._sink(app, spec, number, give_up)
+            spec = self._spec(work, number)
+            sink = self._sink(app, work.group, spec, number, give_up)
             store: StateStore | None = None
             life = uuid.uuid4().hex[:12]
             try:
                 sink.open()
                 assert self._control is not None
-                view = self._control.open(number, life)
-                lanes = layout.lanes(number)
-                store = self._store(number, self._streams_of(number))
+                view = self._control.open(number, life, 0 if spec.part is None else work.layout.tasks)
+                store = self._store(work, number)
                 log = task_log(self._query.name, number)
-                recovery = plan_recovery(
-                    streams={lane: _points(spec, lane) for lane in lanes},
-                    fingerprint=spec.fingerprint,
-                    cluster=spec.cluster,
-                    committed=sink.committed(lanes),
-                    snapshot=self._snapshot(store, number),
-                    log=self._admin.log_ranges(lanes),
-                    from_latest=self._settings.start is Start.LATEST,
-                    accept_loss=self._accept_loss,
-                    whole=layout.internal_lanes(number) if isinstance(layout, PlacedLayout) else (),
-                    tables=spec.tables.contents,
-                    changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
-                )
+                recovery = self._recovery(work, spec, number, sink, store)
                 for note in recovery.notes:
                     log.warning(note)
                 log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
                 metrics = self._metrics.of(str(number))
                 snapshots = SnapshotWriter(store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics)
-                migrations = TaskMigrations(
-                    query=spec.query,
-                    own=spec.plan,
-                    task=number,
-                    tasks=layout.tasks,
-                    life=life,
-                    fingerprint=spec.fingerprint,
-                    recovery=recovery,
-                    control=self._control,
-                    view=view,
-                    log=log,
-                    metrics=metrics,
-                    refusal="" if spec.part is None else "with placement per-operator a plan is changed by a new group",
-                )
+                migrations = self._migrations(work, spec, number, life, recovery, view, log, metrics)
                 return Task(
                     spec,
                     number,
@@ -408,8 +435,76 @@ class Worker:
 
         return open_task
 
-    def _spec(self, whole: TaskSpec, layout: Layout | PlacedLayout, number: int) -> TaskSpec:
+    def _recovery(self, work: _Work, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
+        """Where a task begins."""
+        lanes = work.layout.lanes(number)
+        streams = {lane: _points(spec, lane) for lane in lanes}
+        committed, log = sink.committed(lanes), self._admin.log_ranges(lanes)
+        internal = work.layout.internal_lanes(number) if isinstance(work.layout, PlacedLayout) else ()
+        if self._versions is not None and work.version > 0 and not committed:
+            sources = [lane for lane in lanes if lane not in internal]
+            former = self._versions.commits(work.version - 1, sources)
+            return plan_handover(
+                streams=streams, former=former, version=work.version, log=log, accept_loss=self._accept_loss
+            )
+        return plan_recovery(
+            streams=streams,
+            fingerprint=spec.fingerprint,
+            cluster=spec.cluster,
+            committed=committed,
+            snapshot=self._snapshot(store, number),
+            log=log,
+            from_latest=self._settings.start is Start.LATEST,
+            accept_loss=self._accept_loss,
+            whole=internal,
+            tables=spec.tables.contents,
+            changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
+        )
+
+    def _migrations(
+        self,
+        work: _Work,
+        spec: TaskSpec,
+        number: int,
+        life: str,
+        recovery: RecoveryPlan,
+        view: View,
+        log: Log,
+        metrics: TaskMetrics,
+    ) -> TaskMigrations | PlacedMigrations:
+        """A task's part in plan changes."""
+        assert self._control is not None
+        if self._versions is not None and spec.plan is not None:
+            return PlacedMigrations(
+                query=self._query,
+                plan=spec.plan,
+                version=work.version,
+                task=number,
+                tasks=work.layout.tasks,
+                life=life,
+                fingerprint=work.spec.fingerprint,
+                objection=self._versions.objection,
+                control=self._control,
+                log=log,
+                metrics=metrics,
+            )
+        return TaskMigrations(
+            query=spec.query,
+            own=spec.plan,
+            task=number,
+            tasks=work.layout.tasks,
+            life=life,
+            fingerprint=spec.fingerprint,
+            recovery=recovery,
+            control=self._control,
+            view=view,
+            log=log,
+            metrics=metrics,
+        )
+
+    def _spec(self, work: _Work, number: int) -> TaskSpec:
         """What one task runs: the whole query, or a part of its plan."""
+        whole, layout = work.spec, work.layout
         if isinstance(layout, Layout) or whole.plan is None:
             return whole
         part = layout.part(number)
@@ -439,12 +534,12 @@ class Worker:
             store.wipe()
             return None
 
-    def _sink(self, app: WeirApp, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
+    def _sink(self, app: WeirApp, group: str, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
         settings = self._settings
         if settings.guarantee is Guarantee.EXACTLY_ONCE:
             return TransactionalSink(
                 settings.clients,
-                settings.group,
+                group,
                 number,
                 spec.topics,
                 give_up,
@@ -455,7 +550,7 @@ class Worker:
         def commit(offsets: Mapping[Lane, tuple[int, str]]) -> bool:
             return consumer.commit_as_member(offsets)
 
-        return IdempotentSink(settings.clients, settings.group, number, spec.topics, give_up, commit)
+        return IdempotentSink(settings.clients, group, number, spec.topics, give_up, commit)
 
 
 def _points(spec: TaskSpec, lane: Lane) -> int:

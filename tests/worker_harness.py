@@ -253,7 +253,7 @@ class WorkerProcess:
                 [*prefix, *command],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
                 start_new_session=True,
             )
 
@@ -314,7 +314,9 @@ class WorkerProcess:
         try:
             return self.process.wait(30)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            # Its log then shows where its threads stand.
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait()
             raise AssertionError(self.said("the worker does not stop")) from None
 
 

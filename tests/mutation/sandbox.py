@@ -63,7 +63,7 @@ FIRST = {
     "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
-    **{f"operators/{file}": ["test_placed.py"] for file in PLACED},
+    **{f"operators/{file}": ["test_placed_history.py", "test_placed.py"] for file in PLACED},
     "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""

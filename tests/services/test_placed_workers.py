@@ -77,6 +77,12 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
     return found
 
 
+def operators(team: list[WorkerProcess]) -> set[str]:
+    """Which operators run somewhere."""
+    tasks = [task for worker in team for task in worker.health().get("tasks", [])]
+    return {task["operator"] for task in tasks if task["state"] == "running"}
+
+
 def letters(case: Case, suffix: str) -> list[str]:
     """Where the letters of a topic say that their records came from."""
     reader = Reader(case.bootstrap, f"{case.sink}.{suffix}")
@@ -163,3 +169,31 @@ def repeat(case: Case, topic: str) -> None:
         producer.produce(topic, record.value, partition=record.partition)
     assert producer.flush(30) == 0
     reader.close()
+
+
+def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
+    states in one place."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(4)
+    team = [workers.start(case, *PLACED, "--plan", "(((A B) C) D)") for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 100)
+    spread(team, 3)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
+    assert refused[0] == 1, refused
+    assert "placed operators change plans by moving-state only, not by jisc" in refused[2]
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
+    send(feed, rng, 100, 100)
+    code, out, err = change.finish()
+    assert code == 0, err
+    assert out.count("changed at") == 3
+    send(feed, rng, 200, 100)
+    wait_for(lambda: operators(team) == {"((A D) (B C))", "(A D)", "(B C)"}, lambda: team[0].said("the new plan"))
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+    assert [worker.stop() for worker in team] == [0, 0]
