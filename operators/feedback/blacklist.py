@@ -77,7 +77,7 @@ class Blacklist:
             return Tuples.empty(self.aliases)
         entries, lists = take_lists(signatures, self._behind, self._keys, self._heads)
         self.signatures -= lists
-        self._count -= len(entries)
+        self._count -= int(np.count_nonzero(self._expiry[entries] != VACANT))
         self._handled += len(entries)
         living = np.sort(entries[self._lives(entries, now)])
         found = self._gathered(living[np.argsort(self._ts[living], kind="stable")])
@@ -87,6 +87,17 @@ class Blacklist:
     def take_all(self, now: int) -> Tuples:
         """Take out everything; what lives at `now`, ascending by ts."""
         return self.take(self._signatures[: self._used], now)
+
+    def held(self, now: int) -> tuple[I64, Tuples]:
+        """What lives at `now`, in the order of its entering, and the places where it is, for `drop`. O(n)."""
+        places = np.flatnonzero(self._lives(np.arange(self._used), now))
+        return places, self._gathered(places)
+
+    def drop(self, places: I64) -> None:
+        """Forget the tuples at some places of `held`, before anything else is done."""
+        self._expiry[places] = VACANT
+        self._count -= len(places)
+        self._handled += len(places)
 
     def purge(self, now: int) -> None:
         """Throw out what expired before `now`, if enough has been done since the last sweep to pay for one."""

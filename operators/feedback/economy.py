@@ -32,6 +32,12 @@ COMPARED = 1.0
 RETURNED = 150.0
 """Letting a tuple in late, beside what it then makes."""
 
+JOINED = 100_000.0
+"""A join's fixed cost of a slice: calls of the interpreter, however few the tuples."""
+
+GUARDED = 40_000.0
+"""A guard's."""
+
 TRIAL_TUPLES = 4096
 """Tuples that a trial looks at."""
 
@@ -82,6 +88,7 @@ class Account:
         self._before, self._made_before = work, made
         each = (self._work / self._admitted if self._admitted else 0.0) + ENTERED
         self.suppressed += (kept_back - returned) * (self._made / self._admitted if self._admitted else 0.0)
+        spent += GUARDED if self.open else 0.0
         self.credit += granted + kept_back * each - returned * (each + RETURNED) - spent
         self.credit = min(self.credit, 4 * trial)
         if self.open and self.credit < 0:

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from operators.feedback.economy import LOSS_SHARE, work_of
+from operators.feedback.blacklist import Blacklist
+from operators.feedback.economy import JOINED, LOSS_SHARE, SWEPT, work_of
 from operators.feedback.watch import Guard, Watch, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
@@ -37,8 +38,8 @@ from operators.watermark import NEVER
 from schemas.columns import I64
 from schemas.errors import InvariantError
 
-SWEEP_SHARE = 8
-"""States are swept when this share of their size has been processed: each tuple pays for so many entries."""
+SWEEP_SHARE = 0.05
+"""States are swept as often as that takes this share of all the work."""
 
 
 class Late(NamedTuple):
@@ -92,11 +93,15 @@ class TreeFeedback:
         self._epoch: Mapping[str, Tuples] = {}
         self._now = now
         self._admitting = True
-        self._since_sweep = 0
+        self._since_sweep = 0.0
         self._plan_steps(tree.plan, 0, [], [])
         for watch in self.watches:
             watch.observe([], now)
             watch.renew(now)
+        self._blacklists: dict[tuple[str, ...], list[Blacklist]] = {}
+        for watch in self.watches:
+            for guard in watch.guards:
+                self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
         self._worked = self._work()
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
@@ -107,10 +112,7 @@ class TreeFeedback:
         found = self._new.pop(id(self._tree.plan))
         if self._late.pop(id(self._tree.plan), None) is not None:
             raise InvariantError("feedback: a result of the query was produced late")
-        self._since_sweep += sum(len(tuples) for tuples in epoch.values())
-        if self.watches:
-            if SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples():
-                self._sweep()
+        if self.watches and self._admitting:
             self._settle_accounts()
         return found
 
@@ -262,7 +264,7 @@ class TreeFeedback:
 
     def _sweep(self) -> None:
         """Look for tuples in the states that no consumer can use any more, and take them out."""
-        self._since_sweep = 0
+        self._since_sweep = 0.0
         for watch in self.watches:
             watch.renew(self._now)
         for watch in self.watches:
@@ -290,6 +292,12 @@ class TreeFeedback:
                 lost = watch.lost(guard, tuples)
                 if lost.any():
                     state.retract(entries[lost])
+            # What is kept back there will be made again when its parts return.
+            for blacklist in self._blacklists.get(join.match.sides[side], ()):
+                entries, tuples = blacklist.held(self._now)
+                lost = watch.lost(guard, tuples)
+                if lost.any():
+                    blacklist.drop(entries[lost])
 
     def _living(self, state: SideState) -> tuple[I64, Tuples]:
         """A state's living entries."""
@@ -307,10 +315,13 @@ class TreeFeedback:
 
     def _settle_accounts(self) -> None:
         """Book the slice with every guard; what those that give up have kept back enters with the next slice."""
-        worked = self._work()
-        guards = sum(len(watch.guards) for watch in self.watches)
-        granted = LOSS_SHARE * (worked - self._worked) / max(guards, 1)
-        self._worked = worked
+        before, self._worked = self._worked, self._work()
+        worked = self._worked - before + len(self._tree.joins) * JOINED
+        guards = [guard for watch in self.watches for guard in watch.guards]
+        self._since_sweep += worked
+        if SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * SWEPT * sum(g.open for g in guards):
+            self._sweep()
+        granted = LOSS_SHARE * worked / max(len(guards), 1)
         for watch in self.watches:
             self._bring_back(watch.settle_accounts(granted, self._now), watch.depth)
 
