@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.feedback import FEEDBACK
 from tests.mutation.placed import PLACED
 
 
@@ -482,5 +483,6 @@ MUTANTS: list[Mutant] = [
         ("(crossing or model.connected(left, right))", "True"),
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
 ]

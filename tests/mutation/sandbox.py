@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.feedback import FEEDBACK, tests_of
 from tests.mutation.mutants import Mutant
 from tests.mutation.placed import PLACED
 
@@ -63,6 +64,7 @@ FIRST = {
     "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
+    **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
     **{f"operators/{file}": ["test_placed_history.py", "test_placed.py"] for file in PLACED},
     "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
@@ -158,7 +160,8 @@ class Sandbox:
 
     def _tests(self, first: list[str], cache: Path, *, only_first: bool = False) -> Verdict:
         folder = self.root / "tests/operators"
-        rest = [path.name for path in sorted(folder.glob("test_*.py")) if path.name not in first]
+        found = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("test_*.py"))]
+        rest = [name for name in found if name not in first]
         # Property tests last: they take longest.
         rest.sort(key=lambda name: name.endswith("_properties.py"))
         chosen = first if only_first else first + rest
