@@ -457,7 +457,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "pipeline.py",
-        ("until = min(self.sources.cut, FOREVER)", "until = self.sources.cut"),
+        ("else min(self.sources.cut, FOREVER)", "else self.sources.cut"),
         ("rows[end < span.last]", "rows[end <= span.last]"),
         ("first = np.maximum(self._life.begin(rows), span.first)", "first = np.full(len(rows), span.first)"),
         ("before = runs.place > len(self.operators_)", "before = runs.place >= len(self.operators_)"),
