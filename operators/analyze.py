@@ -16,7 +16,7 @@ from operators.choose import CostModel, Estimate, Statistics
 from operators.explain import count, heading, tree
 from operators.migration.advise import seconds
 from operators.plan import Leaf, Plan, parse_plan
-from operators.statistics import EngineStatistics, MigrationStatistics, OperatorStatistics, SourceStatistics
+from operators.statistics import MESSAGES, EngineStatistics, MigrationStatistics, OperatorStatistics, SourceStatistics
 from operators.watermark import END
 from schemas.query import Query
 from schemas.timestamps import format_iso
@@ -136,11 +136,31 @@ class Analysis:
         if joined:
             lines += ["", *(line for figures in joined for line in _step(figures))]
         lines += ["", f"rates per second of event time{', lately' if self.lately else _PAST if self.past else ''}"]
+        lines += self._feedback()
         for number, one in enumerate(migrations):
             same = [o.latest.migrations[number] for o in self.observations if len(o.latest.migrations) > number]
             lines.append(_migration(one, same))
         return lines + [_task(one) for one in self.observations]
 
+
+    def _feedback(self) -> list[str]:
+        """What consumers tell producers, where feedback is on."""
+        edges = [edge for one in self.observations for edge in one.latest.feedback]
+        lines: list[str] = []
+        for consumer, producer in dict.fromkeys((edge.consumer, edge.producer) for edge in edges):
+            same = [edge for edge in edges if (edge.consumer, edge.producer) == (consumer, producer)]
+            total = {f: sum(getattr(edge, f) for edge in same) for f in (*MESSAGES, *_EDGE_COUNTS)}
+            said = ", ".join(f"{total[message]:,} {message}" for message in MESSAGES if total[message])
+            made, late, not_made = total["demanded"], total["late"], total["suppressed"]
+            lines.append(
+                f"feedback {consumer} to {producer}: {said or 'nothing said'}; {made:,} results made, {late:,} of them "
+                f"late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now"
+                + ("" if any(edge.watching for edge in same) else "; resting")
+            )
+        return lines
+
+
+_EDGE_COUNTS = ("demanded", "late", "suppressed", "kept_back")
 
 _PAST = "; alive on average, states at their largest"
 

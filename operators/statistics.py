@@ -88,6 +88,10 @@ class LinkStatistics:
     equality: int = -1
 
 
+MESSAGES = ("suspend", "resume", "mark", "unmark")
+"""What feedback says (JIT 4.2)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeStatistics:
     """What one consumer has told the producers of one of its inputs (JIT 3), since feedback began, over all plans.

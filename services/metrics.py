@@ -5,7 +5,11 @@ Counters count since the worker started. Gauges of a task vanish with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from operators.statistics import MESSAGES, EdgeStatistics
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TASK = ("query", "task")
@@ -57,6 +61,9 @@ class WorkerMetrics:
         self.migrating = gauge("migrations_in_progress", "Plan changes that have begun and are not done.")
         self.plan_version = gauge("plan_version", "Version of the plan in force, 0 the worker's own.")
         self.migration_silence = gauge("migration_longest_silence_seconds", "Longest silence of the last plan change.")
+        self.feedback = counter("feedback_messages", "What joins told each other, by message.", (*_TASK, "message"))
+        self.suppressed = gauge("feedback_suppressed_results", "Intermediate results not produced, estimated.")
+        self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
         self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
         self.tasks.labels(query).set(0)
 
@@ -101,6 +108,18 @@ class TaskMetrics:
         self.migrating = worker.migrating.labels(*labels)
         self.plan_version = worker.plan_version.labels(*labels)
         self.migration_silence = worker.migration_silence.labels(*labels)
+        self._suppressed = worker.suppressed.labels(*labels)
+        self._kept_back = worker.kept_back.labels(*labels)
+        self._said = dict.fromkeys(MESSAGES, 0)
+
+    def feedback(self, edges: Sequence[EdgeStatistics]) -> None:
+        """What feedback has done since the task began."""
+        for message in MESSAGES:
+            said = sum(getattr(edge, message) for edge in edges)
+            self._worker.feedback.labels(*self._labels, message).inc(max(0, said - self._said[message]))
+            self._said[message] = said
+        self._suppressed.set(sum(edge.suppressed for edge in edges))
+        self._kept_back.set(sum(edge.kept_back for edge in edges))
 
     def migrations(self, outcome: str) -> Counter:
         """Plan changes that ended so."""
@@ -121,5 +140,7 @@ class TaskMetrics:
             worker.migrating,
             worker.plan_version,
             worker.migration_silence,
+            worker.suppressed,
+            worker.kept_back,
         ):
             gauge.remove(*self._labels)

@@ -86,6 +86,7 @@ class Run:
         executor: str | None = None,
         tables: Tables | None = None,
         changes: Sequence[PlanChange] = (),
+        feedback: bool = False,
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
     ) -> None:
@@ -93,6 +94,7 @@ class Run:
         sources: by stream name, one per stream of the query.
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
         changes: plans to change to while it runs.
+        feedback: let operators tell each other what is not demanded.
         progress: called with the bytes read so far.
         watch: looks at the engine now and then.
         """
@@ -109,6 +111,7 @@ class Run:
         self._executor = executor
         self._tables = (tables or Tables()).batches
         self._changes = changes
+        self._feedback = feedback
         self._progress = progress
         self._watch = watch
         self._earliest: int | None = None
@@ -166,6 +169,7 @@ class Run:
             executor=executor,
             statistics=statistics,
             tables=self._tables,
+            feedback=self._feedback,
             clock=time.perf_counter,
         )
         for change in self._changes:

@@ -11,7 +11,7 @@ from operators.engine import Engine
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord
-from operators.statistics import EngineStatistics
+from operators.statistics import MESSAGES, EngineStatistics
 from operators.watermark import END
 
 
@@ -92,7 +92,11 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
             }
             for record in task.migrations
         ],
-        "feedback": dict.fromkeys(("suspend", "resume", "mark", "unmark", "suppressed_results"), 0),
+        "feedback": {
+            **{name: sum(getattr(edge, name) for edge in engine.feedback) for name in MESSAGES},
+            "suppressed_results": sum(edge.suppressed for edge in engine.feedback),
+            "edges": [asdict(edge) for edge in engine.feedback],
+        },
         "spill": dict.fromkeys(
             ("spills", "spilled_tuples", "spilled_bytes", "owed", "cleanup_results", "cleanup_seconds"), 0
         ),

@@ -19,6 +19,13 @@ class Guarantee(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class Switch(StrEnum):
+    """On or off."""
+
+    OFF = "off"
+    ON = "on"
+
+
 class Placement(StrEnum):
     """Where the joins of a plan run."""
 
@@ -54,6 +61,7 @@ class WorkerSettings:
         wait: wait for missing input topics rather than fail.
         replication: of topics that the worker creates; -1 is the broker's default.
         placement: all joins of a plan in one task, or each in tasks of its own.
+        jit: joins tell each other what is not demanded.
         operator_partitions: into how many tasks a placed join with an equality key is split; None for as many as the
             sources' topics have partitions.
     """
@@ -78,6 +86,7 @@ class WorkerSettings:
     replication: int = -1
     placement: Placement = Placement.FUSED
     operator_partitions: int | None = None
+    jit: bool = False
     client_id: str = field(default="weir")
 
     @property

@@ -159,6 +159,7 @@ class Task:
             plan=migrations.plan,
             tables=spec.tables.batches,
             partitions=partitions,
+            feedback=spec.settings.jit and spec.part is None,
             clock=time.monotonic,
         )
         self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0), spec.since)
@@ -499,6 +500,7 @@ class Task:
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
+        metrics.feedback(found.feedback)
         self.slowest = frozenset(
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )

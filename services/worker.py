@@ -26,6 +26,7 @@ import faust
 from faust.types import TP
 
 from operators.choose import choose_plan
+from operators.feedback.feedback import check_feedback
 from operators.placed.decompose import check_placeable
 from operators.plan import parse_plan
 from operators.statistics import EngineStatistics
@@ -113,6 +114,10 @@ class Worker:
         if query.sink in {stream.topic for stream in query.streams()}:
             raise UsageError(f"query writes to {query.sink!r}, which it also reads")
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
+        if settings.jit:
+            check_feedback(query)
+            if settings.placement is Placement.PER_OPERATOR:
+                raise UsageError("--jit on: joins that run apart do not tell each other yet; use --placement fused")
         if settings.placement is Placement.PER_OPERATOR:
             check_settings(query, settings)
             # Every worker must take the same plan apart.

@@ -18,6 +18,7 @@ from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from services.commands.query_options import TableFiles
 from services.query_files import read_query, source_paths, table_paths
+from services.settings import Switch
 
 if TYPE_CHECKING:
     from operators.statistics import EngineStatistics
@@ -36,13 +37,6 @@ class Executor(StrEnum):
     EDDY = "eddy"
     STAIRS = "stairs"
     JUGGLER = "juggler"
-
-
-class Switch(StrEnum):
-    """On or off."""
-
-    OFF = "off"
-    ON = "on"
 
 
 class Preference(StrEnum):
@@ -165,7 +159,14 @@ def run(
         ),
     ] = Preference.WORK,
     jit: Annotated[
-        Switch, typer.Option(envvar="WEIR_JIT", help="Just-in-time feedback. Not in this version.")
+        Switch,
+        typer.Option(
+            envvar="WEIR_JIT",
+            help=(
+                "Just-in-time feedback: joins do not produce what no join above them can use now, and produce it when "
+                "one can. Results stay the same; it rests where it does not pay."
+            ),
+        ),
     ] = Switch.OFF,
     memory: Annotated[
         str | None,
@@ -198,7 +199,6 @@ def run(
     _refuse_later_options(
         {
             f"--executor {executor}": executor is Executor.JUGGLER,
-            "--jit on": jit is Switch.ON,
             "--memory": memory is not None,
             "--spill": spill is not None,
             "--spill-dir": spill_dir is not None,
@@ -213,6 +213,7 @@ def run(
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    from operators.feedback.feedback import check_feedback
     from operators.migration.advise import Goal
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
@@ -225,6 +226,8 @@ def run(
     goal = Goal(prefer=prefer.value)
     changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
     check_output_names(bound)
+    if jit is Switch.ON:
+        check_feedback(bound)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
     inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
     check_outputs(given, {"the query": str(query)} | inputs)
@@ -242,6 +245,7 @@ def run(
             executor=executor,
             tables=tables,
             changes=changes,
+            feedback=jit is Switch.ON,
             progress=progress,
         )
         try:

@@ -28,7 +28,7 @@ from services.logs import set_up_logs
 from services.query_files import table_paths
 from services.registry import find_query
 from services.security import KafkaClients
-from services.settings import Guarantee, Placement, Start, WorkerSettings
+from services.settings import Guarantee, Placement, Start, Switch, WorkerSettings
 
 NEVER = "never"
 TUNING = "Tuning"
@@ -102,6 +102,14 @@ def worker(
             "many as the streams' topics have partitions at most. PARTITION BY decides it itself.",
         ),
     ] = None,
+    jit: Annotated[
+        Switch,
+        typer.Option(
+            envvar="WEIR_JIT",
+            help="Just-in-time feedback: joins do not produce what no join above them can use now, and produce it when "
+            "one can. Results stay the same; it rests where it does not pay. Not with placement per-operator.",
+        ),
+    ] = Switch.OFF,
     epoch: Annotated[
         str,
         typer.Option(
@@ -204,6 +212,7 @@ def worker(
         plan=plan,
         placement=placement,
         operator_partitions=operator_partitions,
+        jit=jit is Switch.ON,
         epoch_ms=_at_least("--epoch", epoch, 1),
         commit_ms=_at_least("--commit", commit, 1),
         snapshot_ms=_at_least("--snapshot", snapshot, 1),

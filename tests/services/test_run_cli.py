@@ -87,7 +87,7 @@ def test_statistics_have_all_keys_of_the_design(folder: Path, weir: Weir) -> Non
     } <= set(stats)  # fmt: skip
     assert (stats["input_tuples"], stats["results"], stats["late"], stats["dead_letters"]) == (5, 1, 1, 1)
     assert stats["migrations"] == []
-    assert set(stats["feedback"]) == {"suspend", "resume", "mark", "unmark", "suppressed_results"}
+    assert set(stats["feedback"]) == {"suspend", "resume", "mark", "unmark", "suppressed_results", "edges"}
     assert {"spills", "spilled_tuples", "spilled_bytes", "owed", "cleanup_results", "cleanup_seconds"} == set(
         stats["spill"]
     )
@@ -141,7 +141,6 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--migrate", "5:(T H):lazy"), "--migrate: unknown migration strategy 'lazy'; there are"),
         ((*SOURCES, "--migrate", "soon:(T H):jisc"), "--migrate: 'soon' is not of the form YYYY-MM-DD"),
         ((*SOURCES, "--migrate", "-5:(T H):jisc"), "--migrate: the event time -5 is before 1970"),
-        ((*SOURCES, "--jit", "on"), "--jit on: not in this version"),
         ((*SOURCES, "--memory", "64MiB"), "--memory: not in this version"),
         ((*SOURCES, "--spill", "bottom-up"), "--spill: not in this version"),
         ((*SOURCES, "--spill-dir", "d"), "--spill-dir: not in this version"),

@@ -75,6 +75,24 @@ def statistics(
     return json.loads(stats_json(run, engine)), engine
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_feedback_says_is_told(executor: str) -> None:
+    engine = Engine(FOUR, plan=parse_plan(PLANS[0], FOUR), executor=executor, feedback=True)
+    rng = np.random.default_rng(1)
+    for stream in FOUR.streams():
+        ts = np.sort(rng.integers(500 if stream is FOUR.streams()[-1] else 0, 1000, 200)).astype(np.int64)
+        engine.push(stream.name, 0, numbers(ts, k=rng.integers(0, 30, 200), v=rng.integers(0, 30, 200)))
+    for end in (*range(50, 1001, 50), END):
+        engine.advance(end)
+    found = json.loads(stats_json(RunStatistics(), engine))["feedback"]
+    assert set(found) == {"suspend", "resume", "mark", "unmark", "suppressed_results", "edges"}
+    assert found["edges"]
+    if executor in ("xjoin", "stairs"):  # half joins begin by looking for long whether it pays
+        assert found["suspend"] >= found["resume"] > 0
+    assert sum(edge["suspend"] for edge in found["edges"]) == found["suspend"]
+    assert all(edge["consumer"] and edge["producer"] for edge in found["edges"])
+
+
 def checked(found: dict[str, Any]) -> None:
     """What holds of every statistics file."""
     assert found.keys() >= KEYS
