@@ -25,7 +25,13 @@ import pyarrow as pa
 import operators.kernels
 import schemas.codecs.kernels
 from operators.engine import Engine
+from operators.feedback.blacklist import Blacklist
+from operators.feedback.bloom import Bloom
+from operators.feedback.signatures import Signatures
+from operators.kernels.lattice import minimal_alive, note_matches
+from operators.kernels.scan import OPS
 from operators.plan import parse_plan
+from operators.tuples import FOREVER, Tuples
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.encode import encode_results, encode_tuples
@@ -168,6 +174,29 @@ def _steps() -> Iterator[str]:
         yield executor
         for number, text in enumerate(_QUERIES[:2], 1):
             _run(parse_program(_STREAMS + text), fresh, number, executor)
+    yield "feedback"
+    _feedback()
+
+
+def _feedback() -> None:
+    """The parts of feedback between operators, which runs as short as these would find that it does not pay."""
+    hashes, times = np.arange(ROWS, dtype=np.uint64), np.arange(ROWS, dtype=np.int64)
+    suspended = Signatures()
+    suspended.add(hashes, times)
+    suspended.touch(hashes, times)
+    suspended.remove(suspended.hit(hashes)[: ROWS // 2])
+    seen = Bloom()
+    seen.add(hashes)
+    seen.contains(hashes)
+    held = Blacklist(("A",))
+    held.put(Tuples(("A",), times[np.newaxis], times, times), hashes, 0)
+    held.take(hashes, ROWS // 2)
+    whole, real = times[np.newaxis], times[np.newaxis].astype(np.float64)
+    op, node = np.array([OPS["="]], np.int64), np.zeros(1, np.int64)
+    matched = np.zeros((ROWS, 2), np.bool_)
+    ring = (FOREVER, times[:512], times[:512], 0, 512)
+    note_matches(op, whole, whole[:, :512], node, op, real, real[:, :512], node, times, True, False, *ring, matched)
+    minimal_alive(matched)
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:

@@ -177,6 +177,17 @@ def test_an_empty_state_demands_nothing() -> None:
     assert found_by_kernel([probe], terms, 2, [side], every=True, strict=False) == ([set()], 1)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_edges_of_a_life(strict: bool) -> None:
+    """An entry counts up to its expiry and to the state's life, both included, and at its own ts unless `strict`."""
+    terms = [Term("=", 0)]
+    ends = ((5, 99, not strict), (4, 99, True), (1, 99, True), (0, 99, False), (4, 5, True), (4, 4, False))
+    for ts, expiry, counts in ends:
+        side = state_of([Entry(ts, expiry, (1,))], terms, 4)
+        found, compared = found_by_kernel([Entry(5, 99, (1,))], terms, 1, [side], every=False, strict=strict)
+        assert (found, compared) == (([set()], 1) if counts else ([{frozenset()}], 0)), (ts, expiry)
+
+
 def test_a_tuple_that_is_demanded_is_done_with() -> None:
     """Entries are looked at from the newest: the first that matches in all nodes ends the pass."""
     terms = [Term("=", 0), Term("<", 0), Term("=", -1)]
