@@ -31,7 +31,8 @@ from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout
 from services.placement import Layout
 from services.records import RecordBatch
-from services.task import End, Outcome, Task, TaskSpec
+from services.task import Task
+from services.task_spec import End, Outcome, TaskSpec
 from services.topics import Lane
 
 SETTLE_S = 10.0

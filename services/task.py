@@ -13,33 +13,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import replace
 
 from operators.engine import Engine
-from operators.plan import Plan
 from operators.statistics import EngineStatistics
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
-from schemas.query import Query, Stream
 from services.block_lane import BlockLane
 from services.delivery import Delivery, Letters
 from services.lane import InputLane
 from services.logs import Log
 from services.metrics import TaskMetrics
 from services.outlet import outlet_of
-from services.placed import Part
 from services.placed_migrations import PlacedMigrations
 from services.producer import Aborted, Fenced, Sink
 from services.records import RecordBatch
 from services.recovery import LaneStart, RecoveryPlan, Snapshot
-from services.settings import WorkerSettings
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
-from services.tables import Tables
 from services.task_migrations import LOOK_S, TaskMigrations
-from services.topics import Lane, OutputTopics
+from services.task_spec import End, Outcome, TaskSpec
+from services.topics import Lane
 
 INBOX_BYTES = 8 << 20
 """Raw input that waits for the task's thread; beyond it the task's partitions are not read."""
@@ -57,51 +52,6 @@ STATISTICS_S = 1.0
 RENEWAL_S = 60.0
 """How often all partitions are committed, also those that did not move: Kafka forgets offsets that are not
 renewed."""
-
-
-class End(StrEnum):
-    """How a task ended."""
-
-    FINISHED = "finished"
-    FENCED = "fenced"
-    RESTART = "restart"
-    DAMAGED = "damaged"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """`error` is None when it finished as asked."""
-
-    end: End
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
-    """What all tasks of a worker share.
-
-    Attributes:
-        plan: of version 0; see `services.task_migrations`.
-        streams: per input topic, the streams that read it.
-        fingerprint: of the query; see `services.worker`.
-        since: event time from which on results are this plan's.
-        part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
-        trim: deletes records of internal topics before the given offsets.
-        tables: the query's reference tables.
-    """
-
-    query: Query
-    plan: Plan | None
-    streams: Mapping[str, tuple[Stream, ...]]
-    fingerprint: str
-    cluster: str
-    topics: OutputTopics
-    settings: WorkerSettings
-    part: Part | None = None
-    since: int = 0
-    trim: Callable[[Mapping[Lane, int]], None] | None = None
-    tables: Tables = field(default_factory=Tables)
 
 
 class Task:
@@ -529,11 +479,3 @@ def _lane(spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log) -> 
         return BlockLane(key, given, start, floor, log)
     kept = dict(spec.part.operator.kept)
     return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)
-
-
-def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:
-    """The streams that read each topic."""
-    found: dict[str, list[Stream]] = {}
-    for stream in streams:
-        found.setdefault(stream.topic, []).append(stream)
-    return {topic: tuple(readers) for topic, readers in found.items()}

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,38 +22,31 @@ import faust
 from faust.types import TP
 
 from operators.choose import choose_plan
-from operators.feedback.feedback import check_feedback
 from operators.placed.decompose import check_placeable
 from operators.plan import parse_plan
-from operators.statistics import EngineStatistics
 from schemas.codecs.encode import check_output_names
-from schemas.errors import BrokerError, StateError, UsageError, WeirError
+from schemas.errors import BrokerError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
-from services.barrier import View
 from services.control_log import ControlLog
 from services.fingerprint import fingerprint
 from services.lane import decoder_of
-from services.logs import Log, get_log
-from services.metrics import TaskMetrics, WorkerMetrics
-from services.placed import PlacedLayout, check_settings, part_fingerprint
-from services.placed_migrations import PlacedMigrations, reports_of_the_dead
+from services.logs import get_log
+from services.metrics import WorkerMetrics
+from services.placed import PlacedLayout, check_settings
+from services.placed_migrations import reports_of_the_dead
 from services.placed_versions import Versions
 from services.placement import Layout, check_partition_by, lay_out
-from services.producer import IdempotentSink, Sink, TransactionalSink
 from services.records import RecordBatch
-from services.recovery import RecoveryPlan, plan_handover, plan_recovery
-from services.roster import Roster, task_log
-from services.settings import Guarantee, Placement, Start, WorkerSettings
-from services.snapshots import SnapshotWriter
+from services.roster import Roster
+from services.settings import Placement, WorkerSettings
 from services.state_dir import StateDir
-from services.state_store import DamagedTableError, StateStore
 from services.tables import Tables
-from services.task import Outcome, Task, TaskSpec, streams_by_topic
-from services.task_migrations import TaskMigrations
+from services.task_opener import TaskOpener, Work
+from services.task_spec import TaskSpec, streams_by_topic
 from services.task_statistics import Publisher
-from services.topics import Lane, TopicAdmin
+from services.topics import TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
 
@@ -77,16 +66,6 @@ class WeirApp(faust.App):  # type: ignore[misc]
         """Deliver open epochs, then let Faust stop its consumer."""
         await self.roster.close()
         await super().on_stop()
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What a worker runs until it is stopped, or another plan takes over; `spec` is of the whole query."""
-
-    version: int
-    group: str
-    layout: Layout | PlacedLayout
-    spec: TaskSpec
 
 
 class Worker:
@@ -180,7 +159,7 @@ class Worker:
             if self._stop.is_set():
                 return
 
-    def _work(self, counts: Mapping[str, int]) -> _Work:
+    def _work(self, counts: Mapping[str, int]) -> Work:
         """What there is to run now; makes the topics that it needs."""
         settings, control, version, since = self._settings, self._control, 0, 0
         assert control is not None
@@ -210,15 +189,27 @@ class Worker:
             since=since,
             tables=self._tables,
         )
-        return _Work(version, group, layout, spec)
+        return Work(version, group, layout, spec)
 
-    async def _run_version(self, work: _Work, publisher: Publisher, scratch: Path) -> None:
+    async def _run_version(self, work: Work, publisher: Publisher, scratch: Path) -> None:
         """Run until the worker is to stop, or another plan takes over."""
         loop = asyncio.get_running_loop()
         layout, spec, settings = work.layout, work.spec, self._settings
         app = self._app(work.group, scratch)
-        opener = self._opener(app, work, publisher)
-        roster = Roster(spec, layout, self._metrics, opener, lambda number: self._wipe(work, number), self._fail)
+        assert self._control is not None
+        opener = TaskOpener(
+            work,
+            self._control,
+            publisher,
+            self._admin,
+            self._metrics,
+            self._state,
+            self._snapshot_thread,
+            self._versions,
+            lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
+            self._accept_loss,
+        )
+        roster = Roster(spec, layout, self._metrics, opener, opener.wipe, self._fail)
         app.roster = roster
         transport = self._transport(app, roster, layout)
         app.transport = transport
@@ -257,7 +248,7 @@ class Worker:
                 self._state.remember_member("")
             self._log.info("worker stopped")
 
-    async def _replaced(self, work: _Work) -> bool:
+    async def _replaced(self, work: Work) -> bool:
         """True when another plan has taken over from the one that runs."""
         if self._versions is None or self._control is None:
             return False
@@ -273,7 +264,7 @@ class Worker:
         except BrokerError:
             return False  # asked again soon
 
-    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, work: _Work) -> None:
+    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, work: Work) -> None:
         """Wait for a signal, a failed task, a crash of the app or another plan; note the group member meanwhile."""
         assert self._stop is not None
         noted = ""
@@ -360,212 +351,6 @@ class Worker:
         transport.security = clients.aiokafka()
         transport.former_member = self._state.member() if self._state else ""
         return transport
-
-    # --- Tasks --------------------------------------------------------------------------------------
-
-    def _wipe(self, work: _Work, number: int) -> None:
-        """Empty a task's table."""
-        store = self._store(work, number)
-        if store is not None:
-            try:
-                store.wipe()
-            except StateError as error:
-                self._log.error("state table cannot be emptied", task=number, reason=str(error))
-            store.close()
-
-    def _store(self, work: _Work, number: int) -> StateStore | None:
-        if self._state is None:
-            return None
-        names = [stream.name for stream in self._spec(work, number).query.streams()]
-        path = self._state.table(work.group, number)
-        try:
-            try:
-                return StateStore(path, names)
-            except DamagedTableError as error:
-                self._metrics.of(str(number)).snapshot_failures.inc()
-                self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
-                shutil.rmtree(path, ignore_errors=True)
-                return StateStore(path, names)
-        except StateError as error:
-            self._metrics.of(str(number)).snapshot_failures.inc()
-            self._log.error("no snapshots: going on without a disk", task=number, reason=str(error))
-            return None
-
-    def _opener(
-        self, app: WeirApp, work: _Work, publisher: Publisher
-    ) -> Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]:
-        def open_task(
-            number: int,
-            give_up: threading.Event,
-            ended: Callable[[Task, Outcome], None],
-            changed: Callable[[], None],
-        ) -> Task:
-            spec = self._spec(work, number)
-            sink = self._sink(app, work.group, spec, number, give_up)
-            store: StateStore | None = None
-            life = uuid.uuid4().hex[:12]
-            try:
-                sink.open()
-                assert self._control is not None
-                view = self._control.open(number, life, 0 if spec.part is None else work.layout.tasks)
-                store = self._store(work, number)
-                log = task_log(self._query.name, number)
-                recovery = self._recovery(work, spec, number, sink, store)
-                for note in recovery.notes:
-                    log.warning(note)
-                log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
-                metrics = self._metrics.of(str(number))
-                snapshots = SnapshotWriter(store, self._snapshot_thread, self._settings.snapshot_ms, log, metrics)
-                migrations = self._migrations(work, spec, number, life, recovery, view, log, metrics)
-                return Task(
-                    spec,
-                    number,
-                    recovery,
-                    migrations,
-                    publisher.of(number, life) if spec.part is None else _say_nothing,
-                    sink,
-                    store,
-                    snapshots,
-                    log,
-                    metrics,
-                    give_up,
-                    changed,
-                    ended,
-                )
-            except BaseException:
-                sink.close()
-                if store is not None:
-                    store.close()
-                raise
-
-        return open_task
-
-    def _recovery(self, work: _Work, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
-        """Where a task begins."""
-        lanes = work.layout.lanes(number)
-        streams = {lane: _points(spec, lane) for lane in lanes}
-        committed, log = sink.committed(lanes), self._admin.log_ranges(lanes)
-        internal = work.layout.internal_lanes(number) if isinstance(work.layout, PlacedLayout) else ()
-        if self._versions is not None and work.version > 0 and not committed:
-            sources = [lane for lane in lanes if lane not in internal]
-            former = self._versions.commits(work.version - 1, sources)
-            return plan_handover(
-                streams=streams, former=former, version=work.version, log=log, accept_loss=self._accept_loss
-            )
-        return plan_recovery(
-            streams=streams,
-            fingerprint=spec.fingerprint,
-            cluster=spec.cluster,
-            committed=committed,
-            snapshot=self._snapshot(store, number),
-            log=log,
-            from_latest=self._settings.start is Start.LATEST,
-            accept_loss=self._accept_loss,
-            whole=internal,
-            tables=spec.tables.contents,
-            changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
-        )
-
-    def _migrations(
-        self,
-        work: _Work,
-        spec: TaskSpec,
-        number: int,
-        life: str,
-        recovery: RecoveryPlan,
-        view: View,
-        log: Log,
-        metrics: TaskMetrics,
-    ) -> TaskMigrations | PlacedMigrations:
-        """A task's part in plan changes."""
-        assert self._control is not None
-        if self._versions is not None and spec.plan is not None:
-            return PlacedMigrations(
-                query=self._query,
-                plan=spec.plan,
-                version=work.version,
-                task=number,
-                tasks=work.layout.tasks,
-                life=life,
-                fingerprint=work.spec.fingerprint,
-                objection=self._versions.objection,
-                control=self._control,
-                log=log,
-                metrics=metrics,
-            )
-        return TaskMigrations(
-            query=spec.query,
-            own=spec.plan,
-            task=number,
-            tasks=work.layout.tasks,
-            life=life,
-            fingerprint=spec.fingerprint,
-            recovery=recovery,
-            control=self._control,
-            view=view,
-            log=log,
-            metrics=metrics,
-        )
-
-    def _spec(self, work: _Work, number: int) -> TaskSpec:
-        """What one task runs: the whole query, or a part of its plan."""
-        whole, layout = work.spec, work.layout
-        if isinstance(layout, Layout) or whole.plan is None:
-            return whole
-        part = layout.part(number)
-        query = part.operator.query
-        return replace(
-            whole,
-            query=query,
-            plan=part.operator.plan,
-            streams=streams_by_topic(query.streams()),
-            fingerprint=part_fingerprint(whole.query, whole.plan, part.operator),
-            part=part,
-            trim=self._trim,
-        )
-
-    def _trim(self, offsets: Mapping[Lane, int]) -> None:
-        self._snapshot_thread.submit(self._admin.trim, offsets)
-
-    def _snapshot(self, store: StateStore | None, number: int) -> Any:
-        """The table's snapshot; a damaged one is emptied, with a warning."""
-        if store is None:
-            return None
-        try:
-            return store.snapshot()
-        except StateError as error:
-            self._metrics.of(str(number)).snapshot_failures.inc()
-            self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
-            store.wipe()
-            return None
-
-    def _sink(self, app: WeirApp, group: str, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
-        settings = self._settings
-        if settings.guarantee is Guarantee.EXACTLY_ONCE:
-            return TransactionalSink(
-                settings.clients,
-                group,
-                number,
-                spec.topics,
-                give_up,
-                settings.transaction_timeout_ms,
-            )
-        consumer = cast(Consumer, app.consumer)
-
-        def commit(offsets: Mapping[Lane, tuple[int, str]]) -> bool:
-            return consumer.commit_as_member(offsets)
-
-        return IdempotentSink(settings.clients, group, number, spec.topics, give_up, commit)
-
-
-def _points(spec: TaskSpec, lane: Lane) -> int:
-    """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
-    given = None if spec.part is None else spec.part.input(lane[0])
-    return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
-
-
-def _say_nothing(statistics: EngineStatistics, plan_version: int) -> None:
-    """An operator's statistics are of its own query, which nobody has asked about."""
 
 
 def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:

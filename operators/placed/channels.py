@@ -42,7 +42,6 @@ class Channels:
         self.edge = given.edge
         self.stream = given.stream.name
         self._fields = given.edge.fields
-        self._complete = list(clocks)
         self._clocks = list(clocks)
         self._histories = [History() for _ in clocks]
 
@@ -72,7 +71,8 @@ class Channels:
         """
         channel, batch = block.channel, block.batch
         taken = Taken()
-        if block.watermark <= self._complete[channel]:
+        if block.watermark <= self._clocks[channel]:
+            # A block's tuples, and so the clock while its epoch lasts, are older than its watermark.
             taken.repeated = len(batch)
             return taken
         if len(batch):
@@ -83,8 +83,7 @@ class Channels:
             self._clocks[channel] = max(before, int(batch.ts[-1]))
             self._histories[channel].remember(offset, before, self._clocks[channel])
         if block.last:
-            self._complete[channel] = block.watermark
-            self._clocks[channel] = max(self._clocks[channel], block.watermark)
+            self._clocks[channel] = block.watermark
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
 

@@ -37,10 +37,10 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("del self._stretches[: self._first(horizon_ms)]", "del self._stretches[: self._first(horizon_ms) + 1]"),
     ),
     "placed/channels.py": (
-        ("if block.watermark <= self._complete[channel]:", "if False:"),
-        ("if block.watermark <= self._complete[channel]:", "if block.watermark <= max(self._complete):"),
+        ("if block.watermark <= self._clocks[channel]:", "if False:"),
+        ("if block.watermark <= self._clocks[channel]:", "if block.watermark <= max(self._clocks):"),
         ("engine.set_clock(self.stream, channel, block.watermark)", "pass"),
-        ("self._complete[channel] = block.watermark", "pass"),
+        ("            self._clocks[channel] = block.watermark\n", ""),
         ("        if block.last:\n", "        if True:\n"),
         ("if not block.channel < self.edge.channels:", "if False:"),
     ),

@@ -1,0 +1,281 @@
+"""Opens the tasks of a worker: what each runs, where it delivers, where it begins.
+
+A task is taken over before anything is read of it: its sink fences whoever had it, its `Opened` in the control log
+ends what that one promised, and only then do committed offsets say where it begins.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from operators.statistics import EngineStatistics
+from schemas.errors import StateError
+from services.barrier import View
+from services.control_log import ControlLog
+from services.logs import Log, get_log
+from services.metrics import TaskMetrics, WorkerMetrics
+from services.placed import PlacedLayout, part_fingerprint
+from services.placed_migrations import PlacedMigrations
+from services.placed_versions import Versions
+from services.placement import Layout
+from services.producer import IdempotentSink, Sink, TransactionalSink
+from services.recovery import RecoveryPlan, Snapshot, plan_handover, plan_recovery
+from services.roster import task_log
+from services.settings import Guarantee, Start
+from services.snapshots import SnapshotWriter
+from services.state_dir import StateDir
+from services.state_store import DamagedTableError, StateStore
+from services.task import Task
+from services.task_migrations import TaskMigrations
+from services.task_spec import Outcome, TaskSpec, streams_by_topic
+from services.task_statistics import Publisher
+from services.topics import Lane, TopicAdmin
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker runs until it is stopped, or another plan takes over; `spec` is of the whole query."""
+
+    version: int
+    group: str
+    layout: Layout | PlacedLayout
+    spec: TaskSpec
+
+
+class TaskOpener:
+    """Opens tasks; called in threads.
+
+    Args:
+        state: where snapshots live, None for nowhere.
+        snapshots: what writes them.
+        versions: of a query whose joins run apart, else None.
+        commit: commits offsets as the group's member, for those who deliver at least once.
+        accept_loss: go on where Kafka's retention has deleted input that is still needed.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        control: ControlLog,
+        publisher: Publisher,
+        admin: TopicAdmin,
+        metrics: WorkerMetrics,
+        state: StateDir | None,
+        snapshots: Executor,
+        versions: Versions | None,
+        commit: Callable[[Mapping[Lane, tuple[int, str]]], bool],
+        accept_loss: bool,
+    ) -> None:
+        self._work = work
+        self._control = control
+        self._publisher = publisher
+        self._admin = admin
+        self._metrics = metrics
+        self._state = state
+        self._snapshot_thread = snapshots
+        self._versions = versions
+        self._commit = commit
+        self._accept_loss = accept_loss
+        self._log = get_log("worker", query=work.spec.query.name, group=work.group)
+
+    def wipe(self, number: int) -> None:
+        """Empty a task's table."""
+        store = self._store(number)
+        if store is not None:
+            try:
+                store.wipe()
+            except StateError as error:
+                self._log.error("state table cannot be emptied", task=number, reason=str(error))
+            store.close()
+
+    def _store(self, number: int) -> StateStore | None:
+        if self._state is None:
+            return None
+        names = [stream.name for stream in self._spec(number).query.streams()]
+        path = self._state.table(self._work.group, number)
+        try:
+            try:
+                return StateStore(path, names)
+            except DamagedTableError as error:
+                self._metrics.of(str(number)).snapshot_failures.inc()
+                self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
+                shutil.rmtree(path, ignore_errors=True)
+                return StateStore(path, names)
+        except StateError as error:
+            self._metrics.of(str(number)).snapshot_failures.inc()
+            self._log.error("no snapshots: going on without a disk", task=number, reason=str(error))
+            return None
+
+    def __call__(
+        self,
+        number: int,
+        give_up: threading.Event,
+        ended: Callable[[Task, Outcome], None],
+        changed: Callable[[], None],
+    ) -> Task:
+        """Take a task over and plan how it begins. Blocking.
+
+        Raises:
+            WeirError: it cannot be run, or not now (BrokerError).
+        """
+        spec = self._spec(number)
+        sink = self._sink(spec, number, give_up)
+        store: StateStore | None = None
+        life = uuid.uuid4().hex[:12]
+        try:
+            sink.open()
+            view = self._control.open(number, life, 0 if spec.part is None else self._work.layout.tasks)
+            store = self._store(number)
+            log = task_log(self._work.spec.query.name, number)
+            recovery = self._recovery(spec, number, sink, store)
+            for note in recovery.notes:
+                log.warning(note)
+            log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
+            metrics = self._metrics.of(str(number))
+            snapshots = SnapshotWriter(store, self._snapshot_thread, self._work.spec.settings.snapshot_ms, log, metrics)
+            migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
+            return Task(
+                spec,
+                number,
+                recovery,
+                migrations,
+                self._publisher.of(number, life) if spec.part is None else _say_nothing,
+                sink,
+                store,
+                snapshots,
+                log,
+                metrics,
+                give_up,
+                changed,
+                ended,
+            )
+        except BaseException:
+            sink.close()
+            if store is not None:
+                store.close()
+            raise
+
+    def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
+        """Where a task begins."""
+        lanes = self._work.layout.lanes(number)
+        streams = {lane: _points(spec, lane) for lane in lanes}
+        committed, log = sink.committed(lanes), self._admin.log_ranges(lanes)
+        internal = self._work.layout.internal_lanes(number) if isinstance(self._work.layout, PlacedLayout) else ()
+        if self._versions is not None and self._work.version > 0 and not committed:
+            sources = [lane for lane in lanes if lane not in internal]
+            former = self._versions.commits(self._work.version - 1, sources)
+            return plan_handover(
+                streams=streams, former=former, version=self._work.version, log=log, accept_loss=self._accept_loss
+            )
+        return plan_recovery(
+            streams=streams,
+            fingerprint=spec.fingerprint,
+            cluster=spec.cluster,
+            committed=committed,
+            snapshot=self._snapshot(store, number),
+            log=log,
+            from_latest=self._work.spec.settings.start is Start.LATEST,
+            accept_loss=self._accept_loss,
+            whole=internal,
+            tables=spec.tables.contents,
+            changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
+        )
+
+    def _migrations(
+        self,
+        spec: TaskSpec,
+        number: int,
+        life: str,
+        recovery: RecoveryPlan,
+        view: View,
+        log: Log,
+        metrics: TaskMetrics,
+    ) -> TaskMigrations | PlacedMigrations:
+        """A task's part in plan changes."""
+        if self._versions is not None and spec.plan is not None:
+            return PlacedMigrations(
+                query=self._work.spec.query,
+                plan=spec.plan,
+                version=self._work.version,
+                task=number,
+                tasks=self._work.layout.tasks,
+                life=life,
+                fingerprint=self._work.spec.fingerprint,
+                objection=self._versions.objection,
+                control=self._control,
+                log=log,
+                metrics=metrics,
+            )
+        return TaskMigrations(
+            query=spec.query,
+            own=spec.plan,
+            task=number,
+            tasks=self._work.layout.tasks,
+            life=life,
+            fingerprint=spec.fingerprint,
+            recovery=recovery,
+            control=self._control,
+            view=view,
+            log=log,
+            metrics=metrics,
+        )
+
+    def _spec(self, number: int) -> TaskSpec:
+        """What one task runs: the whole query, or a part of its plan."""
+        whole, layout = self._work.spec, self._work.layout
+        if isinstance(layout, Layout) or whole.plan is None:
+            return whole
+        part = layout.part(number)
+        query = part.operator.query
+        return replace(
+            whole,
+            query=query,
+            plan=part.operator.plan,
+            streams=streams_by_topic(query.streams()),
+            fingerprint=part_fingerprint(whole.query, whole.plan, part.operator),
+            part=part,
+            trim=self._trim,
+        )
+
+    def _trim(self, offsets: Mapping[Lane, int]) -> None:
+        self._snapshot_thread.submit(self._admin.trim, offsets)
+
+    def _snapshot(self, store: StateStore | None, number: int) -> Snapshot | None:
+        """The table's snapshot; a damaged one is emptied, with a warning."""
+        if store is None:
+            return None
+        try:
+            return store.snapshot()
+        except StateError as error:
+            self._metrics.of(str(number)).snapshot_failures.inc()
+            self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))
+            store.wipe()
+            return None
+
+    def _sink(self, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
+        settings = self._work.spec.settings
+        if settings.guarantee is Guarantee.EXACTLY_ONCE:
+            return TransactionalSink(
+                settings.clients,
+                self._work.group,
+                number,
+                spec.topics,
+                give_up,
+                settings.transaction_timeout_ms,
+            )
+        return IdempotentSink(settings.clients, self._work.group, number, spec.topics, give_up, self._commit)
+
+
+def _points(spec: TaskSpec, lane: Lane) -> int:
+    """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
+    given = None if spec.part is None else spec.part.input(lane[0])
+    return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
+
+
+def _say_nothing(statistics: EngineStatistics, plan_version: int) -> None:
+    """An operator's statistics are of its own query, which nobody has asked about."""

@@ -1,0 +1,67 @@
+"""What a task is to do, and how it can end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from operators.plan import Plan
+from schemas.query import Query, Stream
+from services.placed import Part
+from services.settings import WorkerSettings
+from services.tables import Tables
+from services.topics import Lane, OutputTopics
+
+
+class End(StrEnum):
+    """How a task ended."""
+
+    FINISHED = "finished"
+    FENCED = "fenced"
+    RESTART = "restart"
+    DAMAGED = "damaged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`error` is None when it finished as asked."""
+
+    end: End
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What all tasks of a worker share.
+
+    Attributes:
+        plan: of version 0; see `services.task_migrations`.
+        streams: per input topic, the streams that read it.
+        fingerprint: of the query; see `services.worker`.
+        since: event time from which on results are this plan's.
+        part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
+        trim: deletes records of internal topics before the given offsets.
+        tables: the query's reference tables.
+    """
+
+    query: Query
+    plan: Plan | None
+    streams: Mapping[str, tuple[Stream, ...]]
+    fingerprint: str
+    cluster: str
+    topics: OutputTopics
+    settings: WorkerSettings
+    part: Part | None = None
+    since: int = 0
+    trim: Callable[[Mapping[Lane, int]], None] | None = None
+    tables: Tables = field(default_factory=Tables)
+
+
+def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:
+    """The streams that read each topic."""
+    found: dict[str, list[Stream]] = {}
+    for stream in streams:
+        found.setdefault(stream.topic, []).append(stream)
+    return {topic: tuple(readers) for topic, readers in found.items()}
