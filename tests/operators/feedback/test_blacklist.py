@@ -140,3 +140,16 @@ def test_dead_rows_stay_away() -> None:
     held.purge(0)
     assert (len(held), held.signatures) == (2, 1)
     assert [row for row, _, _ in shown(held.take_all(0))] == [36, 38]
+
+
+def test_what_is_dropped_does_not_come_back() -> None:
+    """Of a list, at its head and in its midst; what was taken before has no place any more."""
+    held = Blacklist(("A", "B"))
+    put(held, [Listed(k, 9 - k, 20, k % 2) for k in range(6)], 0)
+    held.take(words([0]), 0)
+    places, tuples = held.held(0)
+    assert tuples.rows[0].tolist() == [1, 3, 5]
+    held.drop(places[[1, 2]])
+    assert len(held) == 1
+    assert shown(held.take_all(0)) == [(1, 8, 20)]
+    assert len(held) == 0
