@@ -17,6 +17,8 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+from services.logs import get_log
+
 
 def spread(sets: Iterable[int], held: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
     """Give each set to one member.
@@ -53,14 +55,20 @@ class TaskAssignor(AbstractPartitionAssignor):
     Args:
         set_of: the set that a partition of a topic belongs to; None for one that nobody reads.
         held: the sets that this member runs now.
+        layout: names what the sets are. Members that name another layout than the group's leader get none: their sets
+            are others', and both would write the same results.
     """
 
     name = "weir-tasks"
     version = 1
 
-    def __init__(self, set_of: Callable[[str, int], int | None], held: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self, set_of: Callable[[str, int], int | None], held: Callable[[], Iterable[int]], layout: str = ""
+    ) -> None:
         self._set_of = set_of
         self._held = held
+        self._layout = layout
+        self._log = get_log("assignor")
 
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -70,8 +78,17 @@ class TaskAssignor(AbstractPartitionAssignor):
         partitions = {topic: sorted(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         set_of = {(topic, p): self._set_of(topic, p) for topic, numbers in partitions.items() for p in numbers}
         sets = {number for number in set_of.values() if number is not None}
-        held = {name: _read(member.user_data) for name, member in members.items()}
-        return {
+        said = {name: _read(member.user_data) for name, member in members.items()}
+        odd = sorted(name for name, (_, layout) in said.items() if layout != self._layout)
+        if odd:
+            self._log.error(
+                "members of the group run other tasks than this worker and get none; all workers of a group need the "
+                "same query, placement, plan and split",
+                members=", ".join(odd),
+            )
+        held = {name: sets for name, (sets, _) in said.items() if name not in odd}
+        nothing = {name: ConsumerProtocolMemberAssignment(self.version, [], b"") for name in odd}
+        return nothing | {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
                 [(topic, [p for p in partitions[topic] if set_of[topic, p] in numbers]) for topic in topics],
@@ -82,16 +99,18 @@ class TaskAssignor(AbstractPartitionAssignor):
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:  # type: ignore[override]
         """What this member sends when it joins."""
-        data = json.dumps({"v": 1, "sets": sorted(self._held())}).encode()
+        data = json.dumps({"v": 1, "sets": sorted(self._held()), "layout": self._layout}).encode()
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # type: ignore[override]
         """Nothing to remember: `held` knows."""
 
 
-def _read(user_data: bytes | None) -> list[int]:
-    """The sets a member claims; none when it says nothing readable, which costs only stickiness."""
+def _read(user_data: bytes | None) -> tuple[list[int], str]:
+    """The sets a member claims, and its layout; none and the plain one when it says nothing readable, which costs only
+    stickiness."""
     try:
-        return [int(number) for number in json.loads(user_data or b"{}").get("sets", [])]
+        said = json.loads(user_data or b"{}")
+        return [int(number) for number in said.get("sets", [])], str(said.get("layout", ""))
     except (ValueError, TypeError, AttributeError):
-        return []
+        return [], ""

@@ -58,6 +58,7 @@ class PlacedLayout:
         internal: those of the internal topics.
         tasks: how many tasks there are, numbered from 0.
         sinks: how many of them, the first, write to the sink.
+        name: tells its tasks from those of any other layout.
         copartitioned: always False: tasks are not numbered by partitions.
     """
 
@@ -70,6 +71,8 @@ class PlacedLayout:
         self.internal = {edge.topic: edge.partitions for operator in operators for edge in operator.outputs}
         self.partitions: Mapping[str, int] = {**sources, **self.internal}
         self._lanes = [self._lanes_of(part, sources) for part in self._parts]
+        said = repr([(part.name, lanes) for part, lanes in zip(self._parts, self._lanes, strict=True)])
+        self.name = hashlib.sha256(said.encode()).hexdigest()[:16]
         self._sets = {lane: number for number, lanes in enumerate(self._lanes) for lane in lanes}
 
     @staticmethod

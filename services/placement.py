@@ -36,6 +36,11 @@ class Layout:
         return max(self.partitions.values()) if self.copartitioned else 1
 
     @property
+    def name(self) -> str:
+        """Tells its tasks from those of a placed query (`services.placed`)."""
+        return ""
+
+    @property
     def sinks(self) -> int:
         """How many tasks write to the sink."""
         return self.tasks

@@ -22,6 +22,7 @@ import faust
 from faust.types import TP
 
 from operators.choose import choose_plan
+from operators.feedback.feedback import check_feedback
 from operators.placed.decompose import check_placeable
 from operators.plan import parse_plan
 from schemas.codecs.encode import check_output_names
@@ -346,7 +347,7 @@ class Worker:
         clients = self._settings.clients
         transport = Transport(app.conf.broker_consumer, app)
         transport.flow = roster
-        transport.assignor = TaskAssignor(layout.set_of, roster.held)
+        transport.assignor = TaskAssignor(layout.set_of, roster.held, layout.name)
         transport.bootstrap_servers = clients.servers()
         transport.security = clients.aiokafka()
         transport.former_member = self._state.member() if self._state else ""

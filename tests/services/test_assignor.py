@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.assignor import spread
+from services.assignor import TaskAssignor, spread
 
 HELD = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.lists(st.integers(0, 11)), min_size=1, max_size=6)
 
@@ -37,3 +37,20 @@ def test_a_newcomer_takes_no_more_than_its_share(sets: set[int], count: int) -> 
 def test_a_single_set_stays() -> None:
     assert spread([0], {"a": [], "b": [0], "c": []}) == {"a": [], "b": [0], "c": []}
     assert spread([0], {"a": [], "c": []}) == {"a": [0], "c": []}
+
+
+def test_who_runs_other_tasks_gets_none() -> None:
+    """A member with another layout than the leader's would run the same results a second time."""
+
+    class Topics:
+        def partitions_for_topic(self, topic: str) -> set[int]:
+            return {0, 1}
+
+    def set_of(topic: str, partition: int) -> int | None:
+        return partition if topic == "known" else None
+
+    leader, twin, odd = (TaskAssignor(set_of, lambda: [], layout) for layout in ("a", "a", "b"))
+    members = {name: one.metadata(["known", "new"]) for name, one in (("l", leader), ("t", twin), ("o", odd))}
+    found = leader.assign(Topics(), members)  # type: ignore[arg-type]
+    shares = {name: dict(one.partitions()) for name, one in found.items()}
+    assert shares == {"l": {"known": [0], "new": []}, "t": {"known": [1], "new": []}, "o": {}}
