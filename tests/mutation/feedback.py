@@ -101,6 +101,43 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._before = *counted, tuples", "pass"),
         ("return earned - spent > MARGIN * spent", "return earned > 0"),
     ),
+    "feedback/tree.py": (
+        ("in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):", "in (LEFT, RIGHT):"),
+        ("if ours is not None and ours.until >= place.depth:", "if ours is not None:"),
+        ("if ours is not None and ours.until >= place.depth:", "if False:"),
+        ("            self._enter_late(join, observed, theirs.tuples)\n", ""),
+        ("until = Tuples.concat([held.tuples, tuples], tuples.aliases), min(", "until = tuples, min("),
+        ("tuples.aliases), min(until, held.until)", "tuples.aliases), max(until, held.until)"),
+        ("self._late[id(node)] = Late(tuples, min(", "self._late[id(node)] = Late(tuples, max("),
+        ("        if late is not None:\n            arrived.append(late.tuples)\n", ""),
+        ("            self._bring_back(watch.release(now), watch.depth)\n", "            watch.release(now)\n"),
+        ("        if self.watches and self._admitting:\n", "        if self.watches:\n"),
+        ("                    state.retract(entries[lost])\n", "                    pass\n"),
+        ("                    blacklist.drop(entries[lost])\n", "                    pass\n"),
+        ("            if depth < watch.depth:\n", "            if depth <= watch.depth:\n"),
+    ),
+    "feedback/watch.py": (
+        ("return RIGHT if left > right else LEFT", "return LEFT"),
+        ("not arrived and len(self.state) == 0", "len(self.state) == 0"),
+        ("            if guard.filter.full:\n", "            if False:\n"),
+        ("                guard.filter.add(hashes)\n                hit", "                hit"),
+        ("                    guard.suspended.remove(hit)\n", ""),
+        ("return guard.suspended.contains(hashes) | ~", "return ~"),
+        ("parts = [held.take(held.expiry >= now), *arrived]", "parts = [held.take(held.expiry >= now)]"),
+        ("parts = [held.take(held.expiry >= now), *arrived]", "parts = [*arrived]"),
+        ("return lost if valid is None else lost & valid", "return lost & False"),
+        ("            elif guard.open and not was_open:\n                self._renew(guard, [], now)\n", ""),
+        (
+            "                self._bring(back, self._given_up(guard, now))\n            elif",
+            "                pass\n            elif",
+        ),
+        ("        guard.suspended = Signatures()\n        return guard", "        return guard"),
+        ("        node = inside[0]\n", "        node = inside[0]\n        break\n"),
+    ),
+    "feedback/economy.py": (
+        ("if self.open and self.credit < 0:", "if self.open and self.credit < -1e18:"),
+        ("elif not self.open and self.credit >= trial:", "elif False:"),
+    ),
     "feedback/stems.py": (
         ("idle = min(self._lives_until.values()) < now", "idle = min(self._lives_until.values()) <= now"),
         ("idle = min(self._lives_until.values()) < now", "idle = False"),
@@ -151,4 +188,6 @@ def tests_of(file: str) -> list[str]:
     name = PurePath(file).stem
     if name in ("guard", "stems"):
         return ["feedback/test_stems.py", "feedback/test_stems_properties.py"]
+    if name in ("tree", "watch"):
+        return ["feedback/test_paper_examples.py", "feedback/test_feedback_properties.py"]
     return [f"feedback/test_{name}.py"]
