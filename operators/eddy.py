@@ -12,7 +12,9 @@ The generator is a counter and a mixing function, so a run can be repeated.
 
 A tuple probes a SteM by one link, the predicates between some of its aliases and the SteM's, which may have an
 index; further links are checked on what is found. Tuples drawn to the same link are probed together whatever
-else they cover, so the work per step is a few calls per link, not per set of aliases.
+else they cover, so the work per step is a few calls per link, not per set of aliases. Links are the predicates as they
+are written: those that follow from others (`operators.equalities`) would give a star of n streams n^2 links, and every
+draw looks at all.
 
 It adapts without any migration, and pays for that: every tuple passes through the eddy for every SteM, and
 what a tree would have kept is made again for every tuple (JISC 3.1).

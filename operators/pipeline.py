@@ -16,7 +16,7 @@ from operators.covers import Lives
 from operators.difference import Difference, Places, Runs, Span
 from operators.executor import operator_statistics
 from operators.kernels.cover import run_edges
-from operators.kernels.hashing import U64
+from operators.kernels.marks import Table, add_marks, new_table
 from operators.kernels.ring import ring_grow, ring_read
 from operators.plan import Join, Plan, check_plan, postorder
 from operators.sources import Sources
@@ -84,7 +84,9 @@ class DifferencePipeline:
             self._hi, self._dead, self._from = former._hi, former._dead, former._from
             self._before = self._counted()
             former._retired = former.comparisons(), former.intermediate_results()
-        self._attempted: dict[str, U64] = {}
+        # A tuple is completed once per operator, so no more keys are attempted than tuples were taken over.
+        self._attempted: dict[str, Table] = {}
+        self._taken_over = 0
 
     # --- Running ----------------------------------------------------------------------------------------
 
@@ -177,6 +179,7 @@ class DifferencePipeline:
         places, mask = self._places, len(self._places.place) - 1
         lo = max(self._store.lo, self._dead)
         rows = lo + np.flatnonzero(ring_read(places.place, lo, self._hi) > 0)
+        self._taken_over = len(rows)
         places.witness[rows & mask] = 0
         for number, operator in enumerate(self.operators_):
             asked = operator.covers.asked(rows)
@@ -233,9 +236,10 @@ class DifferencePipeline:
         if keys is None:
             self.completed.keys += len(rows)
             return
-        known = self._attempted.get(operator.alias, np.zeros(0, np.uint64))
-        self._attempted[operator.alias] = np.union1d(known, keys)
-        self.completed.keys += len(self._attempted[operator.alias]) - len(known)
+        attempted = self._attempted.get(operator.alias)
+        if attempted is None:
+            attempted = self._attempted[operator.alias] = new_table(self._taken_over)
+        self.completed.keys += int(np.count_nonzero(add_marks(keys, 1, attempted)))
 
     # --- Executor ---------------------------------------------------------------------------------------
 
