@@ -52,5 +52,5 @@ def test_who_runs_other_tasks_gets_none() -> None:
     leader, twin, odd = (TaskAssignor(set_of, lambda: [], layout) for layout in ("a", "a", "b"))
     members = {name: one.metadata(["known", "new"]) for name, one in (("l", leader), ("t", twin), ("o", odd))}
     found = leader.assign(Topics(), members)  # type: ignore[arg-type]
-    shares = {name: dict(one.partitions()) for name, one in found.items()}
-    assert shares == {"l": {"known": [0], "new": []}, "t": {"known": [1], "new": []}, "o": {}}
+    shares = {name: [(tp.topic, tp.partition) for tp in one.partitions()] for name, one in found.items()}
+    assert shares == {"l": [("known", 0)], "t": [("known", 1)], "o": []}

@@ -160,6 +160,37 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     assert [first.stop(), second.stop()] == [0, 0]
 
 
+@pytest.mark.slow
+def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Right after the cut is fixed one of three workers is killed, and another comes; then the plan changes back."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(5)
+    options = (*PLACED, "--plan", "((A B) (C D))", "--operator-partitions", "1")
+    team = [workers.start(case, *options) for _ in range(3)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 80)
+    spread(team, 3)
+    for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
+        change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
+        send(feed, rng, 160 * turn - 80, 80)
+        wait_for(lambda change=change: change.ended() or _decided(team), team[0].said("the cut"))
+        team.pop(0).kill()
+        team.append(workers.start(case, *options))
+        send(feed, rng, 160 * turn, 80)
+        code, _, err = change.finish()
+        assert code == 0, err
+        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].said("the new plan"))
+    feed.finish(CLOSING)
+    reader = Reader(case.bootstrap, case.sink)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+
+
+def _decided(team: list[WorkerProcess]) -> bool:
+    return any("plan will change" in worker.text() for worker in team)
+
+
 def repeat(case: Case, topic: str) -> None:
     """Append to each partition what has been committed to it."""
     reader = Reader(case.bootstrap, topic)
