@@ -252,7 +252,10 @@ def _figures(
             gained[k] += max(value - first, 0) / one.elapsed_s
     results, left, right = gained
     alive = [living.get(frozenset(aliases), 0.0) for aliases in total.aliases]
-    pairs = (left * alive[1] + right * alive[0]) / max(len(observations), 1)
+    # Where each join of the plan runs in tasks of its own, the others have nothing to do with it.
+    known = (one.latest for one in observations if _at(one.latest, number) is not None)
+    shares = sum(statistics.operators[number].input_tuples > 0 for statistics in known)
+    pairs = (left * alive[1] + right * alive[0]) / max(shares, 1)
     return OperatorFigures(total, results, (left, right), min(results / pairs, 1.0) if pairs > 0 else None)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
+from operators.placed.report import as_whole
 from operators.statistics import EngineStatistics
 from schemas.errors import StateError
 from services.barrier import View
@@ -144,7 +145,7 @@ class TaskOpener:
                 number,
                 recovery,
                 migrations,
-                self._publisher.of(number, life) if spec.part is None else _say_nothing,
+                self._publish(spec, number, life),
                 sink,
                 store,
                 snapshots,
@@ -159,6 +160,14 @@ class TaskOpener:
             if store is not None:
                 store.close()
             raise
+
+    def _publish(self, spec: TaskSpec, number: int, life: str) -> Callable[[EngineStatistics, int], None]:
+        """Tells what a task knows of itself, in the words of the whole query."""
+        publish, whole, part = self._publisher.of(number, life), self._work.spec, spec.part
+        if part is None or whole.plan is None:
+            return publish
+        plan = whole.plan
+        return lambda found, version: publish(as_whole(found, part.operator, whole.query, plan), version)
 
     def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
         """Where a task begins."""
@@ -275,7 +284,3 @@ def _points(spec: TaskSpec, lane: Lane) -> int:
     """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
     given = None if spec.part is None else spec.part.input(lane[0])
     return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
-
-
-def _say_nothing(statistics: EngineStatistics, plan_version: int) -> None:
-    """An operator's statistics are of its own query, which nobody has asked about."""

@@ -174,6 +174,22 @@ def test_a_result_expires_with_its_first_component() -> None:
         assert chain.results() == [[{"at": 1000, "_ts": 1000}]]
 
 
+def test_a_repeated_block_moves_nothing() -> None:
+    """Not even its channel's clock, back to where it was."""
+    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k")
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": at} for at in (1, 2, 3, 9)]] for name in "abc"}
+    chain = Chain(bound, parse_plan("((A B) C)", bound), rows, 1)
+    for _ in range(4):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+    top = chain.tasks[0]
+    ((lane, channels),) = top.channels.items()
+    before = top.engine.partition_watermark(lane[0], 0)
+    block = next(b for raw in chain.topics.log(lane) if len((b := channels.decode(raw, "a block")).batch))
+    assert channels.take(top.engine, block, 0).repeated == len(block.batch) > 0
+    assert top.engine.partition_watermark(lane[0], 0) == before > block.watermark
+
+
 def test_a_condition_without_columns_acts_at_every_join() -> None:
     found = operators(THREE + "WHERE A.k = B.k AND B.k = C.k AND 1 = 2", "((A B) C)", 1)
     rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": 5}]] for name in "abc"}
