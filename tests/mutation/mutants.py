@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.placed import PLACED
+from tests.mutation.tables import TABLES
 
 
 @dataclass(frozen=True)
@@ -485,4 +486,5 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

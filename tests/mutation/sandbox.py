@@ -66,6 +66,10 @@ FIRST = {
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
     **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
     **{f"operators/{file}": ["test_placed_history.py", "test_placed.py"] for file in PLACED},
+    "operators/tables.py": ["test_tables.py"],
+    "operators/migration/strategies.py": ["test_tables.py"],
+    "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],
+    "operators/migration/cost.py": ["test_tables.py", "test_cost.py"],
     "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""

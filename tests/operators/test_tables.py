@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.choose import choose_plan, declared_statistics, sample_statistics
+from operators.choose import (
+    CostModel,
+    Estimate,
+    Statistics,
+    choose_plan,
+    declared_statistics,
+    sample_statistics,
+)
 from operators.engine import Engine
 from operators.executors import EXECUTORS
 from operators.explain import explain
@@ -200,6 +207,24 @@ def test_the_plan_goes_by_the_size_of_the_table() -> None:
 
     assert chosen(2) != chosen(100_000)
     assert declared_statistics(bound).rows == {}
+
+
+def test_tables_are_costed_as_what_does_not_come() -> None:
+    """Joined with a stream a table costs what the stream's tuples cost; with another table what is made, once."""
+    bound = query("SELECT A.k FROM a A [RANGE 2000 ms], r R, s S WHERE A.k = R.k AND R.v = S.v")
+    statistics = Statistics(
+        rates={"A": 10.0},
+        rows={"R": 40.0, "S": 60.0},
+        distinct={("A", "k"): 20.0, ("R", "k"): 20.0, ("R", "v"): 30.0, ("S", "v"): 30.0},
+    )
+    model = CostModel(bound, statistics)
+    assert model.leaf("R") == Estimate(0.0, 40.0, 0.0)
+    sizes = model.estimates(parse_plan("((R S) A)", bound))
+    tables, whole = sizes[frozenset("RS")], sizes[frozenset("ARS")]
+    assert (tables.rate, tables.alive) == (0.0, 80.0)
+    assert tables.cost == pytest.approx((40 + 60 + 80) / 3600)
+    assert whole.rate == pytest.approx(10 * 80 / 20)
+    assert whole.cost == pytest.approx(tables.cost + 10 + 40)
 
 
 def test_a_table_is_explained_by_its_rows() -> None:
