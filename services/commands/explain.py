@@ -108,8 +108,8 @@ def explain(
     from services.tables import Tables, read_tables
 
     # Where nothing is run, a table that is not there yet is only of unknown size.
-    there = analyze or all(Path(path).exists() for path in rows.values())
-    tables = read_tables(bound, rows) if there and not running else Tables()
+    there = (analyze and not running) or all(Path(path).exists() for path in rows.values())
+    tables = read_tables(bound, rows) if there else Tables()
     files = {stream.name: SourceFile(stream, paths[stream.name]) for stream in bound.streams() if stream.name in paths}
     samples = {}
     for stream, file in files.items():
