@@ -472,6 +472,7 @@ MUTANTS: list[Mutant] = [
         ("self._leave_open(rows[~asked], number)", "pass"),
         ("self._complete(operator, rows[~asked], self._from)", "pass"),
         ("self._before = self._counted()", "self._before = (0, 0)"),
+        ("int(np.count_nonzero(add_marks(keys, 1, attempted)))", "len(keys)"),
     ),
     *_of(
         "migration/difference.py",
@@ -482,6 +483,14 @@ MUTANTS: list[Mutant] = [
         "choose.py",
         ("best[whole] = min(made", "best[whole] = max(made"),
         ("(crossing or model.connected(left, right))", "True"),
+        ("and p not in classes]", "]"),
+        ("max((min(side) for side in sides if side)", "max((max(side) for side in sides if side)"),
+        ("            if one.spans(left, right):\n", "            if True:\n"),
+        (
+            "not (self.aliases.isdisjoint(left) or self.aliases.isdisjoint(right))",
+            "not self.aliases.isdisjoint(left)",
+        ),
+        ("if not used.isdisjoint(others)]", "]"),
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),

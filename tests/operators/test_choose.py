@@ -168,6 +168,11 @@ def test_equalities_that_follow_from_others_count_once() -> None:
     assert star.selectivity(frozenset("AB"), frozenset("C")) == 1 / 1000
     assert star.selectivity(frozenset("AC"), frozenset("B")) == 1 / 100, "AC has no more values than A"
     assert clique.shares("C", {"A", "B"}) == [1 / 1000]
+    wider = SHARED.replace("WHERE", ", d D [ROWS 5] WHERE") + "A.k = B.k AND A.k = C.k AND A.v = D.v"
+    beside = CostModel(query(wider), Statistics(distinct=COUNTS))
+    assert beside.selectivity(frozenset("A"), frozenset("D")) == 1 / DEFAULT_DISTINCT, "D has no part in the class"
+    assert not beside.connected(frozenset("B"), frozenset("D"))
+    assert (beside.shares("B", {"D"}), beside.shares("A", {"D"})) == ([], [1 / DEFAULT_DISTINCT])
     assert CostModel(star.query, Statistics()).selectivity(frozenset("B"), frozenset("C")) == 1 / DEFAULT_DISTINCT
 
 

@@ -256,6 +256,24 @@ def test_moving_state_asks_at_the_cut() -> None:
     assert (record.comparisons, record.completed_keys, record.finished_at) == (1, 1, 4)
 
 
+def test_a_key_is_completed_once() -> None:
+    """D is asked about one tuple when B's match ends, about another of the same key when C's does."""
+    bound = query(
+        "SELECT A.v FROM a A [RANGE 50 ms] EXCEPT b B [RANGE 4 ms] ON A.k = B.k AND A.v < B.v "
+        "EXCEPT c C [RANGE 8 ms] ON A.k = C.k EXCEPT d D [RANGE 50 ms] ON A.k = D.k"
+    )
+    task = Engine(bound, plan=parse_plan("(((A B) C) D)", bound))
+    for name, text in {"a": "2 k=1 v=1 | 2 k=1 v=9", "b": "1 k=1 v=5", "c": "2 k=1", "d": "1 k=2"}.items():
+        task.push(name, 0, _batch("a", f"{text} | 30"))
+    task.migrate(parse_plan("(((A D) B) C)", bound), "jisc", 4)
+    found = []
+    for time in (5, 7, 12):
+        task.advance(time)
+        (record,) = task.statistics().migrations
+        found.append((record.completed_keys, record.done, record.total))
+    assert found == [(0, 0, 2), (1, 1, 2), (1, 0, 0)]
+
+
 def test_counts_never_fall() -> None:
     """Operators are moved with their counters; what the old plan did is counted once."""
     for strategy in ("jisc", "moving-state", "gms", "gpt"):
