@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +86,14 @@ def operators(team: list[WorkerProcess]) -> set[str]:
     return {task["operator"] for task in tasks if task["state"] == "running"}
 
 
+def shown(case: Case) -> list[str]:
+    """The plan and the tasks that `weir explain --analyze` shows."""
+    command = [sys.executable, "-m", "services.cli", "explain", str(case.path), "--analyze"]
+    done = subprocess.run([*command, "--bootstrap", case.bootstrap], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^query|^plan .*|^task \d+ at", done.stdout, re.MULTILINE)
+
+
 def letters(case: Case, suffix: str) -> list[str]:
     """Where the letters of a topic say that their records came from."""
     reader = Reader(case.bootstrap, f"{case.sink}.{suffix}")
@@ -152,6 +163,7 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     second = workers.start(case, *PLACED, *plan)
     send(feed, rng, 120, 60)
     spread([first, second], 10)
+    assert shown(case)[1:] == ["plan   ((A D) (B C))", *(f"task {number} at" for number in range(10))]
     repeat(case, f"weir-{case.sink}.1.A-D")
     send(feed, rng, 180, 60)
     feed.finish(CLOSING)
