@@ -24,8 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from operators.feedback import trials
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.economy import JOINED, LOSS_SHARE, SWEPT, work_of
+from operators.feedback.burden import work_of
+from operators.feedback.trials import SWEPT, trial_cost
 from operators.feedback.watch import Guard, Watch, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
@@ -40,6 +42,9 @@ from schemas.errors import InvariantError
 
 SWEEP_SHARE = 0.05
 """States are swept as often as that takes this share of all the work."""
+
+BOOKED_WORK = 5e6
+"""Accounts are settled after so much work, if not before."""
 
 
 class Late(NamedTuple):
@@ -102,7 +107,9 @@ class TreeFeedback:
         for watch in self.watches:
             for guard in watch.guards:
                 self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
-        self._worked = self._work()
+        self._work = self._seen_work = self._worked()
+        self._purse = trials.PURSE
+        self._turn = self._slices = self._tuples = 0
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
@@ -113,7 +120,7 @@ class TreeFeedback:
         if self._late.pop(id(self._tree.plan), None) is not None:
             raise InvariantError("feedback: a result of the query was produced late")
         if self.watches and self._admitting:
-            self._settle_accounts()
+            self._after_slice(sum(len(tuples) for tuples in epoch.values()))
         return found
 
     def settle(self, now: int) -> None:
@@ -141,7 +148,7 @@ class TreeFeedback:
         return EdgeStatistics(
             consumer=str(watch.node),
             producer=str(watch.producer),
-            watching=any(guard.open for guard in watch.guards),
+            watching=any(guard.watching for guard in watch.guards),
             suspend=counters.suspend,
             resume=counters.resume,
             mark=counters.mark,
@@ -152,7 +159,7 @@ class TreeFeedback:
             returned=counters.returned,
             forgotten=counters.forgotten,
             checked=counters.checked,
-            suppressed=round(sum(guard.account.suppressed for guard in watch.guards)),
+            suppressed=round(sum(guard.burden.suppressed for guard in watch.guards)),
         )
 
     # --- The order of a slice -------------------------------------------------------------------------
@@ -270,7 +277,7 @@ class TreeFeedback:
         for watch in self.watches:
             if not watch.empty:
                 for guard in watch.guards:
-                    if guard.open:
+                    if guard.watching:
                         self._sweep_home(self._homes[guard.home.aliases], watch, guard)
 
     def _sweep_home(self, home: _Home, watch: Watch, guard: Guard) -> None:
@@ -308,22 +315,63 @@ class TreeFeedback:
         ts = state.ts[entries & (state.capacity - 1)]
         return entries, Tuples(state.aliases, np.take(rows, alive, axis=1), ts, expiry[alive])
 
-    # --- Whether it pays ------------------------------------------------------------------------------
+    # --- Which guards watch ---------------------------------------------------------------------------
 
-    def _work(self) -> float:
-        return sum(work_of(join) for _, join in self._tree.joins)
+    def _worked(self) -> float:
+        return sum(work_of(join.counters) for _, join in self._tree.joins)
 
-    def _settle_accounts(self) -> None:
-        """Book the slice with every guard; what those that give up have kept back enters with the next slice."""
-        before, self._worked = self._worked, self._work()
-        worked = self._worked - before + len(self._tree.joins) * JOINED
-        guards = [guard for watch in self.watches for guard in watch.guards]
-        self._since_sweep += worked
-        if SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * SWEPT * sum(g.open for g in guards):
+    def _after_slice(self, tuples: int) -> None:
+        self._slices += 1
+        self._tuples += tuples
+        work = self._worked()
+        self._since_sweep += work - self._seen_work
+        self._seen_work = work
+        worked = work - self._work
+        watching = sum(guard.watching for watch in self.watches for guard in watch.guards)
+        if watching and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * SWEPT * watching:
             self._sweep()
-        granted = LOSS_SHARE * worked / max(len(guards), 1)
-        for watch in self.watches:
-            self._bring_back(watch.settle_accounts(granted, self._now), watch.depth)
+        if self._tuples >= trials.BOOKED_TUPLES or worked >= BOOKED_WORK:
+            self._book(worked)
+
+    def _book(self, worked: float) -> None:
+        """Settle all accounts, and give trials to guards that rest, one after the other, while the purse lasts. What
+        guards that give up have kept back enters with the next slice."""
+        self._purse = min(self._purse + trials.LOSS_SHARE * worked, trials.PURSE)
+        guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
+        resting = [(watch, guard) for watch, guard in guards if not guard.watching]
+        came = {id(guard): guard.came for _, guard in resting}
+        for watch, guard in guards:
+            was_watching = guard.watching
+            if not guard.book(self._slices) and was_watching:
+                self._purse -= guard.burden.returned * len(guard.blacklist)
+                self._bring_back([watch.rest(guard, self._now)], watch.depth)
+        for n in range(len(resting)):
+            watch, guard = resting[(self._turn + n) % len(resting)]
+            guard.came = came[id(guard)]
+            if not watch.empty and guard.may_pay(watch.came, self._slices):
+                cost = trial_cost(len(watch.state))
+                if self._purse < cost * (1 + trials.STAKE):
+                    self._turn += n
+                    break
+                self._purse -= cost
+                newest, oldest = self._ends(self._homes[guard.home.aliases])
+                if len(newest):
+                    watch.try_out(guard, newest, oldest, self._slices, trials.STAKE * cost, self._now)
+                    if guard.watching:
+                        self._purse -= trials.STAKE * cost
+        for watch, guard in guards:
+            guard.came = guard.checked = guard.swept = 0
+            watch.came = 0
+        self._work = self._worked()
+        self._slices = self._tuples = 0
+
+    def _ends(self, home: _Home) -> tuple[Tuples, Tuples]:
+        """Some of the newest and of the oldest living tuples of a home."""
+        join, side, _ = home.path[0]
+        entries, tuples = self._living(join.states[side])
+        some = trials.SAMPLED_TUPLES
+        order = np.arange(len(entries))
+        return tuples.take(order[-some:]), tuples.take(order[:some])
 
 
 def _parts(state: SideState) -> list[SideState]:

@@ -14,6 +14,7 @@ more seldom as trials grow dearer, and one that begins to pay when the data chan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from operators.match import MatchCounters
 
@@ -119,6 +120,20 @@ class Burden:
         return RETURNED + self.states * ENTERED + self.met / 2
 
 
+class Cost(Protocol):
+    """What a tuple costs in an executor: `Burden` in those without intermediate results, else `TreeBurden`."""
+
+    @property
+    def saved(self) -> float:
+        """What it saves to keep a tuple back for good."""
+        ...
+
+    @property
+    def returned(self) -> float:
+        """What it costs to let a tuple in that was kept back."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What a trial has seen.
@@ -135,7 +150,7 @@ class Trial:
     checked: float
     slices: float
 
-    def promises(self, burden: Burden) -> bool:
+    def promises(self, burden: Cost) -> bool:
         """Whether watching would pay, if those without a partner at the end had none in the beginning."""
         brought_back = max(self.useless - self.lasting, 0.0)
         earned = self.useless * burden.saved - brought_back * burden.returned

@@ -16,10 +16,11 @@ import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
+from operators.feedback.burden import TreeBurden
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.economy import CHECKED, SWEPT, TRIAL_TUPLES, Account
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.signatures import Signatures
+from operators.feedback.trials import CALLED, CHECKED, SWEPT, Account, Trial
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.match import LEFT, RIGHT
@@ -62,8 +63,10 @@ class Guard:
         suspended: signatures that no observed tuple matches (the paper's MNS buffer).
         filter: signatures that observed tuples match, and some more.
         blacklist: the home's tuples that are kept back.
-        account: whether it pays.
-        admitted, kept_back, returned, spent: in this slice, for the account.
+        burden: what a tuple of the home costs that is not kept back.
+        account: whether it watches, and what it may lose.
+        came, kept_back, returned, checked, swept: tuples that it could have kept back, that it did and that came back,
+            signatures and entries looked at, since the last booking.
     """
 
     def __init__(self, kind: Kind, home: Plan, below: list[BinaryJoin]) -> None:
@@ -72,14 +75,28 @@ class Guard:
         self.suspended = Signatures()
         self.filter = Bloom(LEAST_FILTERED)
         self.blacklist = Blacklist(home.aliases)
-        self.account = Account(below, TRIAL_TUPLES * CHECKED)
-        self.admitted = self.kept_back = self.returned = 0
-        self.spent = 0.0
+        self.burden = TreeBurden(below)
+        self.account = Account()
+        self.came = self.kept_back = self.returned = self.checked = self.swept = 0
 
     @property
-    def open(self) -> bool:
-        """Whether it watches now."""
-        return self.account.open
+    def watching(self) -> bool:
+        """Whether it observes and keeps back."""
+        return self.account.watching
+
+    def may_pay(self, observed: int, slices: int) -> bool:
+        """Whether it would pay if nothing at all were demanded: else no trial is needed."""
+        return self.came * self.burden.saved > slices * CALLED + (self.came + observed) * CHECKED
+
+    def book(self, slices: int) -> bool:
+        """Settle what has been done in so many slices; False when it should rest from now on."""
+        self.burden.update(self.came - self.kept_back + self.returned, self.kept_back - self.returned)
+        spent = self.checked * CHECKED + self.swept * SWEPT + slices * CALLED + self.returned * self.burden.returned
+        earned = self.kept_back * self.burden.saved
+        self.came = self.kept_back = self.returned = self.checked = self.swept = 0
+        if not self.account.watching:
+            return False
+        return self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
 
 
 class Watch:
@@ -93,6 +110,7 @@ class Watch:
         idle: per source of the suppressed input what is kept back because nothing can be used: the empty sub-tuple is
             not demanded while the observed input is empty. (Demand-driven operator execution is this alone.)
         empty: the observed input is empty.
+        came: observed tuples since the last booking.
         static: the observed input never changes: what it does not demand is forgotten.
     """
 
@@ -119,6 +137,7 @@ class Watch:
                 self._at.setdefault(id(home), []).append(guard)
         self.idle = {alias: Blacklist((alias,)) for alias in self.producer.aliases}
         self.empty = True
+        self.came = 0
         self.counters = EdgeCounters()
 
     @property
@@ -134,17 +153,18 @@ class Watch:
         """Take notice of observed tuples that are about to enter; what they bring back, in parts of any homes."""
         back: list[Tuples] = []
         arrived = [tuples for tuples in arrived if len(tuples)]
+        self.came += sum(len(tuples) for tuples in arrived)
         was_empty, self.empty = self.empty, not arrived and len(self.state) == 0
         if was_empty and not self.empty:
             self.counters.resume += any(len(blacklist) for blacklist in self.idle.values())
             for blacklist in self.idle.values():
                 self._bring(back, blacklist.take_all(now))
         for guard in self.guards:
-            if not guard.open:
+            if not guard.watching:
                 continue
             for tuples in arrived:
                 hashes = _known(*guard.kind.opposite_hashes(self._sources, tuples))
-                self._pay(guard, len(hashes), CHECKED)
+                self._looked_up(guard, len(hashes))
                 guard.filter.add(hashes)
                 hit = guard.suspended.hit(hashes)
                 if len(hit):
@@ -167,7 +187,8 @@ class Watch:
                 idle.put(tuples, np.full(len(tuples), EVERYTHING), now)
             return Tuples.empty(tuples.aliases)
         for guard in self._at.get(id(node), ()):
-            if guard.open and len(tuples):
+            guard.came += len(tuples)
+            if guard.watching and len(tuples):
                 tuples = self._admit(guard, tuples, now)
         return tuples
 
@@ -177,18 +198,17 @@ class Watch:
             # What is null there can never be used.
             self.counters.forgotten += len(tuples) - int(np.count_nonzero(valid))
             tuples, hashes = tuples.take(valid), hashes[valid]
-        self._pay(guard, len(hashes), CHECKED)
+        self._looked_up(guard, len(hashes))
         useless = self._useless(guard, hashes)
         if useless.any():
             self._suspend(guard, tuples.take(useless), hashes[useless], now)
             tuples = tuples.take(~useless)
-        guard.admitted += len(tuples)
         return tuples
 
     def sweep(self, guard: Guard, held: Tuples, now: int) -> Mask:
         """Look through tuples that the home's state holds; (n,) True where they are kept back from now on."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
-        self._pay(guard, len(hashes), SWEPT)
+        self._looked_at(guard, len(hashes))
         useless = self._useless(guard, hashes)
         if valid is not None:
             useless &= valid
@@ -199,7 +219,7 @@ class Watch:
     def lost(self, guard: Guard, held: Tuples) -> Mask:
         """(n,) True for those of a state above the home, after its sweep, that are made of tuples kept back."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
-        self._pay(guard, len(hashes), SWEPT)
+        self._looked_at(guard, len(hashes))
         lost = guard.suspended.contains(hashes)
         return lost if valid is None else lost & valid
 
@@ -207,7 +227,7 @@ class Watch:
         """Forget what has expired: filters are made anew from the observed state."""
         windows = self._sources.rows_windows
         for guard in self.guards:
-            if guard.open:
+            if guard.watching:
                 self._renew(guard, [], now)
                 guard.suspended.purge(now)
         for blacklist in (*(guard.blacklist for guard in self.guards), *self.idle.values()):
@@ -216,24 +236,23 @@ class Watch:
                     blacklist.purge_rows(alias, self._sources.first_live_row(alias))
             blacklist.purge(now)
 
-    def settle_accounts(self, granted: float, now: int) -> list[Tuples]:
-        """Book a slice; guards open and close. What those that close let go.
+    def rest(self, guard: Guard, now: int) -> Tuples:
+        """Stop watching; what is let go, at the guard's home."""
+        self.counters.returned += len(guard.blacklist)
+        return self._given_up(guard, now)
 
-        Args:
-            granted: what each guard may lose of the work that the slice took.
-        """
-        back: list[Tuples] = []
-        for guard in self.guards:
-            account, was_open = guard.account, guard.open
-            trial = len(self.state) * SWEPT + TRIAL_TUPLES * CHECKED
-            account.settle(guard.admitted, guard.kept_back, guard.returned, guard.spent, granted, trial)
-            guard.admitted = guard.kept_back = guard.returned = 0
-            guard.spent = 0.0
-            if was_open and not guard.open:
-                self._bring(back, self._given_up(guard, now))
-            elif guard.open and not was_open:
-                self._renew(guard, [], now)
-        return back
+    def try_out(self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, stake: float, now: int) -> None:
+        """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
+        with a stake, if that promises to pay."""
+        self._renew(guard, [], now)
+        shares = []
+        for tuples in (newest, oldest):
+            hashes, valid = guard.kind.own_hashes(self._sources, tuples)
+            useless = ~guard.filter.contains(hashes)
+            shares.append(float((useless if valid is None else useless | ~valid).mean()))
+        came = max(guard.came, 1)
+        if Trial(shares[0], shares[1], 1.0 + self.came / came, slices / came).promises(guard.burden):
+            guard.account.begin(stake)
 
     def release(self, now: int) -> list[Tuples]:
         """Everything that is kept back, in parts of any homes; suspends nothing."""
@@ -290,9 +309,13 @@ class Watch:
             self.counters.returned += len(tuples)
             back.append(tuples)
 
-    def _pay(self, guard: Guard, count: int, each: float) -> None:
+    def _looked_up(self, guard: Guard, count: int) -> None:
         self.counters.checked += count
-        guard.spent += count * each
+        guard.checked += count
+
+    def _looked_at(self, guard: Guard, count: int) -> None:
+        self.counters.checked += count
+        guard.swept += count
 
     def _renew(self, guard: Guard, arrived: list[Tuples], now: int) -> None:
         held = self.state.tuples()
@@ -300,7 +323,7 @@ class Watch:
         guard.filter = Bloom(max(LEAST_FILTERED, 2 * sum(len(part) for part in parts)))
         for part in parts:
             hashes = _known(*guard.kind.opposite_hashes(self._sources, part))
-            self._pay(guard, len(hashes), SWEPT)
+            self._looked_at(guard, len(hashes))
             guard.filter.add(hashes)
 
 

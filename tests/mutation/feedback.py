@@ -102,6 +102,10 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("return earned - spent > MARGIN * spent", "return earned > 0"),
     ),
     "feedback/tree.py": (
+        (
+            "                self._bring_back([watch.rest(guard, self._now)], watch.depth)\n",
+            "                watch.rest(guard, self._now)\n",
+        ),
         ("in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):", "in (LEFT, RIGHT):"),
         ("if ours is not None and ours.until >= place.depth:", "if ours is not None:"),
         ("if ours is not None and ours.until >= place.depth:", "if False:"),
@@ -126,17 +130,9 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("parts = [held.take(held.expiry >= now), *arrived]", "parts = [held.take(held.expiry >= now)]"),
         ("parts = [held.take(held.expiry >= now), *arrived]", "parts = [*arrived]"),
         ("return lost if valid is None else lost & valid", "return lost & False"),
-        ("            elif guard.open and not was_open:\n                self._renew(guard, [], now)\n", ""),
-        (
-            "                self._bring(back, self._given_up(guard, now))\n            elif",
-            "                pass\n            elif",
-        ),
+        ("        self._renew(guard, [], now)\n        shares", "        shares"),
         ("        guard.suspended = Signatures()\n        return guard", "        return guard"),
         ("        node = inside[0]\n", "        node = inside[0]\n        break\n"),
-    ),
-    "feedback/economy.py": (
-        ("if self.open and self.credit < 0:", "if self.open and self.credit < -1e18:"),
-        ("elif not self.open and self.credit >= trial:", "elif False:"),
     ),
     "feedback/stems.py": (
         ("idle = min(self._lives_until.values()) < now", "idle = min(self._lives_until.values()) <= now"),

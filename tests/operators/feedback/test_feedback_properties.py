@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import tree, watch
+from operators.feedback import tree, trials, watch
 from operators.migration.strategies import STRATEGIES
 from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
@@ -80,40 +80,45 @@ def sparse(draw: st.DrawFn) -> Case:
 
 
 @contextmanager
-def watching(share: float, most: int, loss: float) -> Iterator[None]:
+def watching(share: float, most: int, stake: float) -> Iterator[None]:
     """Sweeps seldom or always, kinds of few or many sources, guards that come and go, or never rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "SWEEP_SHARE", share)
         patch.setattr(watch, "MOST_SOURCES", most)
-        patch.setattr(tree, "LOSS_SHARE", loss)
-        patch.setattr(watch, "TRIAL_TUPLES", 4 if loss < 1 else 10**6)
+        patch.setattr(tree, "BOOKED_WORK", 1.0)  # after every slice
+        patch.setattr(trials, "PURSE", 1e15)
+        patch.setattr(trials, "MARGIN", -1e9)
+        patch.setattr(trials, "STAKE", stake)
+        if stake > 1:
+            patch.setattr(watch, "Account", lambda: trials.Account(True, stake, stake))
+        patch.setattr(watch.Guard, "may_pay", lambda *_: True)
         yield
 
 
 SHARE = st.sampled_from([0.0, 0.05, 1e9])
 SOURCES = st.sampled_from([1, 2, 5])
-LOSS = st.sampled_from([0.3, 1e9])
+STAKE = st.sampled_from([0.0, 1.0, 1e15])
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), st.booleans(), SHARE, SOURCES, LOSS)
+@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), st.booleans(), SHARE, SOURCES, STAKE)
 def test_sparse_joins(
-    case: Case, executor: str, tiny: bool, hashed: bool, share: float, most: int, loss: float
+    case: Case, executor: str, tiny: bool, hashed: bool, share: float, most: int, stake: float
 ) -> None:
-    with watching(share, most, loss), cramped() if tiny else nullcontext():
+    with watching(share, most, stake), cramped() if tiny else nullcontext():
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, SHARE, SOURCES, LOSS, st.data())
+@given(st.one_of(sparse(), dense_cases()), TREES, SHARE, SOURCES, STAKE, st.data())
 def test_with_migrations(
-    case: Case, executor: str, share: float, most: int, loss: float, data: st.DataObject
+    case: Case, executor: str, share: float, most: int, stake: float, data: st.DataObject
 ) -> None:
     names = data.draw(st.sampled_from([[name] for name in STRATEGIES] + [list(STRATEGIES)]))
     changes = data.draw(changes_of(case, names, 3))
-    with watching(share, most, loss):
+    with watching(share, most, stake):
         got, _ = fed(case, changes, executor)
     assert got == migrated(case, changes)
     assert got == run(case)

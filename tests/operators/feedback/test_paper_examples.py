@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from operators.engine import Engine
-from operators.feedback import tree
 from operators.plan import parse_plan
 from operators.statistics import EdgeStatistics
 from schemas.columns import Batch, Column
 from schemas.language import parse_program
 from schemas.query import Query, Type
+from tests.operators.feedback.test_feedback_properties import watching
 
 
 def query(select: str, **columns: str) -> Query:
@@ -28,8 +28,7 @@ def query(select: str, **columns: str) -> Query:
 
 @pytest.fixture(autouse=True)
 def _never_resting() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tree, "LOSS_SHARE", 1e9)
+    with watching(0.0, 2, 1e15):
         yield
 
 
