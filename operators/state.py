@@ -312,9 +312,10 @@ class SideState:
         )
         self.capacity = capacity
         if self.hashed:
+            # Not cleared again: memory that nobody has touched costs nothing.
             self._dist = np.zeros(capacity, np.int32)
             self._heads = np.zeros(capacity, np.int32)
-        self._index()
+            index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
     def _index(self) -> None:
         if self.hashed:
