@@ -11,6 +11,7 @@ from schemas.columns import Batch
 from schemas.errors import DataError, UsageError
 from schemas.language import parse_program
 from schemas.query import TABLE_TS, Table
+from services.fingerprint import fingerprint
 from services.query_files import table_paths
 from services.tables import Tables, read_table, read_tables
 from tests.services.test_run import WRITERS
@@ -134,6 +135,14 @@ def test_paths_lie_beside_the_query_unless_they_are_given(tmp_path: Path) -> Non
     ]:
         with pytest.raises(UsageError, match=said):
             table_paths(query, file, given)
+
+
+def test_where_its_rows_are_is_no_part_of_a_query_and_its_columns_are() -> None:
+    def of(text: str) -> str:
+        return fingerprint(parse_program(text).queries[0])
+
+    assert of(QUERY) == of(QUERY.replace("'rooms.csv'", "'/data/rooms.parquet', format = 'parquet'"))
+    assert of(QUERY) != of(QUERY.replace("area DOUBLE", "area BIGINT"))
 
 
 def test_no_tables_are_none() -> None:
