@@ -195,7 +195,8 @@ def worker(
     """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic.
 
     Late tuples go to <sink>.late, records that are no tuples to <sink>.dead; missing output topics are created.
-    Start more workers with the same group to share a PARTITION BY query's partitions, or to stand by.
+    Start more workers with the same group to share a PARTITION BY query's partitions, or with placement per-operator
+    its joins, or to stand by.
     SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or
     the arguments are wrong; 1 anything else.
     """

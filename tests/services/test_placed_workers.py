@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from services.security import KafkaClients
+from services.topics import TopicAdmin
 from tests import oracle
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
@@ -197,6 +199,30 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
+
+
+@pytest.mark.slow
+def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """An internal topic is cut off in front while records flow; a worker without a disk begins behind that."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(6)
+    options = (*PLACED, "--plan", "(((A B) C) D)")
+    first = workers.start(case, *options, state="none").wait_running(range(3))
+    lanes = [(f"weir-{case.sink}.{name}", 0) for name in ("1.A-B", "2.A-B-C")]
+    admin, sent = TopicAdmin(KafkaClients(case.bootstrap)), 0
+
+    def cut_off() -> bool:
+        nonlocal sent
+        send(feed, rng, sent, 1)
+        sent += 1
+        return all(begin > 0 for begin, _ in admin.log_ranges(lanes).values())
+
+    wait_for(cut_off, first.said("records are deleted"))
+    first.kill()
+    heir = workers.start(case, *options, state="none")
+    send(feed, rng, sent, 50)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), heir)
 
 
 def _decided(team: list[WorkerProcess]) -> bool:
