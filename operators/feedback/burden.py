@@ -6,6 +6,9 @@ from operators.feedback.trials import COMPARED, ENTERED, FADING, KEPT, MADE, RET
 from operators.join import BinaryJoin
 from operators.match import MatchCounters
 
+LOOKED_AT = 20.0
+"""Looking at an entry of a tree's state to make a filter anew: its columns are gathered from several stores."""
+
 
 def work_of(counters: MatchCounters) -> float:
     """What a join has cost so far."""

@@ -26,8 +26,8 @@ import numpy as np
 
 from operators.feedback import trials
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.burden import work_of
-from operators.feedback.trials import SWEPT, trial_cost
+from operators.feedback.burden import LOOKED_AT, work_of
+from operators.feedback.trials import trial_cost
 from operators.feedback.watch import Guard, Watch, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
@@ -309,11 +309,14 @@ class TreeFeedback:
     def _living(self, state: SideState) -> tuple[I64, Tuples]:
         """A state's living entries."""
         entries = state.entries()
+        entries = entries[state.gather(entries)[1] >= self._now]
+        return entries, self._alive(state, entries)
+
+    def _alive(self, state: SideState, entries: I64) -> Tuples:
+        """Those of some entries that live."""
         rows, expiry = state.gather(entries)
-        alive = np.flatnonzero(expiry >= self._now)
-        entries = entries[alive]
-        ts = state.ts[entries & (state.capacity - 1)]
-        return entries, Tuples(state.aliases, np.take(rows, alive, axis=1), ts, expiry[alive])
+        found = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
+        return found.take(expiry >= self._now)
 
     # --- Which guards watch ---------------------------------------------------------------------------
 
@@ -328,7 +331,7 @@ class TreeFeedback:
         self._seen_work = work
         worked = work - self._work
         watching = sum(guard.watching for watch in self.watches for guard in watch.guards)
-        if watching and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * SWEPT * watching:
+        if watching and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * LOOKED_AT * watching:
             self._sweep()
         if self._tuples >= trials.BOOKED_TUPLES or worked >= BOOKED_WORK:
             self._book(worked)
@@ -349,13 +352,13 @@ class TreeFeedback:
             watch, guard = resting[(self._turn + n) % len(resting)]
             guard.came = came[id(guard)]
             if not watch.empty and guard.may_pay(watch.came, self._slices):
-                cost = trial_cost(len(watch.state))
+                cost = trial_cost(len(watch.state), LOOKED_AT)
                 if self._purse < cost * (1 + trials.STAKE):
                     self._turn += n
                     break
                 self._purse -= cost
                 newest, oldest = self._ends(self._homes[guard.home.aliases])
-                if len(newest):
+                if len(newest) and len(oldest):
                     watch.try_out(guard, newest, oldest, self._slices, trials.STAKE * cost, self._now)
                     if guard.watching:
                         self._purse -= trials.STAKE * cost
@@ -368,10 +371,9 @@ class TreeFeedback:
     def _ends(self, home: _Home) -> tuple[Tuples, Tuples]:
         """Some of the newest and of the oldest living tuples of a home."""
         join, side, _ = home.path[0]
-        entries, tuples = self._living(join.states[side])
-        some = trials.SAMPLED_TUPLES
-        order = np.arange(len(entries))
-        return tuples.take(order[-some:]), tuples.take(order[:some])
+        state, some = join.states[side], trials.SAMPLED_TUPLES
+        newest = np.arange(max(state.lo, state.hi - some), state.hi)
+        return self._alive(state, newest), self._alive(state, np.arange(state.lo, min(state.lo + some, state.hi)))
 
 
 def _parts(state: SideState) -> list[SideState]:

@@ -158,9 +158,9 @@ class Trial:
         return earned - spent > MARGIN * spent
 
 
-def trial_cost(observed: int) -> float:
-    """Of a trial with so many living tuples of the observed stream."""
-    return observed * SWEPT + 2 * SAMPLED_TUPLES * CHECKED + TRIED
+def trial_cost(observed: int, each: float = SWEPT) -> float:
+    """Of a trial with so many living observed tuples."""
+    return observed * each + 2 * SAMPLED_TUPLES * CHECKED + TRIED
 
 
 @dataclass(slots=True)

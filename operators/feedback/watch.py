@@ -16,11 +16,11 @@ import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import TreeBurden
+from operators.feedback.burden import LOOKED_AT, TreeBurden
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.signatures import Signatures
-from operators.feedback.trials import CALLED, CHECKED, SWEPT, Account, Trial
+from operators.feedback.trials import CALLED, CHECKED, Account, Trial
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.match import LEFT, RIGHT
@@ -91,7 +91,7 @@ class Guard:
     def book(self, slices: int) -> bool:
         """Settle what has been done in so many slices; False when it should rest from now on."""
         self.burden.update(self.came - self.kept_back + self.returned, self.kept_back - self.returned)
-        spent = self.checked * CHECKED + self.swept * SWEPT + slices * CALLED + self.returned * self.burden.returned
+        spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED + self.returned * self.burden.returned
         earned = self.kept_back * self.burden.saved
         self.came = self.kept_back = self.returned = self.checked = self.swept = 0
         if not self.account.watching:
