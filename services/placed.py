@@ -13,8 +13,12 @@ must not read each other's. They are kept without limit, because what a window s
 time ago; who reads one deletes from its beginning what its commits no longer need (`Task`), as Kafka Streams does with
 its repartition topics.
 
-**Limits.** Exactly once only. No idle timeouts: a silent source holds back what it is joined with. A plan is changed by
-a new group.
+A reader and the tasks that write to it know of each other by the topic, its partition and the channels in it
+(`operators.placed.decompose.Edge`): the address of whatever one of them has to tell the other.
+
+**Limits.** Exactly once only. No idle timeouts: a silent source holds back what it is joined with. Where the split
+follows the sources' partitions and some are added, a new group is needed. A reader takes all channels of a partition as
+they come: of one that is far ahead of the others it keeps in memory what it cannot process yet.
 """
 
 from __future__ import annotations

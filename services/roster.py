@@ -417,6 +417,10 @@ class Roster:
         """The seats, for health and tests."""
         return list(self._seats.values())
 
+    def ended(self) -> bool:
+        """True when no task has anything left to do: their plan was left, or there are none."""
+        return all(seat.task is not None and seat.task.outcome is not None for seat in self._seats.values())
+
     def illness(self) -> str:
         """What keeps a task from running for too long; empty when all is well."""
         now = time.monotonic()

@@ -35,4 +35,6 @@ def add_pages(app: Any, roster: Roster, metrics: WorkerMetrics, query: str) -> N
 def _state(task: Any) -> str:
     if task is None:
         return "opening"
+    if task.outcome is not None:
+        return "ended"
     return "running" if task.running else "recovering"

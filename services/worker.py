@@ -54,6 +54,9 @@ from services.web import add_pages
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
 
+AGAIN_S = 1.0
+"""Pause before Kafka is asked again what there is to run."""
+
 LOST_S = 2.0
 """How long there is no connection to Kafka before the log says so."""
 
@@ -153,12 +156,27 @@ class Worker:
             loop.add_signal_handler(number, self._stop.set)
         assert self._control is not None
         for turn in itertools.count():
-            # Nothing else runs on the loop yet.
-            work = self._work(counts)
+            work = await self._next_work(counts, patient=turn > 0)
             publisher = Publisher(self._control, statistics, self._query.name, work.layout.tasks)
             await self._run_version(work, publisher, scratch / str(turn))
             if self._stop.is_set():
                 return
+
+    async def _next_work(self, counts: Mapping[str, int], patient: bool) -> Work:
+        """What there is to run now; a worker that runs already is `patient` when Kafka does not answer.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        assert self._stop is not None
+        while True:
+            try:
+                return self._work(counts)  # blocks: nothing else runs on the loop now
+            except BrokerError as error:
+                if not patient or self._stop.is_set():
+                    raise
+                self._log.warning("cannot begin with the next plan, trying again", reason=str(error))
+                await asyncio.sleep(AGAIN_S)
 
     def _work(self, counts: Mapping[str, int]) -> Work:
         """What there is to run now; makes the topics that it needs."""
@@ -249,12 +267,13 @@ class Worker:
                 self._state.remember_member("")
             self._log.info("worker stopped")
 
-    async def _replaced(self, work: Work) -> bool:
-        """True when another plan has taken over from the one that runs."""
+    async def _replaced(self, work: Work, roster: Roster) -> bool:
+        """True when another plan has taken over from the one that runs. Kafka is asked only when no task of this worker
+        has anything left to do."""
         if self._versions is None or self._control is None:
             return False
         view, versions = self._control.view, self._versions
-        if len(view.changes) <= work.version:
+        if len(view.changes) <= work.version or not roster.ended():
             return False
 
         def found() -> bool:
@@ -296,7 +315,7 @@ class Worker:
             if self._state is not None and member and member != noted:
                 self._state.remember_member(member)
                 noted = member
-            if await self._replaced(work):
+            if await self._replaced(work, app.roster):
                 self._log.info("another plan takes over", version=work.version + 1)
                 return
 
