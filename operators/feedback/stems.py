@@ -75,6 +75,7 @@ class StemFeedback:
         self._work = self._worked()
         self._purse = trials.PURSE
         self._turn = 0
+        self._screened = False
 
     def _add_guards(self, one: str, other: str) -> None:
         """Two streams' guards, where there are equalities between them."""
@@ -216,6 +217,8 @@ class StemFeedback:
         for match, side, state in self._stems[alias]:
             if state.older is not None:
                 held = state.tuples()
+                # In the order of their coming, equal ts too: by it ROWS windows find the dead.
+                held = held.take(np.argsort(held.rows[0]))
                 state.older, state.older_until = None, FOREVER
                 state.keep(np.zeros(state.hi - state.lo, np.bool_))
                 match.enter(state, match.prepare(side, held.take(held.expiry >= now)), now)
@@ -282,12 +285,18 @@ class StemFeedback:
         for _ in self.guards:
             guard = self.guards[self._turn % len(self.guards)]
             if not guard.watching:
-                cost = trial_cost(len(_stored(self._sources, guard.by)))
+                if not self._screened:
+                    if self._purse < trials.SCREENED:
+                        break
+                    self._purse -= trials.SCREENED
+                    self._screened = self._may_pay(guard, now)
+                cost = trial_cost(len(_stored(self._sources, guard.by))) if self._screened else 0.0
                 if self._purse < cost:
                     break
                 self._purse -= cost
-                if self._try(guard, trials.STAKE * cost, now):
+                if self._screened and self._try(guard, trials.STAKE * cost, now):
                     self._purse -= trials.STAKE * cost
+                self._screened = False
             self._turn += 1
         self._watching = [guard for guard in self.guards if guard.watching]
         for alias in self._aliases:
@@ -295,6 +304,21 @@ class StemFeedback:
                 self._fold(alias, now)
         self._came = dict.fromkeys(self._aliases, 0)
         self._slices = 0
+
+    def _may_pay(self, guard: Guard, now: int) -> bool:
+        """Whether a guard is worth a trial, by its stream's newest tuples and the newest that it observes."""
+        self._weigh(guard)
+        if guard.burden.saved <= 0.0:
+            return False
+        own, other = (
+            _living(self._sources, alias, _stored(self._sources, alias)[-count:], now)
+            for alias, count in ((guard.alias, trials.SAMPLED_TUPLES), (guard.by, trials.SCREENED_TUPLES))
+        )
+        hashes, valid = guard.kind.own_hashes(self._sources, own)
+        found = np.isin(hashes, guard.observed.own_hashes(self._sources, other)[0])
+        if valid is not None:
+            found &= valid
+        return bool(np.count_nonzero(found) <= trials.PARTNERED_AT_MOST * len(found))
 
     def _weigh(self, guard: Guard) -> None:
         guard.burden.update(self._executor.burden(guard.alias, guard.by), self._entered[guard.alias])
@@ -308,7 +332,6 @@ class StemFeedback:
         )
         if len(newest) == 0 or len(oldest) == 0:
             return False
-        self._weigh(guard)
         filter, looked_at = self._filter(guard, now)
         shares = []
         for part in (newest, oldest):

@@ -2,13 +2,14 @@
 
 All is counted in units of work, about nanoseconds, from counters alone: the same input gives the same decisions.
 
-A guard that rests costs nothing. Now and then it gets a trial: the observed stream's filter is made and a few of the
-guarded stream's tuples are looked up in it, the newest, to see how many it would keep back, and the oldest, to see how
-many of those no partner would ever bring back. If that promises to pay, it watches. From then on it has an account: it
-earns what the tuples that it keeps back would have cost, pays for looking, sweeping and letting tuples in late, and
-rests again when a stake that it began with is spent. Trials and stakes are paid from a purse that gets a small share of
-all the work that the executor does: that share is what feedback may lose, so a guard that never pays is tried ever
-more seldom as trials grow dearer, and one that begins to pay when the data change is found out.
+A guard that rests costs nothing. Now and then it gets a trial, unless a glance at the newest tuples of both streams
+says that most have partners: the observed stream's filter is made and a few of the guarded stream's tuples are looked
+up in it, the newest, to see how many it would keep back, and the oldest, to see how many of those no partner would ever
+bring back. If that promises to pay, it watches. From then on it has an account: it earns what the tuples that it keeps
+back would have cost, pays for looking, sweeping and letting tuples in late, and rests again when a stake that it began
+with is spent. Trials and stakes are paid from a purse that gets a small share of all the work that the executor does:
+that share is what feedback may lose. One guard after the other is tried as the purse allows, so one that begins to pay
+when the data change is found out, within some windows.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ CHECKED = 20.0
 
 CALLED = 25_000.0
 """What a guard costs per slice, however few its tuples."""
+
+SCREENED_TUPLES = 2048
+"""Newest tuples of the observed stream that are looked at before a trial."""
+
+PARTNERED_AT_MOST = 0.5
+"""No trial where a larger share of the newest tuples has partners among those."""
+
+SCREENED = 75_000.0
+"""What it costs to look at them."""
 
 TRIED = 100_000.0
 """What a trial costs, however few the tuples."""

@@ -46,7 +46,6 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("        lists += 1\n", "        lists = 1\n"),
     ),
     "feedback/signatures.py": (
-        ("if 2 * need > len(self._keys):", "if need > 2 * len(self._keys):"),
         ("if self._handled >= self._count:", "if self._handled > 2 * self._count:"),
         ("self._expiry >= max(now, VACANT + 1)", "self._expiry > max(now, VACANT + 1)"),
         ("while capacity < 4 * max(need, len(kept)):", "while capacity < 4 * need:"),
@@ -161,10 +160,8 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("state.keep(~np.isin(", "state.keep(np.isin("),
         ("            state.keep(~useless)\n", ""),
         ("held.take(held.expiry >= now)), now)", "held.take(held.expiry < now)), now)"),
-        (
-            "held = state.tuples()\n                state.older, state.older_until = None, FOREVER",
-            "state.older, state.older_until = None, FOREVER\n                held = state.tuples()",
-        ),
+        ("held = state.tuples()\n", "held = Tuples.empty((alias,))\n"),
+        ("held = held.take(np.argsort(held.rows[0]))", "pass"),
         ("blacklist.purge_rows(alias, self._sources.first_live_row(alias))", "pass"),
         ("self._let_in(guard.alias, [guard.release(now)], now)", "guard.release(now)"),
         ("self._purse += trials.LOSS_SHARE * (work - self._work)", "self._purse += work - self._work"),

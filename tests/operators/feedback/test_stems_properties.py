@@ -32,6 +32,8 @@ def watchful(stake: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
         patch.setattr(trials, "PURSE", 1e30)
         patch.setattr(trials, "MARGIN", -1e30)
         patch.setattr(trials, "STAKE", stake)
+        patch.setattr(trials, "PARTNERED_AT_MOST", 1.0)
+        patch.setattr(trials, "KEPT", -1e30)
         if hasty:
             patch.setattr(blacklist, "FIRST_CAPACITY", 1)
             patch.setattr(bloom, "LEAST_EXPECTED", 1)
