@@ -156,6 +156,23 @@ def test_while_a_stream_has_nothing_the_others_wait(executor: str) -> None:
     assert fed(28, b="27 k=1", c="27 v=1") == [(26, 27, 27)]
 
 
+def test_what_waited_unseen_is_seen_when_it_is_let_in() -> None:
+    """b9 is kept back for want of an a; a12 waits, as all c's are dead. c14 lets a12 in, and that brings b9 back."""
+    fed = watching()
+    assert fed(10, b="9 k=5") == []
+    assert fed(13, a="12 k=5 v=0") == []
+    assert (len(fed.guard("B -> A").blacklist), len(fed.feedback._idle["A"])) == (1, 1)
+    assert fed(15, c="14 v=0") == [(12, 9, 14)]
+
+
+def test_a_stream_lives_as_long_as_its_last_tuple() -> None:
+    """Of a slice longer than the window the first a's end says nothing."""
+    fed = watching()
+    fed(22, a="2 k=0 v=0 | 21 k=0 v=0", b="21 k=0", c="21 v=0")
+    assert fed(31, b="30 k=0") == [(21, 30, 21)]
+    assert fed(32, a="31 k=0 v=0") == [(31, 21, 21), (31, 30, 21)]
+
+
 def test_what_lost_its_last_partner_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """b0 dies at 11, and a9 has no partner any more; seen when the filter is made anew, and a9 comes back for b18."""
     monkeypatch.setattr(guard, "LEAST_HANDLED", 0)
