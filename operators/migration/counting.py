@@ -7,6 +7,9 @@ key that was not counted yet is asked of the index; a claimed key that is counte
 nothing waits for the count, and the state is known to be complete when it has ended and every key that it found was
 claimed.
 
+Where an input of the state is incomplete too, and asked for by the same keys, its keys are counted first: those are all
+that there can be.
+
 Newest first, because entries move only downwards when a ring is compacted: what was not looked at stays below the
 place that the count has come to, and to look at a key twice does no harm.
 
@@ -39,15 +42,30 @@ class KeyCount:
 
     def __init__(self, state: SideState, before: int, possible: Callable[[U64], Mask], attempted: U64) -> None:
         self._possible = possible
-        parts = [(state, state.first_at(before))]
+        self._parts: list[tuple[SideState | KeyCount, int]] = [(state, state.first_at(before))]
         if state.older is not None:
-            parts.append((state.older, state.older.hi))
-        self._parts = parts
-        most = sum(stop - part.lo for part, stop in parts) + len(attempted)
+            self._parts.append((state.older, state.older.hi))
+        most = sum(stop - part.lo for part, stop in self._parts) + len(attempted)
         self._table = new_table(most)
         self._total = 0
         self._left = 0
         add_marks(attempted, ATTEMPTED, self._table)
+
+    lo = 0
+
+    @property
+    def hi(self) -> int:
+        """How many keys are in the table."""
+        return int(self._table[-1][0])
+
+    def read_keys(self, lo: int, hi: int) -> U64:
+        """Those of keys lo .. hi in the table that have been counted."""
+        keys, marks, *_ = self._table
+        return np.asarray(keys[lo:hi][marks[lo:hi] & COUNTED != 0])
+
+    def within(self, other: KeyCount) -> None:
+        """Every key is one that `other` has counted, which has ended: look through those, before any other."""
+        self._parts = [(other, other.hi)]
 
     @property
     def ended(self) -> bool:
@@ -65,8 +83,12 @@ class KeyCount:
 
     def attempted(self) -> U64:
         """The keys that were claimed, in any order. O(keys)."""
-        keys, marks, *_, sizes = self._table
-        return np.asarray(keys[: sizes[0]][(marks[: sizes[0]] & ATTEMPTED) != 0])
+        keys, marks, *_ = self._table
+        return np.asarray(keys[: self.hi][marks[: self.hi] & ATTEMPTED != 0])
+
+    def counted(self, keys: U64) -> Mask:
+        """(n,) True where a key has been counted."""
+        return np.asarray(read_marks(keys, self._table) & COUNTED != 0)
 
     def claim(self, keys: U64) -> U64:
         """Those of some keys under which there may be entries and which were not claimed before, each once,

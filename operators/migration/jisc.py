@@ -49,7 +49,8 @@ from schemas.columns import Column, Mask
 from schemas.errors import InvariantError
 
 COUNTED_TUPLES = 4_096
-"""Tuples in which keys are counted per slice, over all states: about half a millisecond."""
+"""Tuples in which keys are counted per slice, over all states: about half a millisecond. In as many as came, if more
+did."""
 
 NO_KEYS: U64 = np.zeros(0, np.uint64)
 
@@ -135,7 +136,7 @@ class Jisc(Migration):
         """Run one slice; see `Executor.process`."""
         if self.finished:
             return self._tree.process(epoch, now)
-        self._to_count = COUNTED_TUPLES
+        self._to_count = max(COUNTED_TUPLES, sum(len(tuples) for tuples in epoch.values()))
         for completer in self.completions:
             self.count(completer)
             completer.fill(NO_KEYS, now)
@@ -327,12 +328,20 @@ class Jisc(Migration):
     def possible(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Mask:
         """(n,) False where an incomplete sub-plan can have no old tuple of some key, since an input of it has none."""
         good = np.ones(len(hashes), np.bool_)
+        incomplete: list[tuple[Plan, Operands]] = []
         for child, key in self._made_of(node, operands):
-            there = np.flatnonzero(good)
             state = self._hashed(child, key, now)
-            if state is not None:
-                good[there] = state.has(hashes[there], before)
-            elif isinstance(child, Join):
+            if state is None:
+                incomplete.append((child, key))
+            else:
+                good &= state.has(hashes, before)
+        for child, key in incomplete:
+            there = np.flatnonzero(good)
+            join, side = self.place(child)
+            owed = join.states[side].owed
+            if isinstance(owed, Completer) and owed.operands == key and owed.counted:
+                good[there] = owed.possible(hashes[there], before)
+            elif isinstance(child, Join) and len(there):
                 good[there] = self.possible(child, key, hashes[there], before, now)
         return good
 
@@ -376,6 +385,7 @@ class Completer:
         self._inherited = done
         self._asked_for = False
         self._keys: KeyCount | None = None
+        self._below: list[Completer] = []
         state.owed = self
         if state.life < FOREVER:
             state.older_until = before + state.life
@@ -435,6 +445,10 @@ class Completer:
             jisc, node, operands, before = self._jisc, self.node, self.operands, self.before
             if isinstance(self.asked, ByRange):
                 self.asked.know(jisc.values(node, operands[0], now))
+            # Below first: what has been counted there need not be looked for again.
+            self._below = jisc.below(self)
+            for below in self._below:
+                below.countable(now)
             base = None if self.asked is None else jisc.counted_in(node, operands, now)
             if base is not None:
                 self._keys = KeyCount(
@@ -444,10 +458,36 @@ class Completer:
         return self._keys is not None
 
     def count(self, most: int) -> int:
-        """Look for keys in up to so many tuples more, if any were asked for; in how many."""
-        if self._keys is None or self._keys.ended or self.over:
+        """Look for keys in up to so many tuples more, if any were asked for and what is below is counted; in how
+        many."""
+        if self._keys is None or self.counted or self.over or any(b.counting for b in self._below):
             return 0
+        found = [b._keys for b in self._below if b._keys is not None and b.counted and b.before == self.before]
+        if found:
+            self._keys.within(min(found, key=lambda keys: keys.hi))
+            self._below = []
         return self._keys.count(most)
+
+    @property
+    def counted(self) -> bool:
+        """True when keys were asked for and have been counted."""
+        return self._keys is not None and self._keys.ended
+
+    @property
+    def counting(self) -> bool:
+        """True while keys are being counted."""
+        return self._keys is not None and not (self._keys.ended or self.over)
+
+    def possible(self, keys: U64, before: int) -> Mask:
+        """(n,) False where there is no tuple with ts < before under a key, here or missing; once they are counted."""
+        if self._keys is None:
+            return np.ones(len(keys), np.bool_)
+        known = self._keys.counted(keys)
+        if before == self.before:
+            return known
+        # What came after the transition that left this state incomplete is here.
+        whole = self.operands == self._match.key(self._side)
+        return known | self._state.has(keys, before) if whole else np.ones(len(keys), np.bool_)
 
     def _complete_all(self, now: int) -> None:
         """Compute the whole state; what was completed before is computed again."""

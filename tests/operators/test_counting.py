@@ -146,3 +146,16 @@ def test_what_was_computed_of_a_complete_state_is_counted_too() -> None:
     assert count.progress() == (0, 0)
     assert count.count(2) == 1
     assert count.progress() == (0, 3), "3 came later"
+
+
+def test_what_another_has_counted_is_all_that_there_can_be() -> None:
+    """3 was attempted there without being counted, so it is not there; 5 is in this state alone."""
+    other = KeyCount(held([1, 2, 4]), FOREVER, all_possible, hashes([3]))
+    other.count(9)
+    count = KeyCount(held([1, 2, 3, 4, 5]), FOREVER, lambda keys: keys != 4, NONE)
+    count.within(other)
+    assert count.count(2) == 2
+    assert not count.ended
+    assert count.count(9) == 2
+    assert count.progress() == (0, 2)
+    assert other.counted(hashes([1, 2, 3, 4, 5])).tolist() == [True, True, False, True, False]

@@ -53,7 +53,8 @@ def test_keys_are_counted_a_piece_per_slice(monkeypatch: pytest.MonkeyPatch) -> 
     """No slice looks at more than it may, over all states; completion is seen when the count has ended."""
     monkeypatch.setattr(jisc_module, "COUNTED_TUPLES", 1)
     old = " | ".join(f"{n} k={n}" for n in (1, 2, 3))
-    rows = inputs(b=old, c=old, d=old, a=f"{old} | 20 k=1 | 21 k=2 | 22 k=3 | 23 k=4 | 24 k=1 | 25 k=2")
+    new = "20 k=5 | 21 k=1 | 22 k=2 | 23 k=3 | 24 k=1 | 25 k=2"
+    rows = inputs(b=f"{old} | 4 k=5", c=old, d=old, a=f"{old} | {new}")
     engine = started(ABCD, rows, LEFT_DEEP)
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
     engine.advance(20)
@@ -74,8 +75,8 @@ def test_keys_are_counted_a_piece_per_slice(monkeypatch: pytest.MonkeyPatch) -> 
         assert looked <= 1
         jisc = engine._executor
         found.append(([c.progress() for c in jisc.completions] if isinstance(jisc, Jisc) else [], len(out)))
-    neither, one = [(0, 0), (0, 0)], [(3, 3), (0, 0)]
-    assert found == [(neither, 1), (neither, 1), (neither, 1), (one, 0), (one, 1), ([], 1)], "CD, and then BCD"
+    neither, part, one = [(0, 0), (0, 0)], [(2, 3), (0, 0)], [(3, 3), (0, 0)]
+    assert found == [(neither, 0), (neither, 1), (part, 1), (one, 1), (one, 1), ([], 1)], "CD, and then BCD"
     (record,) = engine.migrations
     assert record.counters.completed_keys == record.counters.made_tuples == 6
     assert record.finished_at == 26
