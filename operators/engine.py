@@ -17,6 +17,7 @@ from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
 from operators.executors import executor_of
 from operators.feedback.feedback import Feedback, check_feedback, feedback_of
+from operators.feedback.watch import BLOOM
 from operators.intake import Intake, ReplayPoint
 from operators.kernels.order import order_ties
 from operators.links import measure_links
@@ -81,6 +82,7 @@ class Engine:
         executor: one of `operators.executors`.
         hashed: False to make every join a nested loop, as papers do.
         feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result.
+        detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
         clock: seconds, for what migrations report of silence; the engine has none of its own.
 
     Attributes:
@@ -99,6 +101,7 @@ class Engine:
         executor: str = "xjoin",
         hashed: bool = True,
         feedback: bool = False,
+        detector: str = BLOOM,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
@@ -114,6 +117,7 @@ class Engine:
         if feedback:
             check_feedback(query)
         self._feeds = feedback
+        self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
         # What has just died still changes the answer of a set difference.
@@ -143,7 +147,7 @@ class Engine:
         self._peak_bytes = 0
         self._load(tables or {})
         if feedback:
-            self._feedback = feedback_of(self._executor, 0)
+            self._feedback = feedback_of(self._executor, 0, detector)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -267,7 +271,7 @@ class Engine:
             self._feedback = None
         self._executor = self._schedule.step(self._executor, at)
         if self._feeds and self._feedback is None and not self._schedule.migrating:
-            self._feedback = feedback_of(self._executor, at)
+            self._feedback = feedback_of(self._executor, at, self._detector)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
         """Cut an epoch by event time into pieces that suit the cache and the shortest window.

@@ -9,6 +9,7 @@ from operators.eddy import Eddy
 from operators.executor import Executor
 from operators.feedback.stems import StemFeedback
 from operators.feedback.tree import TreeFeedback
+from operators.feedback.watch import BLOOM
 from operators.mjoin import MJoin
 from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
@@ -45,15 +46,16 @@ class Feedback(Protocol):
         ...
 
 
-def feedback_of(executor: Executor, now: int) -> Feedback | None:
+def feedback_of(executor: Executor, now: int, detector: str = BLOOM) -> Feedback | None:
     """Feedback between an executor's operators from here on; None where there is nothing to say.
 
     Args:
         executor: not migrating.
         now: everything with a smaller ts has been processed.
+        detector: of trees joined by nested loops, one of `operators.feedback.watch.DETECTORS`.
     """
     if isinstance(executor, XJoinTree) and len(executor.joins) > 1:
-        return TreeFeedback(executor, now)
+        return TreeFeedback(executor, now, detector)
     if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
         return StemFeedback(executor)
     return None

@@ -28,7 +28,7 @@ from operators.feedback import trials
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.burden import LOOKED_AT, work_of
 from operators.feedback.trials import trial_cost
-from operators.feedback.watch import Guard, Watch, suppressed_side
+from operators.feedback.watch import BLOOM, Guard, Watch, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
 from operators.plan import Join, Leaf, Plan
@@ -80,13 +80,15 @@ class TreeFeedback:
 
     Args:
         tree: an X-Join tree or STAIRs, whose states are complete and keep expiry (`Sources.retracts`).
+        detector: one of `operators.feedback.watch.DETECTORS`.
 
     Attributes:
         watches: the consumers that give feedback, in the order in which they observe.
     """
 
-    def __init__(self, tree: XJoinTree, now: int) -> None:
+    def __init__(self, tree: XJoinTree, now: int, detector: str = BLOOM) -> None:
         self._tree = tree
+        self._detector = detector
         self._joins = {id(node): join for node, join in tree.joins}
         self._steps: list[Callable[[], None]] = []
         self._homes: dict[tuple[str, ...], _Home] = {}
@@ -172,7 +174,9 @@ class TreeFeedback:
             return
         join = self._joins[id(node)]
         side = suppressed_side(node)
-        watch = None if side is None else Watch(self._tree.sources, node, self._joins, depth, side)
+        watch = None if side is None else Watch(
+            self._tree.sources, node, self._joins, depth, side, self._detector
+        )
         place = _Place(node, join, depth, watch)
         children = (node.left, node.right)
         for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
@@ -247,6 +251,8 @@ class TreeFeedback:
         new = [self._new.pop(id(child)) for child in children]
         some = len(new[LEFT]) or len(new[RIGHT])
         found = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
+        if place.watch is not None and self._admitting:
+            place.watch.detect(new[suppressed], self._now)
         self._let_pass(node, found, made)
 
     def _joined(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:

@@ -19,10 +19,12 @@ from operators.feedback.bloom import Bloom
 from operators.feedback.burden import LOOKED_AT, TreeBurden
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
+from operators.feedback.lattice import Lattice
 from operators.feedback.signatures import Signatures
 from operators.feedback.trials import CALLED, CHECKED, Account, Trial
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
+from operators.kernels.lattice import MOST_NODES
 from operators.match import LEFT, RIGHT
 from operators.plan import Join, Leaf, Plan
 from operators.sources import Sources
@@ -33,6 +35,10 @@ from schemas.columns import Mask
 MOST_SOURCES = 2
 """A kind of sub-tuples is of so many sources at most: the lattice (Fig. 7) doubles with each source that a join reads,
 and what has partners by one, and by two, seldom lacks one by three."""
+
+BLOOM, LATTICE = DETECTORS = ("bloom", "lattice")
+"""How sub-tuples without a partner are found (JIT 4.1): by a filter of the observed tuples, before a tuple enters its
+first join; or, in joins by nested loops, by comparing what has been produced with all of them (Fig. 8)."""
 
 LEAST_FILTERED = 1024
 """A filter is made for at least this many observed tuples."""
@@ -115,9 +121,9 @@ class Watch:
     """
 
     def __init__(
-        self, sources: Sources, node: Join, joins: Mapping[int, BinaryJoin], depth: int, suppressed: int
+        self, sources: Sources, node: Join, joins: Mapping[int, BinaryJoin], depth: int, suppressed: int, detector: str
     ) -> None:
-        """Args: `joins` of the plan by the identity of their sub-plans."""
+        """Args: `joins` of the plan by the identity of their sub-plans; `detector` for a join by nested loops."""
         self._sources = sources
         self.node = node
         self.join = joins[id(node)]
@@ -135,6 +141,9 @@ class Watch:
                 guard = Guard(kind, home, [joins[id(join)] for join in above])
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
+        self._lattice: Lattice | None = None
+        if detector == LATTICE and not self.join.match.condition.keys and 0 < len(singles) <= MOST_NODES:
+            self._lattice = Lattice(self.join.match, suppressed, singles)
         self.idle = {alias: Blacklist((alias,)) for alias in self.producer.aliases}
         self.empty = True
         self.came = 0
@@ -165,7 +174,8 @@ class Watch:
             for tuples in arrived:
                 hashes = _known(*guard.kind.opposite_hashes(self._sources, tuples))
                 self._looked_up(guard, len(hashes))
-                guard.filter.add(hashes)
+                if self._lattice is None:
+                    guard.filter.add(hashes)
                 hit = guard.suspended.hit(hashes)
                 if len(hit):
                     guard.suspended.remove(hit)
@@ -280,9 +290,28 @@ class Watch:
         guard.suspended = Signatures()
         return guard.blacklist.take_all(now)
 
-    @staticmethod
-    def _useless(guard: Guard, hashes: U64) -> Mask:
-        return guard.suspended.contains(hashes) | ~guard.filter.contains(hashes)
+    def detect(self, entered: Tuples, now: int) -> None:
+        """With the lattice detector: find what of tuples that have entered nothing observed matches. Such tuples are
+        kept back when more of them come; those that are there, with the next sweep."""
+        guards = {guard.kind.aliases: guard for guard in self.guards if guard.watching}
+        if self._lattice is None or not guards or len(entered) == 0:
+            return
+        states = [self.state] if self.state.older is None else [self.state, self.state.older]
+        tuples, found, compared = self._lattice.identify(entered, states, now)
+        self.join.counters.comparisons += compared
+        for aliases, without in found.items():
+            guard = guards.get(aliases)
+            if guard is not None:
+                lacking = tuples.take(without)
+                hashes, _ = guard.kind.own_hashes(self._sources, lacking)
+                self._looked_up(guard, len(hashes))
+                before = len(guard.suspended)
+                guard.suspended.add(hashes, lacking.expiry)
+                self._count(guard, suspended=len(guard.suspended) - before)
+
+    def _useless(self, guard: Guard, hashes: U64) -> Mask:
+        suspended = guard.suspended.contains(hashes)
+        return suspended if self._lattice is not None else suspended | ~guard.filter.contains(hashes)
 
     def _suspend(self, guard: Guard, tuples: Tuples, hashes: U64, now: int) -> None:
         before = len(guard.suspended)

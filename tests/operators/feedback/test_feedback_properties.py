@@ -26,10 +26,10 @@ TREES = st.sampled_from(["xjoin", "xjoin", "stairs"])
 
 
 def fed(
-    case: Case, changes: Changes = (), executor: str = "xjoin", *, hashed: bool = True
+    case: Case, changes: Changes = (), executor: str = "xjoin", *, hashed: bool = True, detector: str = "bloom"
 ) -> tuple[list[dict[str, Any]], tuple[EdgeStatistics, ...]]:
     """The results of a case with feedback, and what was said."""
-    task = engine_of(case, executor, feedback=True, hashed=hashed)
+    task = engine_of(case, executor, feedback=True, hashed=hashed, detector=detector)
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms), task.statistics().feedback
@@ -95,18 +95,20 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
         yield
 
 
+HOW = st.sampled_from([(True, "bloom"), (False, "bloom"), (False, "lattice")])
 SHARE = st.sampled_from([0.0, 0.05, 1e9])
 SOURCES = st.sampled_from([1, 2, 5])
 STAKE = st.sampled_from([0.0, 1.0, 1e15])
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), st.booleans(), SHARE, SOURCES, STAKE)
+@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), HOW, SHARE, SOURCES, STAKE)
 def test_sparse_joins(
-    case: Case, executor: str, tiny: bool, hashed: bool, share: float, most: int, stake: float
+    case: Case, executor: str, tiny: bool, how: tuple[bool, str], share: float, most: int, stake: float
 ) -> None:
+    hashed, detector = how
     with watching(share, most, stake), cramped() if tiny else nullcontext():
-        got, _ = fed(case, executor=executor, hashed=hashed)
+        got, _ = fed(case, executor=executor, hashed=hashed, detector=detector)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
