@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import tree, trials, watch
+from operators.feedback import bloom, tree, trials, watch
 from operators.migration.strategies import STRATEGIES
 from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
@@ -85,6 +85,8 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "SWEEP_SHARE", share)
         patch.setattr(watch, "MOST_SOURCES", most)
+        patch.setattr(watch, "LEAST_FILTERED", 1)
+        patch.setattr(bloom, "LEAST_EXPECTED", 4)  # filters fill up
         patch.setattr(tree, "BOOKED_WORK", 1.0)  # after every slice
         patch.setattr(trials, "PURSE", 1e15)
         patch.setattr(trials, "MARGIN", -1e9)

@@ -137,3 +137,63 @@ def test_two_joins_do_not_wait_for_each_other() -> None:
     told.give(d={"n": 1, "k": 1, "y": 1})
     told.give(c={"n": 1, "k": 1, "x": 1})
     assert told.give(b={"n": 1, "k": 1, "y": 1}) == [(1, 1, 1, 1)]
+
+
+def test_a_pair_that_is_kept_back_is_forgotten_with_its_parts() -> None:
+    """a1 b1 is kept back, then a1 loses its partner and is too: what brings both back brings the pair once."""
+    bound = query(
+        "SELECT A.n AS a, B.n AS b, C.n AS c FROM a A [RANGE 1 MINUTE], b B [RANGE 1 MINUTE], "
+        "c C [RANGE 3 MILLISECONDS] WHERE A.k = B.k AND A.x = C.x AND B.y = C.y",
+        a="n k x",
+        b="n k y",
+        c="n x y",
+    )
+    with watching(1e9, 2, 1e15):
+        told = Told(bound, "((A B) C)")
+        told.give(c={"n": 1, "x": 1, "y": 9})
+        told.give(c={"n": 2, "x": 9, "y": 1})
+        told.give(a={"n": 1, "k": 1, "x": 1}, b={"n": 1, "k": 1, "y": 1})
+        assert (told.edge("(A B)").mark, told.edge("(A B)").kept_back) == (1, 1)
+        for n in (3, 4, 5):
+            told.give(c={"n": n, "x": 9, "y": 1})
+        assert told.edge("(A B)").kept_back == 1, "a1, no longer the pair"
+        assert told.give(c={"n": 6, "x": 1, "y": 1}) == [(1, 1, 6)]
+
+
+def test_what_comes_back_for_two_consumers_goes_as_far_as_the_upper_one() -> None:
+    """In one slice a1 comes back for D, and a2 b2, which C has lacked, for C: a1 b1 must meet the C that is there."""
+    bound = query(
+        "SELECT A.n AS a, B.n AS b, C.n AS c, D.n AS d FROM a A, b B, c C, d D WINDOW RANGE 1 MINUTE "
+        "WHERE A.k = B.k AND A.x = C.x AND B.y = C.y AND A.w = D.w",
+        a="n k x w",
+        b="n k y",
+        c="n x y",
+        d="n w",
+    )
+    told = Told(bound, "(((A B) C) D)")
+    told.give(c={"n": 1, "x": 1, "y": 1}, d={"n": 0, "w": 99})
+    told.give(c={"n": 5, "x": 2, "y": 7})
+    told.give(c={"n": 6, "x": 8, "y": 2})
+    told.give(b={"n": 1, "k": 1, "y": 1})
+    told.give(b={"n": 2, "k": 2, "y": 2}, a={"n": 2, "k": 2, "x": 2, "w": 99})
+    told.give(a={"n": 1, "k": 1, "x": 1, "w": 5})
+    assert (told.edge("(A B)").kept_back, told.edge("((A B) C)").kept_back) == (1, 1)
+    assert told.give(c={"n": 2, "x": 2, "y": 2}, d={"n": 1, "w": 5}) == [(1, 1, 1, 1), (2, 2, 2, 0)]
+
+
+def test_a_plan_that_is_to_change_keeps_nothing_back() -> None:
+    """Settling does not sweep."""
+    bound = query(
+        "SELECT A.n AS a, B.n AS b FROM a A, b B, c C WINDOW RANGE 1 MINUTE WHERE A.x = B.x AND A.y = C.y",
+        a="n x y",
+        b="n x",
+        c="y",
+    )
+    with watching(1e9, 2, 1e15):
+        told = Told(bound, "((A B) C)")
+        told.give(c={"y": 7}, b={"n": 1, "x": 1})
+        told.give(a={"n": 1, "x": 1, "y": 100})
+        assert told.edge("(A B)").kept_back == 1
+        told.engine.migrate(parse_plan("(C (A B))", bound), "moving-state", told.now + 1)
+        told.give(b={"n": 2, "x": 1})
+        assert told.give(c={"y": 100}) == [(1, 1), (1, 2)]
