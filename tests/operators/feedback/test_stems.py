@@ -140,6 +140,7 @@ def test_dead_rows_of_a_rows_window_do_not_come_back() -> None:
     fed(3, a="2 k=7 v=0")
     fed(5, a="3 k=7 v=0 | 4 k=7 v=0")
     assert fed(7, b="6 k=7") == [(3, 6, 0), (4, 6, 0)]
+    assert fed.held("A") == [3, 4]
 
 
 @EXECUTORS
@@ -191,8 +192,8 @@ def test_a_stem_is_compacted_for_many_only(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(stems, "SWEPT_SHARE", 1.0)
     fed = watching()
     fed(10, a="9 k=0 v=0", b="9 k=3")
-    fed(13, c="12 v=0")
-    assert 9 in fed.held("A")
+    fed(13, c="12 v=0", a="12 k=4 v=0")
+    assert fed.held("A") == [9]
 
 
 def test_what_was_let_in_late_goes_to_its_place() -> None:
@@ -288,6 +289,21 @@ def test_economy_nothing_is_tried_before_it_has_been_paid_for(monkeypatch: pytes
     fed.feedback._purse = 1e9
     fed(8, a="7 k=1 v=0")
     assert fed.guard("A -> B").watching
+
+
+def test_economy_what_was_booked_is_not_booked_again() -> None:
+    with watchful():
+        fed = watching()
+    fed(4, a="3 k=1 v=0")
+    guarded = fed.guard("A -> B")
+    guarded.account.begin(1e6)
+    assert guarded.settle(0, late=False)
+    left = guarded.account.credit
+    assert left != 1e6
+    assert guarded.settle(0, late=False)
+    assert guarded.account.credit == left
+    assert guarded.settle(2, late=True)
+    assert guarded.account.credit == left - 2 * trials.CALLED - guarded.burden.latest_met * trials.MERGED
 
 
 def test_economy_where_few_have_partners_and_ways_are_long() -> None:
