@@ -51,7 +51,6 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     "feedback/signatures.py": (
         ("if self._handled >= self._count:", "if self._handled > 2 * self._count:"),
         ("self._expiry >= max(now, VACANT + 1)", "self._expiry > max(now, VACANT + 1)"),
-        ("while capacity < 4 * max(need, len(kept)):", "while capacity < 4 * need:"),
         ("return np.unique(hashes[self.contains(hashes)])", "return hashes[self.contains(hashes)]"),
     ),
     "feedback/bloom.py": (
