@@ -198,11 +198,13 @@ def _redraws(name: str, help: str) -> None:
         from importlib import import_module
 
         from ops.bench.measure import Progress
+        from services.warmup import warm_up
 
         if quick and full:
             raise UsageError("--quick and --full contradict each other: give one of them, or none")
         bench: PaperBench[Any] = import_module(f"ops.bench.paper_{name}").BENCH
         with Progress() as progress:
+            warm_up(lambda step: progress.say(f"compiling: {step}"))
             size = "quick" if quick else "full" if full else "default"
             suite = bench.run(size, runs, seed, figure, progress)
         _finish_suite(suite, out)
