@@ -381,13 +381,13 @@ def _spread(shares: Sequence[float]) -> str:
 
 
 _SLICES = (
-    "CPU gains less than comparisons do: a slice costs about a millisecond in the interpreter, with feedback or without, "
-    "which is more than the comparisons of a small window. "
+    "CPU gains less than comparisons do: a slice costs about a millisecond in the interpreter, with feedback or "
+    "without, which is more than the comparisons of a small window. "
 )
 
 _BYTES = "Bytes move in steps, since states grow by doubling, and feedback's tables have a least size. "
 
-DIFFERS: dict[int | str, str] = {number: _SLICES + _BYTES for number in AXES}
+DIFFERS: dict[int | str, str] = {**dict.fromkeys(AXES, _SLICES + _BYTES)}
 """How a figure's shape differs from the paper's, and why."""
 
 BENCH = PaperBench(quick=QUICK, default=JitSettings(), full=FULL, draw=bench_jit)
