@@ -9,6 +9,9 @@ from operators.match import MatchCounters
 LOOKED_AT = 20.0
 """Looking at an entry of a tree's state to make a filter anew: its columns are gathered from several stores."""
 
+LOOPED = 5.0
+"""A comparison of a nested loop, with a term or two evaluated."""
+
 
 def work_of(counters: MatchCounters) -> float:
     """What a join has cost so far."""
@@ -24,14 +27,17 @@ class TreeBurden:
 
     Args:
         below: the joins that they go through before they come to the consumer.
+        consumer: a nested loop compares what is made of them with all that is observed; a hash join spends next to
+            nothing on what has no partner.
 
     Attributes:
         each: work per tuple: comparisons that it takes part in, and results that are made of it.
         suppressed: results that were not made of tuples kept back.
     """
 
-    def __init__(self, below: list[BinaryJoin]) -> None:
+    def __init__(self, below: list[BinaryJoin], consumer: BinaryJoin) -> None:
         self._below = below
+        self._consumer = None if consumer.match.condition.keys else consumer
         self.each = 0.0
         self.suppressed = 0.0
         self._before = self._counted()
@@ -51,7 +57,10 @@ class TreeBurden:
 
     def _counted(self) -> tuple[float, float]:
         counters = [join.counters for join in self._below]
-        return sum(map(_partners, counters)), float(sum(one.results for one in counters))
+        work = sum(map(_partners, counters))
+        if self._consumer is not None:
+            work += self._consumer.counters.comparisons * LOOPED
+        return work, float(sum(one.results for one in counters))
 
     @property
     def saved(self) -> float:

@@ -75,13 +75,13 @@ class Guard:
             signatures and entries looked at, since the last booking.
     """
 
-    def __init__(self, kind: Kind, home: Plan, below: list[BinaryJoin]) -> None:
+    def __init__(self, kind: Kind, home: Plan, below: list[BinaryJoin], consumer: BinaryJoin) -> None:
         self.kind = kind
         self.home = home
         self.suspended = Signatures()
         self.filter = Bloom(LEAST_FILTERED)
         self.blacklist = Blacklist(home.aliases)
-        self.burden = TreeBurden(below)
+        self.burden = TreeBurden(below, consumer)
         self.account = Account()
         self.came = self.kept_back = self.returned = self.checked = self.swept = 0
 
@@ -138,7 +138,7 @@ class Watch:
         for kind in (*singles, *lattice(singles)):
             if len(kind.aliases) <= MOST_SOURCES and kind.equal:
                 home, above = _home(self.producer, frozenset(kind.aliases))
-                guard = Guard(kind, home, [joins[id(join)] for join in above])
+                guard = Guard(kind, home, [joins[id(join)] for join in above], self.join)
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
         self._lattice: Lattice | None = None
