@@ -184,7 +184,7 @@ class Watch:
                     guard.returned += len(returned)
                     self._bring(back, returned)
             if guard.filter.full:
-                self._renew(guard, arrived, now)
+                self._renew(guard, [self._held(now), *arrived])
         return back
 
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
@@ -236,9 +236,11 @@ class Watch:
     def renew(self, now: int) -> None:
         """Forget what has expired: filters are made anew from the observed state."""
         windows = self._sources.rows_windows
-        for guard in self.guards:
-            if guard.watching:
-                self._renew(guard, [], now)
+        watching = [guard for guard in self.guards if guard.watching]
+        if watching:
+            held = self._held(now)
+            for guard in watching:
+                self._renew(guard, [held])
                 guard.suspended.purge(now)
         for blacklist in (*(guard.blacklist for guard in self.guards), *self.idle.values()):
             for alias in blacklist.aliases:
@@ -254,7 +256,7 @@ class Watch:
     def try_out(self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, stake: float, now: int) -> None:
         """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
         with a stake, if that promises to pay."""
-        self._renew(guard, [], now)
+        self._renew(guard, [self._held(now)])
         shares = []
         for tuples in (newest, oldest):
             hashes, valid = guard.kind.own_hashes(self._sources, tuples)
@@ -346,9 +348,13 @@ class Watch:
         self.counters.checked += count
         guard.swept += count
 
-    def _renew(self, guard: Guard, arrived: list[Tuples], now: int) -> None:
+    def _held(self, now: int) -> Tuples:
+        """What lives of the observed input. O(n)."""
         held = self.state.tuples()
-        parts = [held.take(held.expiry >= now), *arrived]
+        return held.take(held.expiry >= now)
+
+    def _renew(self, guard: Guard, parts: list[Tuples]) -> None:
+        """Make a guard's filter anew, of these observed tuples."""
         guard.filter = Bloom(max(LEAST_FILTERED, 2 * sum(len(part) for part in parts)))
         for part in parts:
             hashes = _known(*guard.kind.opposite_hashes(self._sources, part))
