@@ -28,6 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from schemas.codecs.encode import Encoded
 from schemas.commits import decode_commit
 from schemas.errors import BrokerError, WeirError
+from services.call_thread import CallThread
 from services.delivery import BlockRecord, Delivery, Letter
 from services.logs import get_log
 from services.recovery import Committed
@@ -36,6 +37,9 @@ from services.topics import Lane, OutputTopics
 
 ATTEMPT_S = 5.0
 """How long one call to the transaction coordinator may take before we look whether to give up."""
+
+OVERDUE_S = 2 * ATTEMPT_S
+"""When an attempt that has not returned is given up: librdkafka does not always keep to its time limits."""
 
 HEADER_BYTES = 512
 """Room kept below a topic's record limit for what Kafka adds to a record."""
@@ -289,6 +293,7 @@ class TransactionalSink(_Client):
             transaction__timeout__ms=transaction_timeout_ms,
         )
         self._member = self._offsets.consumer_group_metadata()
+        self._calls = CallThread(f"offsets-{task}")
 
     def open(self) -> None:
         """Fence every older producer of this task; an epoch that it left open is aborted or finished."""
@@ -308,14 +313,24 @@ class TransactionalSink(_Client):
                 for (topic, number), (offset, metadata) in delivery.offsets.items()
             ]
             if offsets:
-                self._until_done(
-                    lambda: self._producer.send_offsets_to_transaction(offsets, self._member, ATTEMPT_S),
-                    "offsets not accepted",
-                )
+                self._until_done(lambda: self._send_offsets(offsets), "offsets not accepted")
             self._until_done(lambda: self._producer.commit_transaction(ATTEMPT_S), "epoch not committed")
             return refused
         except KafkaException as error:
             raise _sorted(error, "transaction") from None
+
+    def _send_offsets(self, offsets: list[TopicPartition]) -> None:
+        """One attempt. When it does not return, the transaction stays open until the task's next producer fences this
+        one: whatever still becomes of the call, nobody commits it."""
+        producer, member = self._producer, self._member
+        try:
+            self._calls.run(lambda: producer.send_offsets_to_transaction(offsets, member, ATTEMPT_S), OVERDUE_S)
+        except TimeoutError:
+            raise Aborted(f"offsets not accepted: the Kafka client has not come back for {OVERDUE_S:g} s") from None
+
+    def close(self) -> None:
+        self._calls.close()
+        super().close()
 
     def _until_done(self, call: Callable[[], Any], what: str) -> None:
         """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns."""

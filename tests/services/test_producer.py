@@ -1,0 +1,178 @@
+"""Delivering epochs to a real broker when the Kafka client itself misbehaves."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.codecs.encode import Encoded
+from schemas.commits import Commit, StreamPoint
+from services import producer
+from services.call_thread import CallThread
+from services.delivery import Delivery
+from services.producer import Aborted, TransactionalSink
+from services.security import KafkaClients
+from services.topics import Lane, OutputTopics
+from tests.broker_fixture import RestartableBroker, Topics
+from tests.worker_harness import Reader, wait_for
+
+
+def test_calls_are_made_elsewhere_and_answered_here() -> None:
+    """What a call raises arrives; one that does not return is left behind, and holds up nobody."""
+    calls, seen, never = CallThread("calls"), [], threading.Event()
+    calls.run(lambda: seen.append(threading.current_thread().name), 20)
+    assert seen == ["calls"]
+
+    def fail() -> None:
+        raise ValueError("of the call")
+
+    with pytest.raises(ValueError, match="of the call"):
+        calls.run(fail, 20)
+    calls.run(lambda: seen.append("after it"), 20)
+    with pytest.raises(TimeoutError):
+        calls.run(never.wait, 0.05)
+    calls.close()
+    assert seen[1:] == ["after it"]
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "calls"]
+    assert left.daemon
+    never.set()
+    left.join(20)
+    assert not left.is_alive()
+
+
+def delivery(lane: Lane, number: int, name: str = "epoch") -> Delivery:
+    """One result, and an offset that says how far it goes."""
+    text = b'{"%s": %d}\n' % (name.encode(), number)
+    message = Commit("query", number, number, 0, 1, (StreamPoint(number, number),)).encode()
+    return Delivery([Encoded(text, np.array([0, len(text)]))], [], {lane: (number, message)})
+
+
+def sink_of(bootstrap: str, topic: str, group: str) -> TransactionalSink:
+    """A sink of the group's only task."""
+    topics = OutputTopics(topic, topic, topic, {topic: 1}, {topic: 1 << 20})
+    return TransactionalSink(KafkaClients(bootstrap), group, 0, topics, threading.Event(), 60_000)
+
+
+class Stuck:
+    """A producer whose offsets are sent only when it is let go: what librdkafka 2.13 does after a broker restart."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.let_go, self.came_back = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def send_offsets_to_transaction(self, *args: Any) -> None:
+        self.let_go.wait()
+        try:
+            self._real.send_offsets_to_transaction(*args)
+        finally:
+            self.came_back.set()
+
+
+@pytest.mark.kafka
+def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch is given up, the successor delivers it, and nothing comes of the call when it goes on after all.
+
+    A task stood still for ever after a broker restart, in a call that ignored its time limit.
+    """
+    topic = topics("sink")
+    lane = (topic, 0)
+    first = sink_of(topics.bootstrap, topic, topic)
+    first.open()
+    first.deliver(delivery(lane, 1))
+    stuck = Stuck(first._producer)
+    first._producer = stuck  # type: ignore[assignment]
+    with monkeypatch.context() as now:
+        now.setattr(producer, "OVERDUE_S", 0.5)
+        with pytest.raises(Aborted, match=r"offsets not accepted: the Kafka client has not come back for 0\.5 s"):
+            first.deliver(delivery(lane, 2))
+    first.close()
+    heir = sink_of(topics.bootstrap, topic, topic)
+    heir.open()
+    assert heir.committed([lane])[lane].offset == 1
+    heir.deliver(delivery(lane, 2))
+    stuck.let_go.set()
+    assert stuck.came_back.wait(60)
+    heir.deliver(delivery(lane, 3))
+    assert heir.committed([lane])[lane].offset == 3
+    heir.close()
+    reader = Reader(topics.bootstrap, topic)
+    reader.wait_for_count(3)
+    assert reader.rows() == [{"epoch": number} for number in (1, 2, 3)]
+
+
+class Writer:
+    """Delivers numbered epochs in a thread, as a task does: going back to what is committed whenever it must."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+        self.name = name
+        self.delivered = 0
+        self._lane = (topic, 0)
+        self._make: Callable[[], TransactionalSink] = lambda: sink_of(bootstrap, topic, f"{topic}-{name}")
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            sink = self._make()
+            try:
+                sink.open()
+                found = sink.committed([self._lane])
+                for number in itertools.count(found[self._lane].offset + 1 if found else 1):
+                    if self.stop.is_set():
+                        break
+                    sink.deliver(delivery(self._lane, number, self.name))
+                    self.delivered = number
+            except Aborted:
+                pass
+            finally:
+                sink.close()
+
+
+def all_go_on(writers: list[Writer]) -> None:
+    """Wait until everybody has delivered another epoch."""
+    before = {writer: writer.delivered for writer in writers}
+
+    def late() -> list[str]:
+        return [writer.name for writer in writers if writer.delivered == before[writer]]
+
+    wait_for(lambda: not late(), lambda: f"another epoch of {late()}")
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_every_task_goes_on_after_a_restart(restartable_broker: RestartableBroker) -> None:
+    """Broken off in the middle of many transactions: everybody goes on, and every epoch is there once, in order.
+
+    At most restarts some of twenty producers met the call that does not return.
+    """
+    topic = restartable_broker.topics("sink")
+    writers = [Writer(restartable_broker.bootstrap, topic, f"w{number}") for number in range(20)]
+    try:
+        all_go_on(writers)
+        for end in (restartable_broker.stop, restartable_broker.kill, restartable_broker.stop):
+            end()
+            restartable_broker.start()
+            all_go_on(writers)
+    finally:
+        for writer in writers:
+            writer.stop.set()
+    for writer in writers:
+        writer.thread.join(60)
+        assert not writer.thread.is_alive(), f"{writer.name} does not end"
+    reader, last = Reader(restartable_broker.bootstrap, topic), {writer.name: 0 for writer in writers}
+    reader.wait_for_count(sum(writer.delivered for writer in writers))
+    for row in reader.rows():
+        ((name, number),) = row.items()
+        assert number == last[name] + 1, f"{name}: {number} after {last[name]}"
+        last[name] = number
+    # An epoch may be there whose writer was not told.
+    assert all(last[writer.name] >= writer.delivered for writer in writers)
