@@ -131,6 +131,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
         self._raise_group_errors(consumer)
+        if (death := revive(fetcher)) is not None:
+            self.log.error("fetching had ended with %r, it begins again", death)
         with fetcher._subscriptions.fetch_context():
             drained = self._drain(fetcher, active_partitions or set())
             if drained or fetcher._subscriptions.reassignment_in_progress:
@@ -185,6 +187,23 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             cast(Transport, self.transport).flow.lost(tp, offset)
         except KafkaError as error:
             raise BrokerError(f"reading {tp.topic}[{tp.partition}]: {error!r}") from error
+
+
+def revive(fetcher: Any) -> BaseException | None:
+    """Begin to fetch again if aiokafka's routine has died of an error; returns that error.
+
+    Its death is told only to callers of aiokafka's own getters, which we do without: to us no partition would bring
+    anything any more. Nothing is lost: what was fetched and not drained is fetched again, from the positions. One way
+    to die, open to a worker of several tasks while brokers restart: two look-ups of one missing position at a time
+    (aiokafka's `_set_error` asserts that it is the first).
+    """
+    routine = fetcher._fetch_task
+    if not routine.done() or routine.cancelled() or fetcher._closed:
+        return None
+    # The failed task is among them, and would fail its successor too.
+    fetcher._pending_tasks = {task for task in fetcher._pending_tasks if not task.done()}
+    fetcher._fetch_task = asyncio.get_running_loop().create_task(fetcher._fetch_requests_routine())
+    return cast(BaseException | None, routine.exception())
 
 
 class _Forgetful(dict[TP, int | None]):

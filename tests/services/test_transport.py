@@ -10,11 +10,12 @@ from typing import Any
 import aiokafka
 import pytest
 from aiokafka.consumer.fetcher import FetchResult
+from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
 from services.records import RecordBatch, rough_size, unpack
-from services.transport import _Forgetful
+from services.transport import _Forgetful, revive
 from tests.broker_fixture import Topics
 from tests.worker_harness import Reader, wait_for
 
@@ -108,6 +109,52 @@ def test_committed_records_and_nothing_else(topics: Topics, compression: str) ->
             assert batch.offsets().tolist() == [r.offset for r in batch.records]
             assert batch.values() == [r.value for r in batch.records]
             assert batch.timestamps().tolist() == [r.timestamp for r in batch.records]
+
+
+def test_fetching_begins_again_after_an_error(topics: Topics) -> None:
+    """aiokafka's fetch routine dies of an error without a word to us: all partitions would be silent for ever."""
+    topic = topics("revived")
+    writer = Producer({"bootstrap.servers": topics.bootstrap})
+    for value in (b"one", b"two"):
+        writer.produce(topic, value, partition=0)
+        writer.flush()
+
+    async def read() -> list[bytes | None]:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=topics.bootstrap, auto_offset_reset="none")
+        await consumer.start()
+        try:
+            at = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([at])
+            consumer.seek(at, 0)
+            fetcher: Any = consumer._fetcher
+            await _fetched(fetcher, at)
+            assert revive(fetcher) is None
+            # As `_set_error` does when it comes twice.
+            failed = asyncio.get_running_loop().create_task(_fail())
+            fetcher._pending_tasks.add(failed)
+            fetcher._notify(fetcher._wait_consume_future)
+            await asyncio.wait([fetcher._fetch_task], timeout=20)
+            death = revive(fetcher)
+            assert isinstance(death, KafkaError)
+            assert isinstance(death.__cause__, AssertionError)
+            fetcher._records.clear()
+            await _fetched(fetcher, at)
+            assert revive(fetcher) is None
+            return [record.value for record in unpack(fetcher._records[at]._partition_records)]
+        finally:
+            await consumer.stop()
+
+    assert asyncio.run(read()) == [b"one", b"two"]
+
+
+async def _fetched(fetcher: Any, at: aiokafka.TopicPartition) -> None:
+    async with asyncio.timeout(20):
+        while at not in fetcher._records:
+            await fetcher._create_fetch_waiter()
+
+
+async def _fail() -> bool:
+    raise AssertionError("a second error of one partition")
 
 
 def test_a_batch_is_cut_by_offset() -> None:
