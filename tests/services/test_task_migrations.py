@@ -258,48 +258,126 @@ STEPS = st.one_of(
 )
 
 
+class Lives:
+    """One life of a task after another over the same input, and what each life has made visible."""
+
+    def __init__(self, exactly_once: bool) -> None:
+        self.log = Log()
+        self.out: list[list[dict[str, Any]]] = [[]]
+        self.life = Life(self.log)
+        self.fed = 0
+        self._exactly_once = exactly_once
+        self._coordination = Coordination(1, lambda request: "")
+        self._pending: list[dict[str, Any]] = []
+        self._committed = (0, 0)
+        self._now = 0.0
+
+    def epoch(self, until: int, commit: bool) -> None:
+        """Exactly once, results are visible when their epoch is committed; at least once, as soon as they are there."""
+        self._now += 0.1
+        life = self.life
+        fill(life.engine, self.fed, until)
+        self.fed = max(self.fed, until)
+        life.migrations.look(self._now, self._now)
+        results = life.engine.advance(life.migrations.limit(self.fed, self._now))
+        life.migrations.advanced(results, self._now)
+        self.log.append(*self._coordination.decide(self.log.view, self._now))
+        self._pending += to_rows(results)
+        if commit:
+            self._committed = life.engine.cut, life.migrations.version
+        if commit or not self._exactly_once:
+            self.out[-1] += self._pending
+            self._pending.clear()
+
+    def ask(self, id_: str, plan: str, strategy: str) -> None:
+        self.log.append(Request(id=id_, plan=plan, strategy=strategy, fingerprint="f", asked_ms=0))
+
+    def die(self) -> None:
+        """The next life begins at the last commit."""
+        self._pending.clear()
+        self.fed, version = self._committed
+        self.out.append([])
+
+        def push(engine: Engine, cut: int) -> None:
+            fill(engine, max(0, cut - 200), cut)
+
+        self.life = Life(self.log, version=version, cut=self.fed, push=push)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """End all migrations and the input; the results of an engine that knows nothing of it all."""
+        view = self.log.view
+        while view.waiting or view.open or self.life.migrations.version < len(view.changes) or self.fed < END:
+            self.epoch(self.fed + 60, True)
+            assert self.fed < 100 * END, "the migrations do not end"
+            view = self.log.view
+        self.epoch(self.fed, True)
+        reference = Engine(QUERY)
+        fill(reference, 0, self.fed)
+        return to_rows(reference.advance(self.life.engine.cut))
+
+
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_results_do_not_depend_on_plan_changes_and_deaths(steps: list[tuple[str, Any, Any]]) -> None:
-    """Epochs that commit or not, plan changes at any moment, deaths: each result once, in order."""
-    log, coordination = Log(), Coordination(1, lambda request: "")
-    out: list[dict[str, Any]] = []
-    pending: list[dict[str, Any]] = []
-    committed = (0, 0)
-    now, asked, fed = 0.0, 0, 0
-    life = Life(log)
+def test_results_do_not_depend_on_plan_changes_and_deaths(
+    exactly_once: bool, steps: list[tuple[str, Any, Any]]
+) -> None:
+    """Epochs that commit or not, plan changes at any moment, deaths: each result once, in order.
 
-    def epoch(until: int, commit: bool) -> None:
-        nonlocal fed, committed, now
-        now += 0.1
-        fill(life.engine, fed, until)
-        fed = max(fed, until)
-        life.migrations.look(now, now)
-        results = life.engine.advance(life.migrations.limit(fed, now))
-        life.migrations.advanced(results, now)
-        log.append(*coordination.decide(log.view, now))
-        pending.extend(to_rows(results))
-        if commit:
-            committed = life.engine.cut, life.migrations.version
-            out.extend(pending)
-            pending.clear()
-
+    At least once, a life that dies leaves a stretch of results that its successor brings again from where it begins,
+    whether or not it had changed plans in it.
+    """
+    lives, asked = Lives(exactly_once), 0
     for what, one, other in steps:
         if what == "epoch":
-            epoch(min(fed + one, END), other)
+            lives.epoch(min(lives.fed + one, END), other)
         elif what == "ask":
             asked += 1
-            log.append(Request(id=f"{asked}", plan=one, strategy=other, fingerprint="f", asked_ms=0))
+            lives.ask(f"{asked}", one, other)
         else:
-            pending.clear()
-            cut, version = committed
-            life = Life(log, version=version, cut=cut, push=lambda engine, cut: fill(engine, max(0, cut - 200), cut))
-            fed = cut
-    while log.view.waiting or log.view.open or life.migrations.version < len(log.view.changes) or fed < END:
-        epoch(fed + 60, True)
-        assert fed < 100 * END, "the migrations do not end"
-    epoch(fed, True)
-    reference = Engine(QUERY)
-    fill(reference, 0, fed)
-    assert out == to_rows(reference.advance(life.engine.cut))
-    assert len(log.view.changes) == asked
+            lives.die()
+    expected = lives.finish()
+    changes = lives.log.view.changes
+    assert len(changes) == asked
+    assert str(lives.life.engine.plan) == (changes[-1].plan if changes else OWN)
+    out = [row for results in lives.out for row in results]
+    if exactly_once:
+        assert out == expected
+        return
+    at = {str(row): number for number, row in enumerate(expected)}
+    reached = 0
+    for results in lives.out:
+        places = [at[str(row)] for row in results]
+        assert places == list(range(places[0], places[0] + len(places)) if places else [])
+        assert not places or places[0] <= reached, "a stretch is missing"
+        reached = max([reached, *(place + 1 for place in places)])
+    assert reached == len(expected)
+
+
+def test_a_cut_that_was_taken_and_not_committed_is_taken_again() -> None:
+    """At least once: results beyond the cut are out when the life dies. They come again, by the new plan."""
+    lives = Lives(exactly_once=False)
+    for until in (100, 200, 300):
+        lives.epoch(until, True)
+    lives.ask("m", OTHER, "moving-state")
+    while not (lives.log.view.started and lives.life.engine.cut >= lives.log.view.changes[0].cut + 100):
+        lives.epoch(lives.fed + 20, False)
+        assert lives.fed < 10_000
+    (change,) = lives.log.view.changes
+    lives.die()
+    assert (str(lives.life.engine.plan), lives.life.migrations.version) == (OWN, 0)
+    while lives.life.migrations.version == 0:
+        assert str(lives.life.engine.plan) == OWN
+        assert lives.life.engine.cut < change.cut
+        lives.epoch(lives.fed + 20, False)
+    assert str(lives.life.engine.plan) == OTHER
+    expected = lives.finish()
+    first, again = lives.out
+    assert first == expected[: len(first)]
+    assert again == expected[-len(again) :]
+    assert again[0]["_ts"] == 300
+    twice = [row for row in first if row in again]
+    assert min(row["_ts"] for row in twice) < change.cut <= max(row["_ts"] for row in twice)
+    (done,) = lives.log.view.done.values()
+    assert not done.restored
+    assert [(s.began_at, s.exact) for s in lives.log.view.started.values()] == [(change.cut, True)]
