@@ -13,8 +13,8 @@ from schemas.errors import BrokerError
 from services.fingerprint import fingerprint
 from services.plan_requests import Withdrawn
 from tests.broker_fixture import Topics
-from tests.plan_changes import ONE_TASK, PER_PARTITION, PLANS, Control, Load
-from tests.worker_harness import Case, Workers, wait_for
+from tests.plan_changes import CLOSING, ONE_TASK, PER_PARTITION, PLANS, Control, Load
+from tests.worker_harness import Case, Workers, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -87,6 +87,34 @@ def test_a_worker_is_killed_before_and_during_a_migration(topics: Topics, tmp_pa
         load.until(asked.ended, "the end of the migration")
     asked.exact()
     load.end()
+
+
+def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Commits are rare, so that the worker dies with results beyond the cut in the sink and the cut not committed: its
+    successor takes the cut again, and no result is missing."""
+    case = Case.make(topics, tmp_path, ONE_TASK)
+    options = ("--plan", PLANS[0], "--guarantee", "at-least-once", "--commit", "20s")
+    first = workers.start(case, *options).wait_running()
+    load, control = Load(case, first), Control(case)
+    with control.coordinator():
+        asked = control.ask(PLANS[1], "moving-state", at=load.in_a_second())
+        load.until(lambda: asked.seen.started, "the change of plans")
+        assert asked.seen.change is not None
+        cut = asked.seen.change.cut
+        load.until(lambda: any(row["_ts"] >= cut for row in load.reader.rows()), "a result of the new plan")
+        first.kill()
+        load.worker = heir = workers.start(case, *options).wait_running()
+        assert f": plan query={case.sink}" not in heir.text(), heir.said("it begins with the old plan")
+        load.until(lambda: f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"' in heir.text(), "again")
+        load.until(asked.ended, "the end of the migration")
+    asked.exact()
+    assert f"event_time={cut}" in next(line for line in heir.text().splitlines() if "plan changed" in line)
+    load.feed.finish(CLOSING)
+    expected = case.expected()
+    wait_for(lambda: not expected - canonical(load.reader.rows()), heir.said("all results"))
+    assert set(canonical(load.reader.rows())) == set(expected)
+    assert heir.metric("plan_version") == 1
+    assert heir.stop() == 0
 
 
 def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
