@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -32,14 +31,6 @@ CLOSING: dict[str, Row] = {
 }
 
 BASE = 1_700_000_000_000
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -30,14 +29,6 @@ EXCEPT held H [RANGE 90 MILLISECONDS] ON H.id = O.id
 CLOSING: dict[str, Row] = {"orders": {"id": -1, "item": "-"}, "paid": {"id": -2}, "held": {"id": -3}}
 
 BASE = 1_700_000_000_000
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,14 +47,6 @@ CLOSING: dict[str, Row] = {
 MEASURES = {"temperature": "celsius", "humidity": "percent", "light": "lux"}
 
 BASE = 1_700_000_000_000
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def sensors(rng: random.Random, start: int, count: int) -> dict[str, list[Row]]:

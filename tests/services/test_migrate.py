@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from tests.plan_changes import CLOSING, ONE_TASK, PER_PARTITION, PLANS, Control,
 from tests.worker_harness import Case, Workers, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts processes; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, workers: Workers) -> None:

@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,6 @@ CLOSING: dict[str, Row] = {
 }
 BASE = 1_700_000_000_000
 PLACED = ("--placement", "per-operator", "--session-timeout", "6s")
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:

@@ -41,14 +41,6 @@ CLOSING: dict[str, Row] = {"l": {"k": -1, "note": "end"}, "r": {"k": -2, "v": 0}
 BASE = 1_700_000_000_000
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
-
-
 def pairs(rng: random.Random, start: int, count: int) -> dict[str, list[Row]]:
     """`count` rows per stream, 10 ms apart, somewhat out of order."""
 

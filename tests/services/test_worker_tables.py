@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ ANSWER = DECLARED + (
 )
 BASE = 1_700_000_000_000
 TICK: Row = {"x": -1, "n": 0}
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers; kills those that a test leaves behind."""
-    started = Workers(tmp_path)
-    yield started
-    started.end()
 
 
 def write_rooms(folder: Path, floors: dict[int, int]) -> dict[str, list[Row]]:
