@@ -9,7 +9,8 @@ only rows for which every predicate is true are results (three-valued logic, as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal as Choice
 
@@ -279,6 +280,27 @@ def columns_of(expr: Expr) -> tuple[Column, ...]:
             case Literal():
                 pass
     return tuple(found)
+
+
+def substitute(expr: Expr, renamed: Mapping[Column, Column]) -> Expr:
+    """The expression over other columns; KeyError where one has no other name."""
+
+    def each(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(substitute(e, renamed) for e in exprs)
+
+    match expr:
+        case Column():
+            return renamed[expr]
+        case Literal():
+            return expr
+        case Arithmetic() | Compare():
+            return replace(expr, left=substitute(expr.left, renamed), right=substitute(expr.right, renamed))
+        case Negate() | IsNull() | Like() | InList() | Not():
+            return replace(expr, operand=substitute(expr.operand, renamed))
+        case Call():
+            return replace(expr, args=each(expr.args))
+        case And() | Or():
+            return replace(expr, terms=each(expr.terms))
 
 
 def aliases_of(expr: Expr) -> frozenset[str]:

@@ -21,20 +21,10 @@ from operators.sources import life_of
 from operators.tuples import FOREVER
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
-    And,
-    Arithmetic,
-    Call,
     Column,
     Compare,
     Expr,
     Field,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
     Output,
     Query,
     Source,
@@ -43,6 +33,7 @@ from schemas.query import (
     Window,
     aliases_of,
     columns_of,
+    substitute,
 )
 
 POSITION = "@position"
@@ -393,24 +384,3 @@ def _name(node: Plan) -> str:
 def _plain(aliases: Iterable[str]) -> str:
     """Aliases as a part of a topic's name."""
     return "-".join(re.sub(r"[^A-Za-z0-9_]", "_", alias) for alias in aliases)[:60]
-
-
-def substitute(expr: Expr, renamed: Mapping[Column, Column]) -> Expr:
-    """The expression over other columns; KeyError where one has no other name."""
-
-    def each(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(substitute(e, renamed) for e in exprs)
-
-    match expr:
-        case Column():
-            return renamed[expr]
-        case Literal():
-            return expr
-        case Arithmetic() | Compare():
-            return replace(expr, left=substitute(expr.left, renamed), right=substitute(expr.right, renamed))
-        case Negate() | IsNull() | Like() | InList() | Not():
-            return replace(expr, operand=substitute(expr.operand, renamed))
-        case Call():
-            return replace(expr, args=each(expr.args))
-        case And() | Or():
-            return replace(expr, terms=each(expr.terms))
