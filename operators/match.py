@@ -108,10 +108,7 @@ class Match:
             hashed=bool(self.condition.keys),
             int_terms=len(self.condition.int_terms),
             float_terms=len(self.condition.float_terms),
-            exact_expiry=sorted_by_ts
-            and not sources.retracts
-            and len(aliases) == 1
-            and aliases[0] not in sources.rows_windows,
+            exact_expiry=sorted_by_ts and len(aliases) == 1 and aliases[0] not in sources.rows_windows,
         )
 
     def prepare(self, side: int, tuples: Tuples | Prepared) -> Prepared:

@@ -102,7 +102,8 @@ class SideState:
         float_terms: int = 0,
         exact_expiry: bool = False,
     ) -> None:
-        """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry need not be kept."""
+        """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry is only kept from the first
+        retraction on."""
         self.aliases = aliases
         self.life = life
         self.owed: Completion | None = None
@@ -253,7 +254,10 @@ class SideState:
             self._dead_rows[alias] = first_row
 
     def retract(self, entries: I64) -> None:
-        """Take out entries, each once, before their time (JIT 4.2). Their expiry must be kept. Amortised O(1) each."""
+        """Take out entries, each once, before their time (JIT 4.2). Amortised O(1) each, the first time O(capacity)."""
+        if self._exact_expiry:
+            self.expiry = np.minimum(self.ts + self.life, FOREVER)
+            self._exact_expiry = False
         self.expiry[entries & (self.capacity - 1)] = GONE
         self._retracted += len(entries)
         if self._retracted > RETRACTED_AT_MOST * (self.hi - self.lo):

@@ -17,7 +17,7 @@ from operators.tuples import Tuples
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64
-"""Tuples that an empty blacklist has room for; a power of two."""
+"""Tuples that a blacklist has room for from its first one on; a power of two."""
 
 FILLED = 0.75
 """A full pool that would be filled by more than this share after throwing out the dead is doubled instead."""
@@ -37,7 +37,7 @@ class Blacklist:
         self._dead_rows: dict[str, int] = {}
         self._count = 0
         self._handled = 0
-        self._begin(FIRST_CAPACITY)
+        self._begin(0)
 
     def _begin(self, capacity: int) -> None:
         self._used = 0
@@ -101,7 +101,7 @@ class Blacklist:
 
     def purge(self, now: int) -> None:
         """Throw out what expired before `now`, if enough has been done since the last sweep to pay for one."""
-        if self._handled >= self._used and (self._used or len(self._ts) > FIRST_CAPACITY):
+        if self._handled >= self._used and len(self._ts):
             self._sweep(now, 0)
 
     def purge_rows(self, alias: str, first_row: int) -> None:
@@ -122,7 +122,7 @@ class Blacklist:
         entries = np.arange(self._used)
         living = entries[self._lives(entries, now)]
         kept, signatures = self._gathered(living), self._signatures[living]
-        capacity = FIRST_CAPACITY
+        capacity = FIRST_CAPACITY if len(living) + need else 0
         while FILLED * capacity < len(living) + need:
             capacity *= 2
         self._begin(capacity)

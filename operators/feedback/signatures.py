@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from operators.kernels.hashing import U64
-from operators.kernels.signatures import VACANT, drop_words, enter_greatest, holds_words, raise_values
+from operators.kernels.signatures import VACANT, drop_words, enter_greatest, holds_words
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64
-"""Slots of an empty buffer; a power of two."""
+"""Slots of a buffer from its first entry on; a power of two."""
 
 
 class Signatures:
@@ -27,8 +27,8 @@ class Signatures:
     def __init__(self) -> None:
         self._count = 0
         self._handled = 0
-        self._keys: U64 = np.zeros(FIRST_CAPACITY, np.uint64)
-        self._expiry: I64 = np.full(FIRST_CAPACITY, VACANT)
+        self._keys: U64 = np.zeros(0, np.uint64)
+        self._expiry: I64 = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -40,12 +40,6 @@ class Signatures:
             self._rebuild(np.flatnonzero(self._expiry != VACANT), need)
         self._count += enter_greatest(hashes, expiry, self._keys, self._expiry)
         self._handled += len(hashes)
-
-    def touch(self, hashes: U64, expiry: I64) -> None:
-        """Raise the expiry of those of (n,) hashes that are there."""
-        if self._count:
-            raise_values(hashes, expiry, self._keys, self._expiry)
-            self._handled += len(hashes)
 
     def contains(self, hashes: U64) -> Mask:
         """(n,) True where the hash is there."""
@@ -68,13 +62,13 @@ class Signatures:
         """Drop what expired before `now`, if enough has been done since the last sweep to pay for one."""
         if self._handled >= self._count:
             self._handled = 0
-            if len(self._keys) > FIRST_CAPACITY or self._count:
+            if len(self._keys):
                 self._rebuild(np.flatnonzero(self._expiry >= max(now, VACANT + 1)), 0)
 
     def _rebuild(self, kept: I64, need: int) -> None:
         """Begin anew with the entries in some slots, and room for `need` entries in all."""
         keys, expiry = self._keys[kept], self._expiry[kept]
-        capacity = FIRST_CAPACITY
+        capacity = FIRST_CAPACITY if need or len(kept) else 0
         while capacity < 4 * max(need, len(kept)):
             capacity *= 2
         self._keys = np.zeros(capacity, np.uint64)

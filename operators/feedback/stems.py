@@ -25,11 +25,11 @@ import numpy as np
 
 from operators.eddy import Eddy
 from operators.feedback import trials
-from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.guard import Guard, Hashed
 from operators.feedback.kinds import level_one
 from operators.feedback.trials import Burden, Trial, trial_cost, work_of
+from operators.feedback.waiting import Waiting
 from operators.kernels.hashing import U64
 from operators.match import LEFT, RIGHT, Match
 from operators.mjoin import MJoin
@@ -64,7 +64,7 @@ class StemFeedback:
             for other in self._aliases[n + 1 :]:
                 self._add_guards(one, other)
         self.guards = [guard for alias in self._aliases for guard in self._guards[alias]]
-        self._idle = {alias: Blacklist((alias,)) for alias in self._aliases}
+        self._idle = {alias: Waiting(alias) for alias in self._aliases}
         self._lives_until = {alias: _lives_until(self._sources, alias) for alias in self._aliases}
         self._never = any(self._lives_until[alias] == NEVER for alias in self._sources.tables)
         self._watching: list[Guard] = []
@@ -101,7 +101,7 @@ class StemFeedback:
         if idle:
             if not self._never:
                 for alias, tuples in came.items():
-                    self._idle[alias].put(tuples, np.zeros(len(tuples), np.uint64), now)
+                    self._idle[alias].put(tuples)
             found = Tuples.empty(self._aliases)
         else:
             found = self._run(came, now)
@@ -261,9 +261,14 @@ class StemFeedback:
     def _forget(self, now: int) -> None:
         """Let the dead go, now and then."""
         for alias in self._aliases:
-            for blacklist in (self._idle[alias], *(guard.blacklist for guard in self._guards[alias])):
-                if alias in self._sources.rows_windows:
-                    blacklist.purge_rows(alias, self._sources.first_live_row(alias))
+            blacklists = [guard.blacklist for guard in self._guards[alias]]
+            if alias in self._sources.rows_windows:
+                first_row = self._sources.first_live_row(alias)
+                self._idle[alias].purge_rows(first_row)
+                for blacklist in blacklists:
+                    blacklist.purge_rows(alias, first_row)
+            self._idle[alias].purge(now)
+            for blacklist in blacklists:
                 blacklist.purge(now)
 
     # --- Which guards watch -------------------------------------------------------------------------------

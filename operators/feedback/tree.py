@@ -26,9 +26,8 @@ import numpy as np
 
 from operators.feedback import trials
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.burden import LOOKED_AT, work_of
-from operators.feedback.trials import trial_cost
-from operators.feedback.watch import BLOOM, Guard, Watch, suppressed_side
+from operators.feedback.burden import CHECKED, LOOKED_AT, work_of
+from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Guard, Watch, living, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
 from operators.plan import Join, Leaf, Plan
@@ -37,7 +36,6 @@ from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import NEVER
-from schemas.columns import I64
 from schemas.errors import InvariantError
 
 SWEEP_SHARE = 0.05
@@ -48,6 +46,13 @@ ENTRY_WORDS = 4
 
 BOOKED_WORK = 5e6
 """Accounts are settled after so much work, if not before."""
+
+PAID_BACK = 8
+"""A trial that promises to pay itself back in so many times the slices since the last booking need not be in the
+purse."""
+
+SCREENED = 200_000.0 + (2 * trials.SAMPLED_TUPLES + SCREENED_TUPLES) * CHECKED
+"""What it costs to see whether a guard is worth a trial."""
 
 
 class Late(NamedTuple):
@@ -82,7 +87,7 @@ class TreeFeedback:
     """Drives the joins of a tree, with feedback between them.
 
     Args:
-        tree: an X-Join tree or STAIRs, whose states are complete and keep expiry (`Sources.retracts`).
+        tree: an X-Join tree or STAIRs, whose states are complete.
         detector: one of `operators.feedback.watch.DETECTORS`.
 
     Attributes:
@@ -92,6 +97,7 @@ class TreeFeedback:
     def __init__(self, tree: XJoinTree, now: int, detector: str = BLOOM) -> None:
         self._tree = tree
         self._detector = detector
+        self._loops = not all(join.match.condition.keys for _, join in tree.joins)
         self._joins = {id(node): join for node, join in tree.joins}
         self._steps: list[Callable[[], None]] = []
         self._homes: dict[tuple[str, ...], _Home] = {}
@@ -103,30 +109,45 @@ class TreeFeedback:
         self._epoch: Mapping[str, Tuples] = {}
         self._now = now
         self._admitting = True
-        self._since_sweep = 0.0
         self._plan_steps(tree.plan, 0, [], [])
         for watch in self.watches:
             watch.observe([], now)
             watch.renew(now)
         self._blacklists: dict[tuple[str, ...], list[Blacklist]] = {}
-        for watch in self.watches:
-            for guard in watch.guards:
-                self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
-        self._work = self._seen_work = self._worked()
+        self._guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
+        for _, guard in self._guards:
+            self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
+        self._watching = sum(guard.watching for _, guard in self._guards)
+        self._work = self._swept_work = self._worked()
         self._purse = trials.PURSE
         self._turn = self._slices = self._tuples = 0
+        self._promised: float | None = None
+        self._resting = False
+        self._size_bytes: int | None = None
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         self._epoch, self._now = epoch, now
-        for step in self._steps:
-            step()
-        found = self._new.pop(id(self._tree.plan))
-        if self._late.pop(id(self._tree.plan), None) is not None:
-            raise InvariantError("feedback: a result of the query was produced late")
-        if self.watches and self._admitting:
-            self._after_slice(sum(len(tuples) for tuples in epoch.values()))
+        self._resting = self._rests()
+        if self._resting:
+            found = self._tree.process(epoch, now)
+        else:
+            for step in self._steps:
+                step()
+            found = self._new.pop(id(self._tree.plan))
+            if self._late.pop(id(self._tree.plan), None) is not None:
+                raise InvariantError("feedback: a result of the query was produced late")
+        if self._guards and self._admitting:
+            self._after_slice(sum(map(len, epoch.values())))
         return found
+
+    def _rests(self) -> bool:
+        """Whether the tree can run as it does without feedback: nothing is kept back, nor will be in this slice."""
+        if self._watching or self._back or not self._admitting:
+            return False
+        # All are asked, since they note when their input became empty.
+        idle = [watch.is_idle(self._now) for watch in self.watches]
+        return not any(idle) and not any(watch.idling for watch in self.watches)
 
     def settle(self, now: int) -> None:
         """Let everything through that is kept back: the tree's states then are what they are without feedback."""
@@ -138,11 +159,13 @@ class TreeFeedback:
 
     def kept_back(self) -> int:
         """Source tuples kept back now."""
-        return sum(watch.kept_back() for watch in self.watches)
+        return 0 if self._resting else sum(watch.kept_back() for watch in self.watches)
 
     def size_bytes(self) -> int:
-        """Bytes of all that feedback keeps."""
-        return sum(watch.size_bytes() for watch in self.watches)
+        """Bytes of all that feedback keeps. O(1) while all rest."""
+        if not self._resting or self._size_bytes is None:
+            self._size_bytes = sum(watch.size_bytes() for watch in self.watches)
+        return self._size_bytes
 
     def edges(self) -> tuple[EdgeStatistics, ...]:
         """What each consumer has told its producer."""
@@ -282,20 +305,17 @@ class TreeFeedback:
 
     def _sweep(self) -> None:
         """Look for tuples in the states that no consumer can use any more, and take them out."""
-        self._since_sweep = 0.0
         for watch in self.watches:
             watch.renew(self._now)
-        for watch in self.watches:
-            if not watch.empty:
-                for guard in watch.guards:
-                    if guard.watching:
-                        self._sweep_home(self._homes[guard.home.aliases], watch, guard)
+        for watch, guard in self._guards:
+            if guard.watching and not watch.idling:
+                self._sweep_home(self._homes[guard.home.aliases], watch, guard)
 
     def _sweep_home(self, home: _Home, watch: Watch, guard: Guard) -> None:
         (join, side, _), *above = home.path
         found = False
         for state in _parts(join.states[side]):
-            entries, tuples = self._living(state)
+            entries, tuples = living(state, state.entries(), self._now)
             useless = watch.sweep(guard, tuples, self._now)
             if useless.any():
                 found = True
@@ -306,7 +326,7 @@ class TreeFeedback:
             if depth < watch.depth:
                 break
             for state in _parts(join.states[side]):
-                entries, tuples = self._living(state)
+                entries, tuples = living(state, state.entries(), self._now)
                 lost = watch.lost(guard, tuples)
                 if lost.any():
                     state.retract(entries[lost])
@@ -317,74 +337,95 @@ class TreeFeedback:
                 if lost.any():
                     blacklist.drop(entries[lost])
 
-    def _living(self, state: SideState) -> tuple[I64, Tuples]:
-        """A state's living entries."""
-        entries = state.entries()
-        entries = entries[state.gather(entries)[1] >= self._now]
-        return entries, self._alive(state, entries)
-
-    def _alive(self, state: SideState, entries: I64) -> Tuples:
-        """Those of some entries that live."""
-        rows, expiry = state.gather(entries)
-        found = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
-        return found.take(expiry >= self._now)
-
     # --- Which guards watch ---------------------------------------------------------------------------
 
     def _worked(self) -> float:
-        return sum(work_of(join.counters) for _, join in self._tree.joins)
+        return sum(work_of(join) for _, join in self._tree.joins)
 
     def _after_slice(self, tuples: int) -> None:
         self._slices += 1
         self._tuples += tuples
+        for watch in self.watches:
+            if watch.idling:
+                watch.forget(self._now)
+        if not (self._watching or self._loops or self._tuples >= trials.BOOKED_TUPLES):
+            return
         work = self._worked()
-        self._since_sweep += work - self._seen_work
-        self._seen_work = work
+        if self._watching:
+            entries = self._tree.state_tuples() * self._watching
+            if SWEEP_SHARE * (work - self._swept_work) >= entries * LOOKED_AT:
+                self._sweep()
+                self._swept_work = work
         worked = work - self._work
-        watching = sum(guard.watching for watch in self.watches for guard in watch.guards)
-        if watching and SWEEP_SHARE * self._since_sweep >= self._tree.state_tuples() * LOOKED_AT * watching:
-            self._sweep()
         if self._tuples >= trials.BOOKED_TUPLES or worked >= BOOKED_WORK:
             self._book(worked)
+            self._work = work
+            self._slices = self._tuples = 0
 
     def _book(self, worked: float) -> None:
-        """Settle all accounts, and give trials to guards that rest, one after the other, while the purse lasts. What
-        guards that give up have kept back enters with the next slice."""
-        self._purse = min(self._purse + trials.LOSS_SHARE * worked, trials.PURSE)
-        guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
-        resting = [(watch, guard) for watch, guard in guards if not guard.watching]
-        came = {id(guard): guard.came for _, guard in resting}
-        for watch, guard in guards:
-            was_watching = guard.watching
-            if not guard.book(self._slices) and was_watching:
-                self._purse -= guard.burden.returned * len(guard.blacklist)
-                self._bring_back([watch.rest(guard, self._now)], watch.depth)
-        for n in range(len(resting)):
-            watch, guard = resting[(self._turn + n) % len(resting)]
-            guard.came = came[id(guard)]
-            if not watch.empty and guard.may_pay(watch.came, self._slices):
-                cost = trial_cost(len(watch.state), LOOKED_AT)
-                if self._purse < cost * (1 + trials.STAKE):
-                    self._turn += n
-                    break
-                self._purse -= cost
-                newest, oldest = self._ends(self._homes[guard.home.aliases])
-                if len(newest) and len(oldest):
-                    watch.try_out(guard, newest, oldest, self._slices, trials.STAKE * cost, self._now)
-                    if guard.watching:
-                        self._purse -= trials.STAKE * cost
-        for watch, guard in guards:
-            guard.came = guard.checked = guard.swept = 0
-            watch.came = 0
-        self._work = self._worked()
-        self._slices = self._tuples = 0
+        """Settle all accounts. Of the guards whose stake is spent the one that has lost most gives up: what each saves
+        depends on the others, and those that are left may pay now. What it has kept back enters with the next slice.
+        If none gives up, one that rests may get a trial."""
+        spent: list[tuple[Watch, Guard]] = []
+        for watch, guard in self._guards:
+            guard.weigh()
+            if guard.watching:
+                worked += max(guard.book(self._slices), 0.0)
+                if not guard.watching:
+                    spent.append((watch, guard))
+        # No more is kept than what the dearest trial takes.
+        most = trials.PURSE + max(map(_trial_cost, self.watches)) * (1 + trials.STAKE)
+        self._purse = min(self._purse + trials.LOSS_SHARE * worked, most)
+        if spent:
+            self._give_up(spent)
+        else:
+            self._grant()
+        self._size_bytes = None
+        self._watching = sum(guard.watching for _, guard in self._guards)
 
-    def _ends(self, home: _Home) -> tuple[Tuples, Tuples]:
-        """Some of the newest and of the oldest living tuples of a home."""
-        join, side, _ = home.path[0]
+    def _give_up(self, spent: list[tuple[Watch, Guard]]) -> None:
+        watch, worst = min(spent, key=lambda one: one[1].account.credit)
+        for _, guard in spent:
+            self._purse -= guard.account.lost
+            if guard is not worst:
+                guard.account.begin(0.0)
+        self._purse -= worst.burden.returned * len(worst.blacklist)
+        self._bring_back([watch.rest(worst, self._now)], watch.depth)
+
+    def _grant(self) -> None:
+        """Look at guards that rest, one after the other, as far as the purse goes, and give those that are worth it a
+        trial, until one watches."""
+        begun = False
+        for _ in self._guards:
+            watch, guard = self._guards[self._turn]
+            if not guard.watching and guard.may_pay(self._slices):
+                cost = _trial_cost(watch)
+                if self._promised is None:
+                    if self._purse < SCREENED:
+                        return
+                    self._purse -= SCREENED
+                    self._promised = watch.screen(guard, *self._ends(guard), self._slices, self._now)
+                if self._promised:
+                    if max(self._purse, PAID_BACK * self._promised) < cost * (1 + trials.STAKE):
+                        return
+                    self._purse -= cost
+                    begun = watch.try_out(guard, *self._ends(guard), self._slices, trials.STAKE * cost, self._now)
+            self._turn = (self._turn + 1) % len(self._guards)
+            self._promised = None
+            if begun:
+                return
+
+    def _ends(self, guard: Guard) -> tuple[Tuples, Tuples]:
+        """Some of the newest and of the oldest living tuples of a guard's home."""
+        join, side, _ = self._homes[guard.home.aliases].path[0]
         state, some = join.states[side], trials.SAMPLED_TUPLES
         newest = np.arange(max(state.lo, state.hi - some), state.hi)
-        return self._alive(state, newest), self._alive(state, np.arange(state.lo, min(state.lo + some, state.hi)))
+        oldest = np.arange(state.lo, min(state.lo + some, state.hi))
+        return living(state, newest, self._now)[1], living(state, oldest, self._now)[1]
+
+
+def _trial_cost(watch: Watch) -> float:
+    return LOOKED_AT * len(watch.state) + trials.TRIED
 
 
 def _parts(state: SideState) -> list[SideState]:

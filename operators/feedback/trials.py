@@ -31,7 +31,7 @@ SAMPLED_TUPLES = 256
 MARGIN = 0.5
 """A guard watches when what it would earn exceeds what it would pay by this share of the latter."""
 
-PURSE = 1e6
+PURSE = 3e6
 """What is in the purse at first."""
 
 STAKE = 2.0
@@ -145,6 +145,18 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Prices:
+    """What watching costs, per signature and per slice."""
+
+    checked: float = CHECKED
+    called: float = CALLED
+
+
+STEMS = Prices()
+"""In executors without intermediate results."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """What a trial has seen.
 
@@ -160,12 +172,18 @@ class Trial:
     checked: float
     slices: float
 
-    def promises(self, burden: Cost) -> bool:
-        """Whether watching would pay, if those without a partner at the end had none in the beginning."""
+    def gain(self, burden: Cost, prices: Prices = STEMS) -> float:
+        """What watching would gain per tuple of the guarded stream, if those without a partner at the end had none in
+        the beginning."""
         brought_back = max(self.useless - self.lasting, 0.0)
-        earned = self.useless * burden.saved - brought_back * burden.returned
-        spent = self.checked * CHECKED + self.slices * CALLED
-        return earned - spent > MARGIN * spent
+        return self.useless * burden.saved - brought_back * burden.returned - self._spent(prices)
+
+    def promises(self, burden: Cost, prices: Prices = STEMS) -> bool:
+        """Whether watching would pay."""
+        return self.gain(burden, prices) > MARGIN * self._spent(prices)
+
+    def _spent(self, prices: Prices) -> float:
+        return self.checked * prices.checked + self.slices * prices.called
 
 
 def trial_cost(observed: int, each: float = SWEPT) -> float:
@@ -189,6 +207,11 @@ class Account:
     def begin(self, stake: float) -> None:
         """Watch, with a stake."""
         self.watching, self.credit, self._stake = True, stake, stake
+
+    @property
+    def lost(self) -> float:
+        """What has been lost of the stake, and beyond it."""
+        return self._stake - self.credit
 
     def book(self, earned: float, spent: float, owed: float) -> bool:
         """Settle; False when the guard should rest from now on. Of what it has earned it keeps the stake, and what it

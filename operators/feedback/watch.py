@@ -10,18 +10,19 @@ outside of this consumer, there is an order in which all is known when it is ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import LOOKED_AT, TreeBurden
+from operators.feedback.burden import CALLED, CHECKED, LOOKED_AT, PRICES, Input, TreeBurden
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.signatures import Signatures
-from operators.feedback.trials import CALLED, CHECKED, Account, Trial
+from operators.feedback.trials import Account, Trial
+from operators.feedback.waiting import Waiting
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.kernels.lattice import MOST_NODES
@@ -30,7 +31,7 @@ from operators.plan import Join, Leaf, Plan
 from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import Tuples
-from schemas.columns import Mask
+from schemas.columns import I64, Mask
 
 MOST_SOURCES = 2
 """A kind of sub-tuples is of so many sources at most: the lattice (Fig. 7) doubles with each source that a join reads,
@@ -43,8 +44,8 @@ first join; or, in joins by nested loops, by comparing what has been produced wi
 LEAST_FILTERED = 1024
 """A filter is made for at least this many observed tuples."""
 
-EVERYTHING = np.uint64(0)
-"""The signature of the empty sub-tuple."""
+SCREENED_TUPLES = 1024
+"""About so many observed tuples are looked at to see whether a guard is worth a trial."""
 
 
 def suppressed_side(node: Join) -> int | None:
@@ -71,38 +72,59 @@ class Guard:
         blacklist: the home's tuples that are kept back.
         burden: what a tuple of the home costs that is not kept back.
         account: whether it watches, and what it may lose.
-        came, kept_back, returned, checked, swept: tuples that it could have kept back, that it did and that came back,
-            signatures and entries looked at, since the last booking.
+        came, observed: new tuples of the home that were not kept back, and observed ones, as of the last booking.
+        kept_back, returned, checked, swept: tuples that it kept back and that came back, signatures and entries looked
+            at, since the last booking.
     """
 
-    def __init__(self, kind: Kind, home: Plan, below: list[BinaryJoin], consumer: BinaryJoin) -> None:
+    def __init__(self, kind: Kind, home: Plan, entry: Input, below: list[BinaryJoin], consumer: Input) -> None:
+        """Args: `entry` is where the home's tuples enter their first join, `consumer` the observed input."""
         self.kind = kind
         self.home = home
         self.suspended = Signatures()
-        self.filter = Bloom(LEAST_FILTERED)
+        self.filter = Bloom()
         self.blacklist = Blacklist(home.aliases)
-        self.burden = TreeBurden(below, consumer)
+        self.burden = TreeBurden(below, consumer.join)
         self.account = Account()
-        self.came = self.kept_back = self.returned = self.checked = self.swept = 0
+        self._entry, self._consumer = entry, consumer
+        self._before = self._came()
+        self.came = self.observed = 0
+        self.kept_back = self.returned = self.checked = self.swept = 0
 
     @property
     def watching(self) -> bool:
         """Whether it observes and keeps back."""
         return self.account.watching
 
-    def may_pay(self, observed: int, slices: int) -> bool:
-        """Whether it would pay if nothing at all were demanded: else no trial is needed."""
-        return self.came * self.burden.saved > slices * CALLED + (self.came + observed) * CHECKED
+    def _came(self) -> tuple[int, int]:
+        return self._entry.came, self._consumer.came
 
-    def book(self, slices: int) -> bool:
-        """Settle what has been done in so many slices; False when it should rest from now on."""
-        self.burden.update(self.came - self.kept_back + self.returned, self.kept_back - self.returned)
+    def weigh(self) -> None:
+        """Take in what has come since the last time."""
+        now = self._came()
+        self.came, self.observed = now[0] - self._before[0], now[1] - self._before[1]
+        self._before = now
+        self.burden.update(self.came + self.returned, self.kept_back - self.returned)
+
+    def may_pay(self, slices: int) -> bool:
+        """Whether it would pay if nothing at all were demanded: else no trial is needed."""
+        return self.came * self.burden.saved > slices * CALLED + (self.came + self.observed) * CHECKED
+
+    def book(self, slices: int) -> float:
+        """Settle what has been done in so many slices; what that has gained. See `watching` for whether it goes on."""
         spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED + self.returned * self.burden.returned
         earned = self.kept_back * self.burden.saved
-        self.came = self.kept_back = self.returned = self.checked = self.swept = 0
-        if not self.account.watching:
-            return False
-        return self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
+        self.kept_back = self.returned = self.checked = self.swept = 0
+        self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
+        return earned - spent
+
+    def promise(self, useless: Sequence[float], slices: int) -> float:
+        """What watching would have gained in the last slices, with such shares of useless tuples among the newest and
+        the oldest; nothing if it would not pay."""
+        newest, oldest = useless
+        came = max(self.came, 1)
+        trial = Trial(newest, oldest, 1.0 + self.observed / came, slices / came)
+        return came * trial.gain(self.burden, PRICES) if trial.promises(self.burden, PRICES) else 0.0
 
 
 class Watch:
@@ -115,8 +137,8 @@ class Watch:
         guards: one per kind of sub-tuples.
         idle: per source of the suppressed input what is kept back because nothing can be used: the empty sub-tuple is
             not demanded while the observed input is empty. (Demand-driven operator execution is this alone.)
-        empty: the observed input is empty.
-        came: observed tuples since the last booking.
+        idling: nothing can be used: everything new is kept back so. If it came back too soon the last time, this begins
+            when the observed input has been empty for a window: by then what it kept back first would have died.
         static: the observed input never changes: what it does not demand is forgotten.
     """
 
@@ -132,21 +154,26 @@ class Watch:
         children: tuple[Plan, Plan] = (node.left, node.right)
         self.producer = children[suppressed]
         self.static = frozenset(children[self.observed].aliases) <= sources.tables
+        self._consumer = Input(self.join, self.observed)
         self.guards: list[Guard] = []
         self._at: dict[int, list[Guard]] = {}
         singles = tuple(kind for kind in level_one(self.join.match, suppressed) if kind.equal)
         for kind in (*singles, *lattice(singles)):
             if len(kind.aliases) <= MOST_SOURCES and kind.equal:
                 home, above = _home(self.producer, frozenset(kind.aliases))
-                guard = Guard(kind, home, [joins[id(join)] for join in above], self.join)
+                first = above[-1] if above else node
+                entry = Input(joins[id(first)], LEFT if first.left is home else RIGHT)
+                guard = Guard(kind, home, entry, [joins[id(join)] for join in above], self._consumer)
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
         self._lattice: Lattice | None = None
         if detector == LATTICE and not self.join.match.condition.keys and 0 < len(singles) <= MOST_NODES:
             self._lattice = Lattice(self.join.match, suppressed, singles)
-        self.idle = {alias: Blacklist((alias,)) for alias in self.producer.aliases}
-        self.empty = True
-        self.came = 0
+        self.idle = {alias: Waiting(alias) for alias in self.producer.aliases}
+        self.idling = False
+        self._empty_since: int | None = None
+        self._patience = 0
+        self._longest = max(sources.life[alias] for alias in self.producer.aliases)
         self.counters = EdgeCounters()
 
     @property
@@ -162,12 +189,10 @@ class Watch:
         """Take notice of observed tuples that are about to enter; what they bring back, in parts of any homes."""
         back: list[Tuples] = []
         arrived = [tuples for tuples in arrived if len(tuples)]
-        self.came += sum(len(tuples) for tuples in arrived)
-        was_empty, self.empty = self.empty, not arrived and len(self.state) == 0
-        if was_empty and not self.empty:
-            self.counters.resume += any(len(blacklist) for blacklist in self.idle.values())
-            for blacklist in self.idle.values():
-                self._bring(back, blacklist.take_all(now))
+        if self.is_idle(now, arrives=bool(arrived)):
+            self.idling = True
+        elif self.idling:
+            self._wake(back, now)
         for guard in self.guards:
             if not guard.watching:
                 continue
@@ -187,17 +212,38 @@ class Watch:
                 self._renew(guard, [self._held(now), *arrived])
         return back
 
+    def is_idle(self, now: int, *, arrives: bool = False) -> bool:
+        """Whether nothing at all can be used in a slice that begins at `now`, unless something observed `arrives`."""
+        if arrives or len(self.state):
+            self._empty_since = None
+            return False
+        if self._empty_since is None:
+            self._empty_since = now
+        return self.idling or now - self._empty_since >= self._patience
+
+    def _wake(self, back: list[Tuples], now: int) -> None:
+        """Let in what has waited because nothing at all could be used."""
+        self.idling = False
+        waited = [idle.take_all(now) for idle in self.idle.values()]
+        returned = sum(map(len, waited))
+        self.counters.resume += returned > 0
+        if returned:
+            died = sum(idle.died for idle in self.idle.values())
+            self._patience = 0 if died >= returned else self._longest
+        for idle, tuples in zip(self.idle.values(), waited, strict=True):
+            idle.died = 0
+            self._bring(back, tuples)
+
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
         """Those of a sub-plan's tuples that the consumer can use; the others are kept back."""
-        if self.empty and isinstance(node, Leaf):
+        if self.idling and isinstance(node, Leaf):
             if len(tuples):
                 idle = self.idle[node.alias]
                 self.counters.suspend += len(idle) == 0
                 self.counters.kept_back += len(tuples)
-                idle.put(tuples, np.full(len(tuples), EVERYTHING), now)
+                idle.put(tuples)
             return Tuples.empty(tuples.aliases)
         for guard in self._at.get(id(node), ()):
-            guard.came += len(tuples)
             if guard.watching and len(tuples):
                 tuples = self._admit(guard, tuples, now)
         return tuples
@@ -242,42 +288,74 @@ class Watch:
             for guard in watching:
                 self._renew(guard, [held])
                 guard.suspended.purge(now)
-        for blacklist in (*(guard.blacklist for guard in self.guards), *self.idle.values()):
-            for alias in blacklist.aliases:
+        for guard in self.guards:
+            for alias in guard.blacklist.aliases:
                 if alias in windows:
-                    blacklist.purge_rows(alias, self._sources.first_live_row(alias))
-            blacklist.purge(now)
+                    guard.blacklist.purge_rows(alias, self._sources.first_live_row(alias))
+            guard.blacklist.purge(now)
+
+    def forget(self, now: int) -> None:
+        """Forget what has waited unseen too long."""
+        for alias, idle in self.idle.items():
+            if alias in self._sources.rows_windows:
+                idle.purge_rows(self._sources.first_live_row(alias))
+            idle.purge(now)
 
     def rest(self, guard: Guard, now: int) -> Tuples:
         """Stop watching; what is let go, at the guard's home."""
         self.counters.returned += len(guard.blacklist)
         return self._given_up(guard, now)
 
-    def try_out(self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, stake: float, now: int) -> None:
+    def screen(self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, now: int) -> float:
+        """What a guard that rests promises to gain in so many slices, nothing if it would not pay: by some of the
+        newest and oldest tuples of its home, and some of those observed, evenly spread."""
+        state = self.state
+        step = max(1, (state.hi - state.lo) // SCREENED_TUPLES)
+        seen = living(state, np.arange(state.lo, state.hi, step, dtype=np.int64), now)[1]
+        filter = Bloom(2 * SCREENED_TUPLES)
+        filter.add(_known(*guard.kind.opposite_hashes(self._sources, seen)))
+        # Who has no partner among these has one among the others as often.
+        return self._promise(guard, newest, oldest, slices, filter, step)
+
+    def try_out(
+        self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, stake: float, now: int
+    ) -> bool:
         """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
-        with a stake, if that promises to pay."""
+        with a stake, if that promises to pay. Whether it does."""
         self._renew(guard, [self._held(now)])
-        shares = []
+        guard.swept = 0
+        promise = self._promise(guard, newest, oldest, slices, guard.filter, 1)
+        if promise:
+            guard.account.begin(stake)
+        else:
+            guard.filter = Bloom()
+        return bool(promise)
+
+    def _promise(
+        self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, filter: Bloom, times: int
+    ) -> float:
+        """What a guard promises, if tuples without a partner in a filter are so `times` in a row."""
+        if len(newest) == 0 or len(oldest) == 0 or len(self.state) == 0:
+            return 0.0
+        shares: list[float] = []
         for tuples in (newest, oldest):
             hashes, valid = guard.kind.own_hashes(self._sources, tuples)
-            useless = ~guard.filter.contains(hashes)
-            shares.append(float((useless if valid is None else useless | ~valid).mean()))
-        came = max(guard.came, 1)
-        if Trial(shares[0], shares[1], 1.0 + self.came / came, slices / came).promises(guard.burden):
-            guard.account.begin(stake)
+            lacking = ~filter.contains(hashes)
+            shares.append(float((lacking if valid is None else lacking | ~valid).mean()) ** times)
+        return guard.promise(shares, slices)
 
     def release(self, now: int) -> list[Tuples]:
         """Everything that is kept back, in parts of any homes; suspends nothing."""
         back: list[Tuples] = []
-        for blacklist in self.idle.values():
-            self._bring(back, blacklist.take_all(now))
+        for idle in self.idle.values():
+            self._bring(back, idle.take_all(now))
         for guard in self.guards:
             self._bring(back, self._given_up(guard, now))
         return back
 
     def kept_back(self) -> int:
         """Tuples kept back now."""
-        return sum(len(b) for b in self.idle.values()) + sum(len(g.blacklist) for g in self.guards)
+        return sum(map(len, self.idle.values())) + sum(len(g.blacklist) for g in self.guards)
 
     def size_bytes(self) -> int:
         """Bytes of all buffers and filters."""
@@ -285,11 +363,11 @@ class Watch:
             guard.suspended.size_bytes() + guard.filter.size_bytes() + guard.blacklist.size_bytes()
             for guard in self.guards
         )
-        return guards + sum(blacklist.size_bytes() for blacklist in self.idle.values())
+        return guards + sum(idle.size_bytes() for idle in self.idle.values())
 
     def _given_up(self, guard: Guard, now: int) -> Tuples:
         self._count(guard, resumed=len(guard.suspended))
-        guard.suspended = Signatures()
+        guard.suspended, guard.filter = Signatures(), Bloom()
         return guard.blacklist.take_all(now)
 
     def detect(self, entered: Tuples, now: int) -> None:
@@ -372,6 +450,14 @@ def _home(producer: Plan, aliases: frozenset[str]) -> tuple[Plan, list[Join]]:
         above.append(node)
         node = inside[0]
     return node, above
+
+
+def living(state: SideState, entries: I64, now: int) -> tuple[I64, Tuples]:
+    """Those of some entries of a state that live: their numbers, and the tuples."""
+    rows, expiry = state.gather(entries)
+    alive = expiry >= now
+    tuples = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
+    return entries[alive], tuples.take(alive)
 
 
 def _known(hashes: U64, valid: Mask | None) -> U64:

@@ -43,15 +43,6 @@ def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
 
 
 @njit(cache=True, nogil=True)
-def raise_values(words: U64, given: I64, keys: U64, values: I64) -> None:
-    """Those of (n,) words that are there keep the greater value; others are left out."""
-    for i in range(words.shape[0]):
-        slot = slot_of(words[i], keys, values)
-        if values[slot] != VACANT and values[slot] < given[i]:
-            values[slot] = given[i]
-
-
-@njit(cache=True, nogil=True)
 def holds_words(words: U64, keys: U64, values: I64) -> Mask:
     """(n,) True where the table has the word."""
     out = np.empty(words.shape[0], np.bool_)

@@ -111,7 +111,7 @@ def test_a_signature_that_comes_and_goes_costs_nothing_more() -> None:
 
 
 def test_memory_follows_the_living() -> None:
-    """Down to the first size when all have died, once that has been paid for."""
+    """Down to nothing when all have died, once that has been paid for."""
     held = Blacklist(("A", "B"))
     least = held.size_bytes()
     put(held, [Listed(k, 0, 10 + k, k) for k in range(100)], 0)

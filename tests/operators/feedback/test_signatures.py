@@ -34,23 +34,19 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @PROPERTY
-@given(st.lists(st.tuples(st.sampled_from(["add", "touch", "remove"]), st.lists(st.tuples(WORD, EXPIRY))), max_size=12))
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.lists(st.tuples(WORD, EXPIRY))), max_size=12))
 def test_it_is_a_dict_that_keeps_the_later_expiry(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
     """After any steps it holds what a dict holds, with the same expiry: it dies at the same purge."""
     buffer, model = Signatures(), {}
     for step, pairs in steps:
         hashes, expiry = words([w for w, _ in pairs]), times([e for _, e in pairs])
-        if step == "add":
-            buffer.add(hashes, expiry)
-            model |= {w: -1 for w, _ in pairs if w not in model}
         if step == "remove":
             buffer.remove(hashes)
             model = {w: e for w, e in model.items() if w not in hashes}
         else:
-            getattr(buffer, step)(hashes, expiry)
+            buffer.add(hashes, expiry)
             for w, e in pairs:
-                if w in model:
-                    model[w] = max(model[w], e)
+                model[w] = max(model.get(w, -1), e)
         everything = words([*range(30), 2**63, 2**64 - 1, 2**64 - 9])
         assert len(buffer) == len(model)
         assert buffer.contains(everything).tolist() == [int(w) in model for w in everything]
@@ -94,7 +90,7 @@ def test_sweeps_are_paid_for() -> None:
     buffer.contains(words([1] * 99))
     buffer.purge(6)
     assert len(buffer) == 100
-    buffer.touch(words([0]), times([7]))
+    buffer.add(words([0]), times([7]))
     buffer.purge(6)
     assert len(buffer) == 51
     assert buffer.hit(words([0, 1, 49, 50, 99])).tolist() == [0, 50, 99]
@@ -104,7 +100,7 @@ def test_memory_follows_the_entries() -> None:
     """Up by doubling, at most half full; down when what was there has gone."""
     buffer = Signatures()
     least = buffer.size_bytes()
-    assert least == 8 * 16
+    assert least == 0
     for k in range(1000):
         buffer.add(words([k * 8]), times([k]))
         assert buffer.size_bytes() >= 2 * 16 * len(buffer)
