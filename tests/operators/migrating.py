@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
 from operators.engine import Engine
+from operators.migration.strategies import STRATEGIES
 from operators.plan import Plan, parse_plan
 from operators.state import SideState
 from operators.tree import XJoinTree
 from schemas.query import Query
 from tests import oracle
+from tests.cases import Case, plan
 from tests.feeding import Rows, canonical, partitions_of, to_batch, to_rows
 from tests.operators.tiny import inputs, query
+
+Changes = list[tuple[int, Plan, str]]
+"""Cut, plan and strategy of each."""
 
 # Each stream has keys 1 and 2 once before 10, and again from 20 on.
 OLD = {"a": "1 k=1 | 2 k=2", "b": "3 k=1 | 4 k=2", "c": "5 k=1 | 6 k=2", "d": "7 k=1 | 8 k=2"}
@@ -18,10 +27,16 @@ BOTH = inputs(**{name: f"{OLD[name]} | {NEW[name]}" for name in OLD})
 LEFT_DEEP, RIGHT_DEEP, BUSHY = "(((A B) C) D)", "(A (B (C D)))", "((A C) (B D))"
 
 
+def joined(condition: str, *, aliases: str = "ABCD", window: str = "[RANGE 99 ms]") -> Query:
+    """The times of what streams a, b, ... bring that meets a condition."""
+    outputs = ", ".join(f"{name}.ts" for name in aliases)
+    sources = ", ".join(f"{name.lower()} {name} {window}" for name in aliases)
+    return query(f"SELECT {outputs} FROM {sources} WHERE {condition}", streams=aliases.lower())
+
+
 def shared(window: str) -> Query:
     """Four streams by one key."""
-    sources = ", ".join(f"{name.lower()} {name} {window}" for name in "ABCD")
-    return query(f"SELECT A.ts, B.ts, C.ts, D.ts FROM {sources} WHERE A.k = B.k AND A.k = C.k AND A.k = D.k")
+    return joined("A.k = B.k AND A.k = C.k AND A.k = D.k", window=window)
 
 
 ABCD = shared("[RANGE 50 ms]")
@@ -67,3 +82,17 @@ def state(executor: object, aliases: str) -> SideState:
     found = [s for _, join in executor.joins for s in join.states if set(s.aliases) == set(aliases)]
     assert len(found) == 1
     return found[0]
+
+
+def changes_of(
+    case: Case, names: list[str], most: int, plans: Callable[[tuple[str, ...]], st.SearchStrategy[Plan]] = plan
+) -> st.SearchStrategy[Changes]:
+    """Changes to any of `plans`, which are given the aliases, at timestamps of the case and around them."""
+    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
+    endless = any(source.endless for source in case.query.sources)
+    usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
+    if not usable:
+        return st.just([])
+    aliases = tuple(source.alias for source in case.query.sources)
+    cut = st.builds(lambda ts, by: max(0, ts + by), st.sampled_from(times), st.integers(-1, 1))
+    return st.lists(st.tuples(cut, plans(aliases), st.sampled_from(usable)), min_size=1, max_size=most)

@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
-from operators.migration.strategies import STRATEGIES
-from operators.plan import Plan
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import engine_of, feed
 from tests.operators.deaths import from_a_snapshot, from_the_log
+from tests.operators.migrating import Changes, changes_of
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped
 from tests.subtractions import busy_subtractions, orders, subtractions
-
-Changes = list[tuple[int, Plan, str]]
 
 
 def run(case: Case, changes: Changes | None = None) -> list[dict[str, Any]]:
@@ -45,22 +42,11 @@ def aliases_of(case: Case) -> tuple[str, ...]:
     return tuple(source.alias for source in case.query.sources)
 
 
-def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
-    """Changes of the order at timestamps of the case, and around them."""
-    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
-    endless = any(source.endless for source in case.query.sources)
-    usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
-    if not usable:
-        return st.just([])
-    cut = st.builds(lambda ts, by: max(0, ts + by), st.sampled_from(times), st.integers(-1, 1))
-    return st.lists(st.tuples(cut, orders(aliases_of(case)), st.sampled_from(usable)), min_size=1, max_size=most)
-
-
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES_OF_DIFFERENCE))
 @PROPERTY
 @given(st.one_of(busy_subtractions(), busy_subtractions(), subtractions()), st.booleans(), st.data())
 def test_a_migration_changes_nothing(strategy: str, case: Case, tiny: bool, data: st.DataObject) -> None:
-    changes = data.draw(changes_of(case, [strategy], 2))
+    changes = data.draw(changes_of(case, [strategy], 2, orders))
     with cramped() if tiny else nullcontext():
         assert run(case, changes) == oracle.results(case.query, case.given)
 
@@ -68,7 +54,7 @@ def test_a_migration_changes_nothing(strategy: str, case: Case, tiny: bool, data
 @PROPERTY
 @given(busy_subtractions(), st.data())
 def test_overlapping_migrations_change_nothing(case: Case, data: st.DataObject) -> None:
-    changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), 5))
+    changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), 5, orders))
     assert run(case, changes) == oracle.results(case.query, case.given)
 
 

@@ -18,6 +18,7 @@ from tests.operators.migrating import (
     OLD,
     RIGHT_DEEP,
     exactly,
+    joined,
     migrated,
     started,
     state,
@@ -191,9 +192,7 @@ def test_what_a_new_tuple_is_part_of_lives_longer(early: str) -> None:
 def test_what_is_missing_on_both_sides_is_computed_once() -> None:
     """ABCD of two states that were both incomplete: a tuple whose four components are old is in the box that either
     left behind. Counted in both, it would give every result with E twice."""
-    sources = ", ".join(f"{name.lower()} {name} [RANGE 99 ms]" for name in "ABCDE")
-    where = " AND ".join(f"A.k = {name}.k" for name in "BCDE")
-    five = query(f"SELECT A.ts, B.ts, C.ts, D.ts, E.ts FROM {sources} WHERE {where}", streams="abcde")
+    five = joined(" AND ".join(f"A.k = {name}.k" for name in "BCDE"), aliases="ABCDE")
     filler = " | ".join(f"{ts} k=9" for ts in range(11, 21))
     rows = inputs(a=f"1 k=1 | {filler}", b="2 k=1", c="3 k=1", d="4 k=1", e="5 k=2 | 30 k=1")
     engine = started(five, rows, "((((A C) E) B) D)")

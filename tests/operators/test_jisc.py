@@ -9,7 +9,7 @@ from operators.migration.counting import KeyCount
 from operators.migration.jisc import Jisc
 from operators.plan import Join, parse_plan
 from tests.feeding import to_rows
-from tests.operators.migrating import ABCD, LEFT_DEEP, OLD, RIGHT_DEEP, exactly, migrated, started, state, tree
+from tests.operators.migrating import ABCD, LEFT_DEEP, OLD, RIGHT_DEEP, exactly, joined, migrated, started, state, tree
 from tests.operators.tiny import chain, inputs, query
 
 
@@ -152,10 +152,7 @@ def test_what_no_entry_can_have_completes_nothing() -> None:
     assert record.counters.completed_keys == record.counters.made_tuples == 0
 
 
-CHAIN = query(
-    "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], d D [RANGE 99 ms] "
-    "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k"
-)
+CHAIN = joined("A.k = B.k AND B.v = C.v AND C.k = D.k")
 
 
 def test_what_came_at_the_first_cut_counts_as_new() -> None:
@@ -169,10 +166,7 @@ def test_what_came_at_the_first_cut_counts_as_new() -> None:
 
 def test_what_came_between_two_transitions_can_be_asked_for() -> None:
     """ABC lacks what C makes with AB of 15, whose value no older one has."""
-    ladder = query(
-        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
-        "d D [RANGE 99 ms] WHERE A.k = B.k AND A.v < C.v AND A.v < D.v"
-    )
+    ladder = joined("A.k = B.k AND A.v < C.v AND A.v < D.v")
     rows = inputs(a="1 k=1 v=1 | 15 k=1 v=3", b="2 k=1", c="3 v=9", d="4 v=9 | 30 v=9")
     engine = started(ladder, rows, "(((A C) D) B)")
     got = migrated(engine, [(10, "(((A B) D) C)", "jisc"), (20, "(((A B) C) D)", "jisc")], [10, 16, 20, 31])
@@ -182,11 +176,7 @@ def test_what_came_between_two_transitions_can_be_asked_for() -> None:
 
 def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
     """Key 3 is in BC of 15, and in none that BC lacks; BCD, which lacks all before 20, has it too."""
-    sources = ", ".join(f"{name.lower()} {name} [RANGE 99 ms]" for name in "ABCDE")
-    five = query(
-        f"SELECT A.ts, B.ts, C.ts, D.ts, E.ts FROM {sources} WHERE A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k",
-        streams="abcde",
-    )
+    five = joined("A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k", aliases="ABCDE")
     rows = inputs(
         a="1 k=1", b="3 k=1 v=1 | 15 k=1 v=3", c="5 k=1 v=1 | 15 k=3 v=3", d="7 k=1 | 8 k=3", e="9 k=1 | 30 k=3"
     )
@@ -200,10 +190,7 @@ def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
 def test_a_state_that_is_asked_for_by_another_key_begins_again() -> None:
     """AB had B of 2 under C's key before the second transition; D asks for it by another. Kept, it would be there
     twice."""
-    four = query(
-        "SELECT A.ts, B.ts, C.ts, D.ts FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms], "
-        "d D [RANGE 99 ms] WHERE A.k = B.k AND B.v = C.v AND A.s = D.s"
-    )
+    four = joined("A.k = B.k AND B.v = C.v AND A.s = D.s")
     rows = inputs(a="1 k=1 s=x", b="2 k=1 v=1 | 3 k=1 v=5", c="3 v=7 | 12 v=1", d="4 s=y | 20 s=x")
     engine = started(four, rows, "((A D) (B C))")
     got = migrated(engine, [(10, "(((A B) C) D)", "jisc"), (15, "(((A B) D) C)", "jisc")], [10, 13, 15, 21])

@@ -17,11 +17,9 @@ from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, cases, column, plan, with_tables
 from tests.feeding import canonical, engine_of, feed, to_batch, to_rows
+from tests.operators.migrating import Changes, changes_of
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped, run
-
-Changes = list[tuple[int, Plan, str]]
-
 
 EXECUTOR = st.sampled_from(["xjoin", "xjoin", "stairs", "mjoin", "eddy"])
 """Those with intermediate states have the most to lose."""
@@ -33,18 +31,6 @@ def migrated(case: Case, changes: Changes, executor: str = "xjoin") -> list[dict
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms)
-
-
-def changes_of(case: Case, names: list[str], most: int) -> st.SearchStrategy[Changes]:
-    """Plan changes at timestamps of the case, and around them."""
-    times = [row["ts"] for parts in case.rows.values() for part in parts for row in part] or [0]
-    endless = any(source.endless for source in case.query.sources)
-    usable = [name for name in names if not (endless and STRATEGIES[name].outlasts)]
-    if not usable:
-        return st.just([])
-    aliases = tuple(source.alias for source in case.query.sources)
-    cut = st.builds(lambda ts, by: max(0, ts + by), st.sampled_from(times), st.integers(-1, 1))
-    return st.lists(st.tuples(cut, plan(aliases), st.sampled_from(usable)), min_size=1, max_size=most)
 
 
 @PROPERTY
@@ -147,9 +133,7 @@ def test_a_migration_among_many_results_changes_nothing(
 
 @PROPERTY
 @given(dense_cases(), st.sampled_from(["xjoin", "stairs"]), st.booleans(), st.data())
-def test_overlapping_lazy_migrations_change_nothing(
-    case: Case, executor: str, tiny: bool, data: st.DataObject
-) -> None:
+def test_overlapping_lazy_migrations_change_nothing(case: Case, executor: str, tiny: bool, data: st.DataObject) -> None:
     """JISC 4.5: states stay incomplete through further transitions."""
     drawn = data.draw(changes_of(case, ["jisc"], 4))
     changes = [(data.draw(st.integers(30, 45)), to, by) for _, to, by in drawn]

@@ -9,7 +9,8 @@ from operators.migration.migration import MigrationCounters
 from operators.plan import Plan, parse_plan
 from operators.stairs import Stairs
 from schemas.query import Query
-from tests.feeding import Rows, partitions_of, to_batch, to_rows
+from tests.feeding import Rows, to_rows
+from tests.operators import migrating
 from tests.operators.tiny import chain, inputs, query
 
 ABCD = query(
@@ -19,15 +20,8 @@ ABCD = query(
 
 
 def started(given: Query, rows: Rows, tree: Plan | str) -> Engine:
-    """An engine that has taken all rows and processed none."""
-    tree = parse_plan(tree, given) if isinstance(tree, str) else tree
-    engine = Engine(given, plan=tree, partitions=partitions_of(rows), executor="stairs")
-    streams = {stream.name: stream for stream in given.streams()}
-    for name, parts in rows.items():
-        for p, part in enumerate(parts):
-            engine.push(name, p, to_batch(streams[name], part))
-            engine.close(name, p)
-    return engine
+    """An eddy that has taken all rows and processed none."""
+    return migrating.started(given, rows, tree, executor="stairs")
 
 
 def stairs(engine: Engine) -> Stairs:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import struct
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.codecs.csv_codec import CsvDecoder, end_of_records
-from schemas.codecs.decoded import Decoded, RecordError, check_event_time
+from schemas.codecs.decoded import RecordError, check_event_time
 from schemas.errors import DataError
 from schemas.query import Field, Stream, Type
+from tests.schemas.decoding import bits, tuples
 
 STREAM = Stream(
     "S",
@@ -29,15 +29,6 @@ STREAM = Stream(
 )
 HEADER = b"at,i,extra,d,s,b"
 DECODER = CsvDecoder(STREAM, HEADER + b"\r\n", "t.csv")
-
-
-def bits(value: object) -> object:
-    return struct.pack("<d", value) if isinstance(value, float) else value
-
-
-def tuples(decoded: Decoded) -> list[list[object]]:
-    columns = [c.to_values() for c in decoded.batch.columns.values()]
-    return [[bits(v) for v in row] for row in zip(*columns, strict=True)]
 
 
 FIELD = st.one_of(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 
@@ -20,6 +19,7 @@ from schemas.codecs.kernels.json_records import decode_json
 from schemas.codecs.kernels.scan import scan_number
 from schemas.query import Field, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
+from tests.schemas.decoding import bits, tuples
 
 STREAM = Stream(
     "S",
@@ -39,16 +39,6 @@ DECODER = JsonDecoder(STREAM)
 
 def decode(*lines: bytes | str) -> Decoded:
     return DECODER.decode_lines(b"\n".join(x.encode() if isinstance(x, str) else x for x in lines))
-
-
-def bits(value: object) -> object:
-    """Doubles by their bits, so that 0.0 and -0.0 differ."""
-    return struct.pack("<d", value) if isinstance(value, float) else value
-
-
-def tuples(decoded: Decoded) -> list[list[object]]:
-    columns = [c.to_values() for c in decoded.batch.columns.values()]
-    return [[bits(v) for v in row] for row in zip(*columns, strict=True)]
 
 
 def defined(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_fixture import Topics
-from tests.services.test_run_migrate import QUERY
+from tests.services.four_streams import SOURCES, write_four_streams
 from tests.worker_harness import Case, Feed, Workers, wait_for
 
 
@@ -29,17 +28,7 @@ def weir(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten seconds of four streams."""
-    path = tmp_path_factory.mktemp("explain")
-    (path / "q.sql").write_text(QUERY)
-    rng = random.Random(4)
-    for name in "abcd":
-        rows = [{"k": rng.randrange(20), "v": rng.randrange(20), "at": at} for at in range(0, 10_000, 50)]
-        (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-SOURCES = [f"--source={name}={name}.jsonl" for name in "abcd"]
+    return write_four_streams(tmp_path_factory.mktemp("explain"), 50)
 
 
 def test_files_are_run_and_their_results_dropped(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,34 +10,18 @@ from pathlib import Path
 import pytest
 
 from operators.migration.strategies import STRATEGIES
-
-QUERY = """\
-CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
-CREATE STREAM b (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
-CREATE STREAM c (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'c', timestamp = 'at');
-CREATE STREAM d (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'd', timestamp = 'at');
-SELECT A.v AS av, B.v AS bv, C.v AS cv, D.v AS dv FROM a A, b B, c C, d D
-WHERE A.k = B.k AND B.v = C.k AND C.v = D.k WINDOW RANGE 2 SECONDS;
-"""
+from tests.services.four_streams import SOURCES, write_four_streams
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten seconds of four streams."""
-    path = tmp_path_factory.mktemp("migrate")
-    (path / "q.sql").write_text(QUERY)
-    rng = random.Random(4)
-    for name in "abcd":
-        rows = [{"k": rng.randrange(20), "v": rng.randrange(20), "at": at} for at in range(0, 10_000, 20)]
-        (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_four_streams(tmp_path_factory.mktemp("migrate"), 20)
 
 
 def run(folder: Path, *options: str) -> tuple[bytes, dict[str, object]]:
     """The results and the statistics of `weir run`."""
     command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--plan", "(((A B) C) D)"]
-    command += [f"--source={name}={name}.jsonl" for name in "abcd"]
-    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, check=True)
+    done = subprocess.run([*command, *SOURCES, *options], cwd=folder, capture_output=True, check=True)
     return done.stdout, json.loads((folder / "s.json").read_bytes())
 
 
