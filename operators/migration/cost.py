@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from operators.migration.black_box import PIECE_TUPLES
 from operators.migration.hybmig import SLICE_OLD_TUPLES
-from operators.migration.jisc import COUNTED_TUPLES
+from operators.migration.jisc import COUNTED_PER_TUPLE, COUNTED_TUPLES
 from operators.migration.sizes import (
     CALL_S,
     COUNT_S,
@@ -294,7 +294,7 @@ class CostOfMigration:
             counted += completed.counted
             extra += 0.0 if self.query.subtracted else completed.made
             duration = max(duration, completed.until_s)
-        still += min(counted, COUNTED_TUPLES) * COUNT_S
+        still += min(counted, max(COUNTED_TUPLES, COUNTED_PER_TUPLE * self.slice_tuples)) * COUNT_S
         return self._predicted("jisc", work, extra, duration, still)
 
     def _completing(self, join: Join) -> _Completing:

@@ -3,9 +3,12 @@
 The paper counts the distinct join values at the transition and counts down with every one that is completed. To count
 them at once would make the first slice pay for a whole state. Here a complete state that has all of them is looked
 through a piece at a time, newest entries first. Meanwhile keys are claimed: whether there can be anything under a
-key that was not counted yet is asked of the index; a claimed key that is counted later counts as completed. So
+key that was not counted yet is asked of the indexes; a claimed key that is counted later counts as completed. So
 nothing waits for the count, and the state is known to be complete when it has ended and every key that it found was
 claimed.
+
+To claim takes two steps, for what is asked of several states together. Going down, keys are sifted by what is near.
+What is left is asked of the states below, too; going up, those are claimed that these have found to be possible.
 
 Where an input of the state is incomplete too, and asked for by the same keys, its keys are counted first: those are all
 that there can be.
@@ -26,9 +29,9 @@ import numpy as np
 from operators.kernels.hashing import U64
 from operators.kernels.marks import add_marks, new_table, read_marks
 from operators.state import SideState
-from schemas.columns import Mask
+from schemas.columns import I64, Mask
 
-ATTEMPTED, COUNTED = 1, 2
+ATTEMPTED, COUNTED, CLAIMED = 1, 2, 4
 
 
 class KeyCount:
@@ -86,22 +89,47 @@ class KeyCount:
         keys, marks, *_ = self._table
         return np.asarray(keys[: self.hi][marks[: self.hi] & ATTEMPTED != 0])
 
-    def counted(self, keys: U64) -> Mask:
-        """(n,) True where a key has been counted."""
-        return np.asarray(read_marks(keys, self._table) & COUNTED != 0)
+    @property
+    def left(self) -> int:
+        """How many keys have been counted and not claimed."""
+        return self._left
 
-    def claim(self, keys: U64) -> U64:
-        """Those of some keys under which there may be entries and which were not claimed before, each once,
-        ascending."""
+    def rest(self) -> U64:
+        """The keys that have been counted and not claimed, ascending. O(keys)."""
+        keys, marks, *_ = self._table
+        return np.sort(keys[: self.hi][marks[: self.hi] == COUNTED])
+
+    def known(self, keys: U64) -> tuple[Mask, I64]:
+        """(n,) True where there can be entries under a key: when all have been counted, or `sift` was asked for them
+        and `claim` for what was left. And which of them that does not tell of, as they were attempted earlier."""
         marks = read_marks(keys, self._table)
-        fresh = marks == COUNTED
+        if self.ended:
+            return np.asarray(marks & COUNTED != 0), np.zeros(0, np.int64)
+        return np.asarray(marks > ATTEMPTED), np.flatnonzero(marks == ATTEMPTED)
+
+    def sift(self, keys: U64, possible: Callable[[U64], Mask]) -> U64:
+        """Those of some keys, which may repeat, that were not attempted and have been counted, or are `possible`, or
+        both as soon as all have been counted; each once, ascending."""
+        marks = read_marks(keys, self._table)
+        good = marks == COUNTED
         if not self.ended:
             unknown = np.flatnonzero(marks == 0)
-            fresh[unknown] = self._possible(keys[unknown])
-        keys, marks = keys[fresh], marks[fresh]
-        new = add_marks(keys, ATTEMPTED, self._table)
-        self._left -= int(np.count_nonzero(marks[new]))
-        return np.sort(keys[new])
+            good[unknown] = possible(keys[unknown])
+        return np.unique(keys[good])
+
+    def claim(self, keys: U64, possible: Callable[[U64], Mask]) -> U64:
+        """Those of sifted keys that have been counted or are `possible`; from now on they count as attempted."""
+        if not self.ended:
+            marks = read_marks(keys, self._table)
+            good = marks == COUNTED
+            unknown = np.flatnonzero(marks == 0)
+            good[unknown] = possible(keys[unknown])
+            self._left -= int(np.count_nonzero(marks == COUNTED))
+            keys = keys[good]
+        else:
+            self._left -= len(keys)
+        add_marks(keys, ATTEMPTED | CLAIMED, self._table)
+        return keys
 
     def count(self, most: int) -> int:
         """Look at up to so many entries more; at how many."""
@@ -121,7 +149,7 @@ class KeyCount:
 
     def _count(self, keys: U64) -> None:
         marks = read_marks(keys, self._table)
-        good = marks == ATTEMPTED
+        good = marks & ATTEMPTED != 0
         unknown = np.flatnonzero(marks == 0)
         good[unknown] = self._possible(keys[unknown])
         keys, marks = keys[good], marks[good]

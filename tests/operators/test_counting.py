@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,6 +58,13 @@ def all_possible(keys: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Mask:
 NONE = hashes([])
 
 
+def claimed(
+    count: KeyCount, keys: list[int], possible: Callable[[np.ndarray[tuple[int], np.dtype[np.uint64]]], Mask]
+) -> list[int]:
+    """What comes of asking for keys."""
+    return count.claim(count.sift(hashes(keys), possible), possible).tolist()
+
+
 def test_a_piece_at_a_time_newest_first() -> None:
     count = KeyCount(held([1, 2, 2, 1, 3, 3]), 5, all_possible, NONE)
     assert count.progress() == (0, 0)
@@ -69,15 +78,18 @@ def test_a_piece_at_a_time_newest_first() -> None:
 
 
 def test_what_is_claimed_before_it_is_counted_counts_once() -> None:
-    count = KeyCount(held([1, 2, 2, 1, 3]), FOREVER, lambda keys: keys != 9, NONE)
-    assert count.claim(hashes([2, 9, 2])).tolist() == [2], "there is nothing under 9"
+    def possible(keys: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Mask:
+        return np.asarray(keys != 9)
+
+    count = KeyCount(held([1, 2, 2, 1, 3]), FOREVER, possible, NONE)
+    assert claimed(count, [2, 9, 2], possible) == [2], "there is nothing under 9"
     count.count(2)
-    assert count.claim(hashes([3, 2])).tolist() == [3], "counted; attempted"
+    assert claimed(count, [3, 2], possible) == [3], "counted; attempted"
     assert not count.exhausted
     count.count(9)
     assert count.progress() == (2, 3)
     assert not count.exhausted
-    assert count.claim(hashes([1, 1])).tolist() == [1]
+    assert claimed(count, [1, 1], possible) == [1]
     assert count.exhausted
     assert count.progress() == (3, 3)
     assert sorted(count.attempted().tolist()) == [1, 2, 3]
@@ -94,16 +106,16 @@ def test_when_all_are_counted_no_other_can_be_claimed() -> None:
     count = KeyCount(held([1, 2]), FOREVER, possible, NONE)
     count.count(2)
     asked.clear()
-    assert count.claim(hashes([7, 8, 1, 7])).tolist() == [1]
+    assert claimed(count, [7, 8, 1, 7, 1], possible) == [1]
     assert asked == []
 
 
 def test_an_earlier_transition_has_completed_some() -> None:
     count = KeyCount(held([1, 2, 3]), FOREVER, all_possible, hashes([2, 5]))
-    assert count.claim(hashes([2])).tolist() == []
+    assert claimed(count, [2], all_possible) == []
     count.count(9)
     assert count.progress() == (1, 3)
-    assert count.claim(hashes([1, 2, 3, 5])).tolist() == [1, 3]
+    assert claimed(count, [1, 2, 3, 5], all_possible) == [1, 3]
     assert count.exhausted
 
 
@@ -125,7 +137,7 @@ def test_a_ring_that_is_compacted_meanwhile_loses_no_key(kept: list[int]) -> Non
     count.count(9)
     found = {15, 16, 17} | {10 + k for k in kept}
     assert count.progress() == (0, len(found))
-    assert count.claim(hashes(list(range(10, 18)))).tolist() == sorted(found)
+    assert claimed(count, list(range(10, 18)), all_possible) == sorted(found)
 
 
 def test_what_has_left_its_window_need_not_be_counted() -> None:
@@ -158,4 +170,29 @@ def test_what_another_has_counted_is_all_that_there_can_be() -> None:
     assert not count.ended
     assert count.count(9) == 2
     assert count.progress() == (0, 2)
-    assert other.counted(hashes([1, 2, 3, 4, 5])).tolist() == [True, True, False, True, False]
+    assert other.known(hashes([1, 2, 3, 4, 5]))[0].tolist() == [True, True, False, True, False]
+
+
+def test_what_was_claimed_can_be_there() -> None:
+    """Before the count has ended, of what was asked for; what an earlier transition attempted it cannot tell."""
+    count = KeyCount(held([1, 2, 3, 4]), FOREVER, all_possible, hashes([3, 5]))
+    assert claimed(count, [2, 9], lambda keys: keys != 9) == [2]
+    count.count(1)
+    known, unsure = count.known(hashes([2, 3, 4, 5, 9]))
+    assert known.tolist() == [True, False, True, False, False]
+    assert unsure.tolist() == [1, 3]
+    count.count(9)
+    known, unsure = count.known(hashes([1, 2, 3, 4, 5, 9]))
+    assert known.tolist() == [True, True, True, True, False, False]
+    assert unsure.tolist() == []
+
+
+def test_what_is_left_when_some_were_claimed() -> None:
+    count = KeyCount(held([4, 3, 2, 1]), FOREVER, all_possible, NONE)
+    assert claimed(count, [2, 8], lambda keys: keys != 8) == [2]
+    count.count(9)
+    assert count.left == 3
+    assert count.rest().tolist() == [1, 3, 4]
+    assert claimed(count, [3], all_possible) == [3]
+    assert count.left == 2
+    assert count.rest().tolist() == [1, 4]

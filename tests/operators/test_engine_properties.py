@@ -37,6 +37,7 @@ def cramped() -> Iterator[None]:
         patch.setattr(engine, "SLICE_LEAST_TUPLES", 2)
         patch.setattr(engine, "SAMPLES_PER_SLICE", 2)
         patch.setattr(jisc, "COUNTED_TUPLES", 2)
+        patch.setattr(jisc, "COUNTED_PER_TUPLE", 1)
         patch.setattr(hybmig, "CHUNK_TUPLES", 2)
         patch.setattr(hybmig, "SLICE_OLD_TUPLES", 3)
         yield

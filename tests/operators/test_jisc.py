@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from operators.migration import completion
 from operators.migration import jisc as jisc_module
+from operators.migration.completion import OldTuples
 from operators.migration.counting import KeyCount
 from operators.migration.jisc import Jisc
 from operators.plan import Join, parse_plan
@@ -51,7 +53,8 @@ def test_a_key_of_one_input_alone_is_not_counted() -> None:
 
 def test_keys_are_counted_a_piece_per_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """No slice looks at more than it may, over all states; completion is seen when the count has ended."""
-    monkeypatch.setattr(jisc_module, "COUNTED_TUPLES", 1)
+    monkeypatch.setattr(jisc_module, "COUNTED_TUPLES", 0)
+    monkeypatch.setattr(jisc_module, "COUNTED_PER_TUPLE", 1)
     old = " | ".join(f"{n} k={n}" for n in (1, 2, 3))
     new = "20 k=5 | 21 k=1 | 22 k=2 | 23 k=3 | 24 k=1 | 25 k=2"
     rows = inputs(b=f"{old} | 4 k=5", c=old, d=old, a=f"{old} | {new}")
@@ -97,7 +100,7 @@ def test_an_index_of_the_old_plan_finds_what_is_asked_for() -> None:
     jisc = engine._executor
     assert isinstance(jisc, Jisc)
     assert state(jisc.current, "A") is not before
-    assert [index is before for index in jisc._indexes.values()] == [True]
+    assert [index is before for index in jisc._old_tuples.indexes.values()] == [True]
     assert jisc.size_bytes() == jisc.current.size_bytes() + before.size_bytes()
     got += to_rows(engine.advance(22))
     assert len(got) == 4, "A of 20 with B of 4; B of 21 with A of 1, 3 and 20"
@@ -132,15 +135,57 @@ def test_a_slice_completes_each_state_once(monkeypatch: pytest.MonkeyPatch) -> N
     engine.migrate(parse_plan("((((A4 A3) A2) A1) A0)", given), "jisc", 10)
     engine.advance(10)
     derived: list[tuple[str, ...]] = []
-    original = Jisc.derive
+    original = OldTuples.derive
 
-    def derive(self: Jisc, node: Join, *rest: object) -> object:
+    def derive(self: OldTuples, node: Join, *rest: object, **more: object) -> object:
         derived.append(node.aliases)
-        return original(self, node, *rest)  # type: ignore[arg-type]
+        return original(self, node, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Jisc, "derive", derive)
+    monkeypatch.setattr(OldTuples, "derive", derive)
     engine.advance(30)
     assert derived == [("A4", "A3"), ("A4", "A3", "A2"), ("A4", "A3", "A2", "A1")]
+
+
+def test_the_rest_is_completed_with_no_fewer_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six keys that CD and BCD lack, two asked for at once bring nothing else while four are left; of those four,
+    two bring the others."""
+    monkeypatch.setattr(completion, "REST_LEAST", 2)
+    monkeypatch.setattr(completion, "REST_PER_KEY", 1)
+    old = " | ".join(f"{n} k={n}" for n in range(1, 7))
+    rows = inputs(b=old, c=old, d=old, a="20 k=1 | 20 k=2 | 21 k=3 | 22 k=3 | 22 k=4 | 23 k=6")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    found = []
+    for time in (21, 22, 23, 24):
+        out = engine.advance(time)
+        jisc = engine._executor
+        found.append(([c.progress() for c in jisc.completions] if isinstance(jisc, Jisc) else [], len(out)))
+    assert found == [([(2, 6), (2, 6)], 2), ([(3, 6), (3, 6)], 1), ([(4, 6), (4, 6)], 2), ([(5, 6), (5, 6)], 1)]
+    rows["a"] = inputs(a="20 k=1 | 20 k=2 | 21 k=3 | 21 k=4 | 22 k=6")["a"]
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    assert len(engine.advance(21)) == 2
+    assert [c.progress() for c in engine._executor.completions] == [(2, 6), (2, 6)]  # type: ignore[attr-defined]
+    assert len(engine.advance(22)) == 2
+    (record,) = engine.migrations
+    assert record.finished_at == 22
+    assert record.counters.completed_keys == record.counters.made_tuples == 12
+    assert len(engine.advance(23)) == 1
+
+
+def test_what_is_completed_at_once_is_in_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ascending by ts, as if they had come one by one: no second state is probed beside it."""
+    monkeypatch.setattr(completion, "REST_LEAST", 1)
+    rows = inputs(b="1 k=1 | 2 k=2 | 3 k=3", c="3 k=3 | 4 k=2 | 5 k=1", d="6 k=2 | 7 k=1 | 8 k=3", a="20 k=1 | 20 k=2")
+    engine = started(ABCD, rows, LEFT_DEEP)
+    engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
+    assert len(engine.advance(21)) == 2
+    (record,) = engine.migrations
+    assert record.finished_at == 21
+    for aliases in ("CD", "BCD"):
+        made = state(tree(engine), aliases)
+        assert made.older is None
+        assert made.tuples().ts.tolist() == [6, 7, 8]
 
 
 def test_what_no_entry_can_have_completes_nothing() -> None:
