@@ -42,6 +42,7 @@ FIRST = {
     "operators/migration/parallel_track.py": ["test_migration.py"],
     "operators/migration/hybmig.py": ["test_hybmig.py", "test_migration.py"],
     "operators/migration/jisc.py": ["test_jisc.py", "test_demand.py", "test_migration.py"],
+    "operators/migration/completion.py": ["test_jisc.py", "test_demand.py", "test_migration.py"],
     "operators/migration/demand.py": ["test_demand.py"],
     "operators/migration/counting.py": ["test_counting.py", "test_jisc.py"],
     "operators/kernels/marks.py": ["test_counting.py"],
