@@ -69,7 +69,7 @@ class Stuck:
         return getattr(self._real, name)
 
     def send_offsets_to_transaction(self, *args: Any) -> None:
-        self.let_go.wait()
+        self.let_go.wait(60)
         try:
             self._real.send_offsets_to_transaction(*args)
         finally:
