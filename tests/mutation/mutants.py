@@ -286,7 +286,6 @@ MUTANTS: list[Mutant] = [
         ("good[there] = self.possible(child, key, some, before, now)", "pass"),
         ("good[there] = owed.possible(some, before, now)", "pass"),
         ("hashes[there], before, now, asked=False)", "hashes[there], before, now, asked=True)"),
-        ("                state = owed.base\n", "                pass\n"),
         ("            purge_state(self.sources, index, cut)", "            pass"),
         ("self.may_count -= completer.count(self.may_count)", "completer.count(self.may_count)"),
         ("if self._keys is not None and self._keys.exhausted:", "if self._keys is not None and self._keys.ended:"),

@@ -219,16 +219,18 @@ def test_what_came_between_two_transitions_can_be_asked_for() -> None:
     assert len(got) == 4
 
 
+FIVE = joined("A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k", aliases="ABCDE")
+
+
 def test_a_key_that_came_between_two_transitions_can_be_asked_for() -> None:
     """Key 3 is in BC of 15, and in none that BC lacks; BCD, which lacks all before 20, has it too."""
-    five = joined("A.k = B.k AND B.v = C.v AND C.k = D.k AND C.k = E.k", aliases="ABCDE")
     rows = inputs(
         a="1 k=1", b="3 k=1 v=1 | 15 k=1 v=3", c="5 k=1 v=1 | 15 k=3 v=3", d="7 k=1 | 8 k=3", e="9 k=1 | 30 k=3"
     )
-    engine = started(five, rows, "((((A D) B) E) C)")
+    engine = started(FIVE, rows, "((((A D) B) E) C)")
     changes = [(10, "((((B C) E) D) A)", "jisc"), (20, "((((B C) D) E) A)", "jisc")]
     got = migrated(engine, changes, [10, 16, 20, 31])
-    assert exactly(five, rows, got)
+    assert exactly(FIVE, rows, got)
     assert len(got) == 2
 
 
@@ -242,3 +244,53 @@ def test_a_state_that_is_asked_for_by_another_key_begins_again() -> None:
     assert exactly(four, rows, got)
     assert len(got) == 1
     assert [record.counters.made_tuples for record in engine.migrations] == [1, 2]
+
+
+def test_what_was_completed_is_there_for_as_long_as_it_lives() -> None:
+    """BC, which still lacks key 2, and BCD have what is of 9 until 59."""
+    nine = "9 k=1 | 9 k=2"
+    rows = inputs(a="20 k=1 | 59 k=1", b=nine, c=nine, d=nine)
+    engine = started(ABCD, rows, LEFT_DEEP)
+    got = migrated(engine, [(10, "(((B C) D) A)", "jisc")], [10, 21, 59])
+    assert exactly(ABCD, rows, got)
+    assert len(got) == 2
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be asked for is known from what was."""
+    monkeypatch.setattr(jisc_module, "COUNTED_TUPLES", 0)
+    monkeypatch.setattr(jisc_module, "COUNTED_PER_TUPLE", 0)
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_what_an_earlier_transition_completed_is_not_taken_for_impossible() -> None:
+    """D asks BC for key 1 before the second transition, E asks BCD for it after."""
+    shared = joined("A.k = B.k AND A.k = C.k AND A.k = D.k AND A.k = E.k", aliases="ABCDE")
+    rows = inputs(a="1 k=1", b="2 k=1", c="3 k=1", d="4 k=1 | 15 k=1", e="5 k=1 | 30 k=1")
+    engine = started(shared, rows, "((((A E) D) C) B)")
+    changes = [(10, "((((B C) D) A) E)", "jisc"), (20, "((((B C) D) E) A)", "jisc")]
+    got = migrated(engine, changes, [10, 16, 20, 31])
+    assert exactly(shared, rows, got)
+    assert len(got) == 1 + 1 + 2
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_a_state_that_was_not_asked_for_a_key_cannot_tell_of_it() -> None:
+    """E asks BCDA by C.k, which asks BCD by B.k; so BC, which D asks by C.k, has not heard of E's key."""
+    rows = inputs(a="1 k=1", b="3 k=1 v=1", c="5 k=2 v=1 | 6 k=4 v=9", d="7 k=2 | 20 k=4", e="9 k=2 | 30 k=2")
+    engine = started(FIVE, rows, "((((A D) B) E) C)")
+    got = migrated(engine, [(10, "((((B C) D) A) E)", "jisc")], [10, 21, 31])
+    assert exactly(FIVE, rows, got)
+    assert len(got) == 2
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_what_a_source_further_down_lacks_is_not_completed() -> None:
+    """D asks BCA for a C.k that no C has; BC, which A asks by B.k, is not asked."""
+    rows = inputs(a="1 k=1", b="3 k=1 v=1", c="5 k=1 v=1", d="7 k=1 | 30 k=7")
+    engine = started(CHAIN, rows, "(((C D) B) A)")
+    got = migrated(engine, [(10, "(((B C) A) D)", "jisc")], [10, 31])
+    assert exactly(CHAIN, rows, got)
+    (record,) = engine.migrations
+    assert record.counters.completed_keys == 0
