@@ -41,7 +41,8 @@ def test_broker_restarted_in_mid_run(
     trial.finish(worker)
     said_once(worker, f"warning weir.worker: no connection to Kafka; .*brokers={trial.bootstrap}")
     said_once(worker, "info    weir.worker: connected to Kafka again")
-    assert len(problems(worker)) <= 12, worker.said("a line for every attempt")
+    # Two of them where librdkafka's call does not return (`services.call_thread`).
+    assert len(problems(worker)) <= 14, worker.said("a line for every attempt")
     no_traceback(worker)
 
 
