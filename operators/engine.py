@@ -31,6 +31,7 @@ from operators.sources import Sources
 from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
 from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
+from operators.watermark import END
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.query import TABLE_TS, Query
@@ -81,13 +82,17 @@ class Engine:
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `operators.executors`.
         hashed: False to make every join a nested loop, as papers do.
-        feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result.
+        feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result. Or what
+            makes the executor's part in feedback that others give (`operators.placed.feedback`).
+        kept: columns to store that only `feedback` reads.
         detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
         clock: seconds, for what migrations report of silence; the engine has none of its own.
 
     Attributes:
         load: the share of one core's time that keeping up with the input takes, set by who knows; 0 in a replay.
             Only for the choice of a migration strategy.
+        hold: what had not expired before is kept, though the task is past it; END for no such need.
+        taken: told of all tuples that are pushed.
     """
 
     def __init__(
@@ -100,7 +105,8 @@ class Engine:
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
         hashed: bool = True,
-        feedback: bool = False,
+        feedback: bool | Callable[[Executor], Feedback] = False,
+        kept: Sequence[ColumnRef] = (),
         detector: str = BLOOM,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -109,14 +115,17 @@ class Engine:
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        self._sources = Sources(query, hashed=hashed, retracts=feedback and executor in ("xjoin", "stairs"))
+        retracts = bool(feedback) and executor in ("xjoin", "stairs")
+        self._sources = Sources(query, hashed=hashed, retracts=retracts, kept=kept)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
+        self.hold = END
+        self.taken: Callable[[str, Batch], None] | None = None
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
         if feedback:
             check_feedback(query)
-        self._feeds = feedback
+        self._feeds = feedback is True
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -146,7 +155,9 @@ class Engine:
         self._peak_tuples = 0
         self._peak_bytes = 0
         self._load(tables or {})
-        if feedback:
+        if callable(feedback):
+            self._feedback = feedback(self._executor)
+        elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
@@ -175,7 +186,31 @@ class Engine:
         """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
         late = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
         return late
+
+    def insert(self, stream: str, partition: int, batch: Batch) -> None:
+        """Take tuples, ascending by ts, that the partition's clock has passed. See `Intake.insert`."""
+        self._intake.insert(stream, partition, batch)
+        self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
+
+    def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
+        """Forget tuples of a partition that wait for the watermark; how many."""
+        return self._intake.withdraw(stream, partition, useless)
+
+    def store(self, stream: str, batch: Batch) -> dict[str, Tuples]:
+        """Store tuples, ascending by ts, that `cut` has passed: per alias, those that its selections let through."""
+        self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
+        return self._enter(stream, batch, None, restored=False)
+
+    def results(self, found: Tuples) -> Batch:
+        """Results of the join, ascending by ts, as `advance` returns them."""
+        return self._output(found)
 
     def migrate(self, plan: Plan, strategy: str, cut: int, goal: Goal | None = None) -> None:
         """Change to another plan at an event time: what has ts < cut goes through the old plan.
@@ -321,7 +356,7 @@ class Engine:
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
         out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
-        self._executor.purge(cut)
+        self._executor.purge(min(cut, self.hold))
         self._sources.purge(self._held(cut))
         return out
 
@@ -367,7 +402,7 @@ class Engine:
 
     def _held(self, cut: int) -> int:
         """Source tuples must be there for all from here on when everything before `cut` has been processed."""
-        return cut if self._aggregator is None else self._aggregator.held(cut)
+        return min(cut, self.hold) if self._aggregator is None else self._aggregator.held(cut)
 
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()

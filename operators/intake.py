@@ -8,7 +8,7 @@ it is a slice, so the cost of an epoch does not depend on how much is waiting.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,6 +153,26 @@ class Intake:
         self.pending_tuples += taken
         self.late_tuples += int(np.count_nonzero(late))
         return late
+
+    def insert(self, stream: str, partition: int, batch: Batch) -> None:
+        """Take tuples, ascending by ts and none below `cut`, that a partition's clock has passed already."""
+        if len(batch):
+            self._part(stream, partition).chunks.append(_Chunk(batch, 0))
+            self.pending_tuples += len(batch)
+
+    def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
+        """Forget those of a partition's waiting tuples for which (n,) bool `useless` is True; how many. O(waiting)."""
+        part = self._part(stream, partition)
+        gone = 0
+        for chunk in part.chunks:
+            rest = chunk.batch.slice(chunk.start, len(chunk.batch))
+            lost = useless(rest)
+            if lost.any():
+                gone += int(np.count_nonzero(lost))
+                chunk.batch, chunk.start = rest.take(~lost), 0
+        part.chunks = [chunk for chunk in part.chunks if chunk.start < len(chunk.batch)]
+        self.pending_tuples -= gone
+        return gone
 
     def close(self, stream: str, partition: int) -> None:
         """The partition has ended and holds the watermark back no longer."""

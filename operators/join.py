@@ -9,7 +9,8 @@ from __future__ import annotations
 from operators.match import LEFT, RIGHT, Match, MatchCounters, Prepared
 from operators.sources import Sources
 from operators.state import SideState
-from operators.tuples import Tuples
+from operators.tuples import FOREVER, Tuples
+from operators.watermark import NEVER
 
 
 class BinaryJoin:
@@ -52,6 +53,16 @@ class BinaryJoin:
             match.find(side, prepared[side], self.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)
         ]
         return Tuples.merge(*found)
+
+    def enter_late(self, side: int, late: Tuples, now: int) -> None:
+        """Put tuples into a side's state after their time, in any order; what they make is somebody else's to find."""
+        if len(late) == 0:
+            return
+        state = self.states[side]
+        if state.older is None:
+            state.older, state.older_until = self.match.new_state(side, sorted_by_ts=False), NEVER
+        state.older_until = max(state.older_until, min(int(late.expiry.max()) + 1, FOREVER))
+        self.match.enter(state.older, self.match.prepare(side, late.reorder(self.match.sides[side])), now)
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""

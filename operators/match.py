@@ -161,6 +161,19 @@ class Match:
         self.counters.comparisons = before
         return Tuples.concat(parts, self.aliases), compared
 
+    def find_all(self, side: int, probe: Prepared, others: Prepared) -> Tuples:
+        """What prepared tuples of one side make with prepared ones of the other, whatever their times: the rows; ts and
+        expiry mean nothing. Counts no results."""
+        if probe.hashes is not None and others.hashes is not None:
+            wanted = np.isin(others.hashes, probe.hashes)
+            others = replace(others, tuples=others.tuples.take(wanted), hashes=others.hashes[wanted])
+        n, m = len(others), len(probe)
+        state = self.new_state(1 - side, sorted_by_ts=False)
+        timeless = Tuples(others.tuples.aliases, others.tuples.rows, np.zeros(n, np.int64), np.full(n, FOREVER))
+        self.enter(state, replace(others, tuples=timeless), 0)
+        probing = Tuples(probe.tuples.aliases, probe.tuples.rows, np.zeros(m, np.int64), np.full(m, FOREVER))
+        return self._find(side, replace(probe, tuples=probing), state, strict=False)
+
     def _find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
         return Tuples.concat(self._pairs(side, probe, opposite, strict=strict), self.aliases)
 

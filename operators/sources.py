@@ -42,7 +42,10 @@ class Sources:
         hashed: False where every join is to be a nested loop.
     """
 
-    def __init__(self, query: Query, *, retracts: bool = False, hashed: bool = True) -> None:
+    def __init__(
+        self, query: Query, *, retracts: bool = False, hashed: bool = True, kept: Sequence[ColumnRef] = ()
+    ) -> None:
+        """Args: `kept`: columns to keep beside those."""
         self.query = query
         self.hashed = hashed
         self.retracts = retracts
@@ -55,20 +58,20 @@ class Sources:
         self.equalities = equality_classes(() if query.subtracted else query.predicates)
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         self._readers = Counter(s.stream.name for s in query.sources)
-        kept: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
-        exprs = list(query.read_of_results())
+        wanted: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
+        exprs = [*kept, *query.read_of_results()]
         predicates = conjuncts(query)
         exprs += [p for p in predicates if len(aliases_of(p)) > 1]
         exprs += [p for p in predicates if any(self.shared(alias) for alias in aliases_of(p))]
         exprs += [p for part in query.subtracted for p in left_conditions(query, part.alias)]
         for expr in exprs:
             for column in columns_of(expr):
-                kept[query.source(column.alias).stream.name].setdefault(column.name)
+                wanted[query.source(column.alias).stream.name].setdefault(column.name)
         self.stores: dict[str, SourceStore] = {}
         inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
         for stream in inputs:
             types = {f.name: f.type for f in stream.fields}
-            fields = [(name, types[name]) for name in types if name in kept[stream.name]]
+            fields = [(name, types[name]) for name in types if name in wanted[stream.name]]
             fields.append(("_ts", Type.TIMESTAMP))
             self.stores[stream.name] = SourceStore(fields, track_positions=bool(self.rows_windows))
         self._store_of = {s.alias: self.stores[s.stream.name] for s in query.sources}

@@ -268,6 +268,15 @@ class SideState:
         entries = np.arange(self.lo, self.hi, dtype=np.int64)
         return entries[ring_read(self.expiry, self.lo, self.hi) != GONE] if self._retracted else entries
 
+    def living(self, now: int) -> tuple[I64, Tuples]:
+        """The entries that live at `now`, without `older`, and their numbers. O(n)."""
+        entries = self.entries()
+        rows, expiry = self.gather(entries)
+        alive = expiry >= now
+        entries = entries[alive]
+        ts = self.ts[entries & (self.capacity - 1)]
+        return entries, Tuples(self.aliases, np.compress(alive, rows, axis=1), ts, expiry[alive])
+
     def _drop_before(self, entry: int) -> None:
         if self._retracted:
             self._retracted -= int(np.count_nonzero(ring_read(self.expiry, self.lo, entry) == GONE))

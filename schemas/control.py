@@ -1,12 +1,14 @@
 """Messages of the control topics: JSON objects with a `type` and a version `v`.
 
-Three kinds of topics, each with one partition:
+Four kinds of topics, each with one partition:
 
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
   every worker and coordinator of the group. What the messages do to each other, and in which order, is said in
   `services.barrier`; every one of them may come twice, late, or from somebody long dead.
 - `<group>.statistics`: a `Statistics` about once a second from every running task, under the task's number as key;
   kept for minutes. Counters begin with a task's `life`: differences make sense within one only.
+- `<group>.feedback`: a `Demanded` from a task to those that write to one of its partitions, kept for minutes. It asks;
+  what is done about it is said in band (`schemas.codecs.notice`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it.
 
 A reader passes over unknown fields, so fields may be added; anything else makes another version, which is refused.
@@ -209,8 +211,24 @@ class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
     pick: str | None = None
 
 
+class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
+    """What a task does not demand, and what it demands after all, of one of its partitions.
+
+    Attributes:
+        topic, partition: an internal topic's, whose writers it is for.
+        suspend, resume: signatures, 8 bytes each, little endian (`operators.placed.kinds`).
+        need: event time; the task may ask for what has not expired before it.
+    """
+
+    topic: str
+    partition: int
+    need: int
+    suspend: bytes = b""
+    resume: bytes = b""
+
+
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
-ControlMessage = BarrierMessage | Statistics | RegisteredQuery
+ControlMessage = BarrierMessage | Statistics | RegisteredQuery | Demanded
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from operators.engine import Engine
+from operators.intake import ReplayPoint
 from operators.placed.channels import Channels
 from operators.placed.decompose import Input
+from operators.placed.feedback import PlacedFeedback
 from schemas.commits import Commit, StreamPoint
 from schemas.errors import InvariantError
 from services.delivery import Letters
@@ -30,7 +32,15 @@ class BlockLane:
 
     may_idle = False
 
-    def __init__(self, key: LaneKey, given: Input, start: LaneStart, floor: int, log: Log) -> None:
+    def __init__(
+        self,
+        key: LaneKey,
+        given: Input,
+        start: LaneStart,
+        floor: int,
+        log: Log,
+        feedback: PlacedFeedback | None = None,
+    ) -> None:
         self.key = key
         self.position = start.offset
         self.live = start.live
@@ -40,7 +50,8 @@ class BlockLane:
         self._start = start
         self._floor = floor
         self._log = log
-        self._channels = Channels(given, [point.max_ts for point in start.points])
+        points = [ReplayPoint(point.offset, point.max_ts) for point in start.points]
+        self._channels = Channels(given, points, feedback)
         self._stream = given.stream.name
         self._told = False
 

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from schemas.control import (
     BarrierMessage,
     ControlMessage,
+    Demanded,
     Opened,
     RegisteredQuery,
     Statistics,
@@ -101,7 +102,7 @@ class ControlLog:
         for message in messages:
             self._send(self._topic, message)
 
-    def publish(self, topic: str, key: str, message: Statistics | RegisteredQuery) -> None:
+    def publish(self, topic: str, key: str, message: Statistics | RegisteredQuery | Demanded) -> None:
         """Send a message to another topic's first partition."""
         self._send(topic, message, key.encode())
 
@@ -197,7 +198,7 @@ class ControlLog:
             except StateError as problem:
                 self._log.warning("control message passed over", reason=str(problem))
                 continue
-            if not isinstance(decoded, Statistics | RegisteredQuery):
+            if not isinstance(decoded, Statistics | RegisteredQuery | Demanded):
                 self._barrier.apply(decoded)
                 changed = True
         with self._news:

@@ -212,9 +212,9 @@ class InputLane:
 
     def horizons(self, engine: Engine) -> list[int]:
         """The horizon of each stream now."""
+        cut = min(engine.cut, engine.hold)
         return [
-            max(engine.cut - self._kept[s.name], 0) if s.name in self._kept else engine.horizon(s.name)
-            for s in self.streams
+            max(cut - self._kept[s.name], 0) if s.name in self._kept else engine.horizon(s.name) for s in self.streams
         ]
 
     def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:

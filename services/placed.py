@@ -126,7 +126,7 @@ def check_settings(query: Query, settings: WorkerSettings) -> None:
 def part_fingerprint(query: Query, plan: Plan, operator: PlacedOperator) -> str:
     """16 hex digits: what must stay the same for an operator's committed state to mean the same."""
     edges = [
-        (edge.topic, edge.partitions, edge.channels, edge.fields)
+        (edge.topic, edge.partitions, edge.channels, edge.fields, edge.kinds)
         for edge in (*(given.edge for given in operator.inputs if given.edge is not None), *operator.outputs)
     ]
     said = repr((fingerprint(query), str(plan), operator.name, operator.tasks, operator.forward, edges))

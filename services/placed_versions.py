@@ -69,7 +69,10 @@ class Versions:
         """The tasks of a version."""
         prefix = ControlTopics.of(self.group(version)).control.removesuffix("control")
         split = self._settings.operator_partitions
-        return PlacedLayout(decompose(self._query, self.plan(version, view), self._counts, split, prefix), self._counts)
+        operators = decompose(
+            self._query, self.plan(version, view), self._counts, split, prefix, feedback=self._settings.jit
+        )
+        return PlacedLayout(operators, self._counts)
 
     def objection(self, plan: Plan, strategy: str) -> str:
         """Why plans cannot be changed so; empty when they can."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from operators.engine import Engine
+from operators.placed.feedback import PlacedFeedback
 from operators.statistics import EngineStatistics
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
@@ -32,6 +33,7 @@ from services.records import RecordBatch
 from services.recovery import LaneStart, RecoveryPlan, Snapshot
 from services.snapshots import SnapshotWriter
 from services.state_store import StateStore
+from services.task_feedback import TaskFeedback
 from services.task_migrations import LOOK_S, TaskMigrations
 from services.task_spec import End, Outcome, TaskSpec
 from services.topics import Lane
@@ -59,6 +61,7 @@ class Task:
 
     Args:
         publish: told the engine's statistics and the plan's version every STATISTICS_S.
+        feedback: of a part of a plan that takes part in feedback.
 
     Attributes:
         held: partitions that must not be read now: they are ahead of the others.
@@ -81,6 +84,7 @@ class Task:
         give_up: threading.Event,
         changed: Callable[[], None],
         ended: Callable[[Task, Outcome], None],
+        feedback: TaskFeedback | None = None,
     ) -> None:
         self.spec = spec
         self.number = number
@@ -99,7 +103,11 @@ class Task:
         self._give_up = give_up
         self._changed = changed
         self._ended = ended
-        self._lanes = {key: _lane(spec, key, start, recovery.floor, log) for key, start in recovery.lanes.items()}
+        self._feedback = feedback
+        placed = None if feedback is None else feedback.placed
+        self._lanes = {
+            key: _lane(spec, key, start, recovery.floor, log, placed) for key, start in recovery.lanes.items()
+        }
         partitions: dict[str, list[int]] = {}
         for lane in self._lanes.values():
             for stream, partition in lane.inputs:
@@ -109,9 +117,12 @@ class Task:
             plan=migrations.plan,
             tables=spec.tables.batches,
             partitions=partitions,
-            feedback=spec.settings.jit and spec.part is None,
+            feedback=(spec.settings.jit and spec.part is None) if placed is None else placed.of,
+            kept=() if placed is None else placed.columns_kept,
             clock=time.monotonic,
         )
+        if placed is not None:
+            placed.attach(self._engine)
         self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0), spec.since)
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
@@ -210,6 +221,8 @@ class Task:
             try:
                 self._sink.close()
                 self._snapshots.close()
+                if self._feedback is not None:
+                    self._feedback.close()
             finally:
                 self.outcome = outcome
                 self._ended(self, outcome)
@@ -249,6 +262,8 @@ class Task:
             return
         if self.recovery.cut > self._engine.cut:
             self._engine.advance(self.recovery.cut)
+        if self._feedback is not None:
+            self._feedback.restore()
         for lane in lanes:
             lane.set_idle(self._engine, False)
             while lane.held:
@@ -279,7 +294,7 @@ class Task:
         due = time.monotonic()
         took = 0.0
         while not self._stop:
-            if self._migrations.ended(self._engine.cut):
+            if self._migrations.ended(self._engine.cut) and (self._feedback is None or self._feedback.clear()):
                 self._conclude()
                 return
             # Under load an epoch takes longer than `every`; reading then gets as much time as the epoch did,
@@ -296,7 +311,7 @@ class Task:
         """The plan ends here: commit of every partition how far it came, and read no more."""
         self._hold(set(self._lanes))
         self._renewed = float("-inf")
-        self._deliver(None, commit=True)
+        self._deliver(None, commit=True, ending=True)
         self._migrations.conclude(time.monotonic())
 
     def _take(self, until: float) -> None:
@@ -313,6 +328,8 @@ class Task:
                 else:
                     self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
             self._hold(self._ahead())
+            if self._feedback is not None:
+                self._feedback.say(time.monotonic())
             if left <= 0:
                 return
 
@@ -343,6 +360,8 @@ class Task:
         self._over = pending > settings.max_pending_tuples * (0.5 if self._over else 1.0)
         ahead: set[Lane] = set()
         for key, lane in self._lanes.items():
+            if self._feedback is not None and self._feedback.waits_for(key[0]):
+                continue
             distance = lane.watermark(self._engine) - watermark
             if distance > 0 and (self._over or (watermark >= 0 and distance > settings.max_ahead_ms)):
                 ahead.add(key)
@@ -363,13 +382,18 @@ class Task:
         results: Batch | None = None
         self._migrations.look(self._last_commit, now)
         cut = self._migrations.limit(self._engine.watermark(), now)
+        answering = False
+        if self._feedback is not None:
+            self._feedback.hear()
+            cut = min(cut, self._feedback.limit)
+            answering = self._feedback.owes()
         if cut > self._engine.cut:
             results = self._engine.advance(cut)
             self._migrations.advanced(results, time.monotonic())
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
         found = results is not None and len(results) > 0
-        delivering = found or bool(self._letters.letters) or self._outlet.owes(self._engine.cut)
+        delivering = found or answering or bool(self._letters.letters) or self._outlet.owes(self._engine.cut)
         moved = self._moved()
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
         if delivering or (due and (moved or self._migrations.doubted)):
@@ -387,11 +411,13 @@ class Task:
             lane.position != self._committed[key] for key, lane in self._lanes.items()
         )
 
-    def _deliver(self, results: Batch | None, commit: bool) -> None:
+    def _deliver(self, results: Batch | None, commit: bool, ending: bool = False) -> None:
         began = time.monotonic()
         offsets = self._offsets() if commit else {}
         late, dead = self._letters.late, self._letters.dead
         encoded, blocks = self._outlet.encode(results, self._engine.cut)
+        if self._feedback is not None:
+            blocks = [*blocks, *self._feedback.answer(blocks, ending)]
         count = sum(len(piece.offsets) - 1 for piece in encoded)
         delivery = Delivery(encoded, self._letters.take(), offsets, blocks)
         refused = self._sink.deliver(delivery)
@@ -407,6 +433,8 @@ class Task:
             self._last_commit = began
             self._committed = {key: lane.position for key, lane in self._lanes.items()}
             self._committed_cut = self._engine.cut
+            if self._feedback is not None:
+                self._feedback.committed(self._engine.cut)
             self._metrics.commits.inc()
             self._metrics.watermark.set(self._engine.cut)
             self._trim(began)
@@ -470,12 +498,14 @@ AHEAD_TUPLES = 20_000
 """Source tuples that go to disk ahead of the next snapshot: what is copied for it at once stays small."""
 
 
-def _lane(spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log) -> InputLane | BlockLane:
+def _lane(
+    spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log, feedback: PlacedFeedback | None
+) -> InputLane | BlockLane:
     """A partition as the task reads it."""
     if spec.part is None:
         return InputLane(key, spec.query, start, floor)
     given = spec.part.input(key[0])
     if given.edge is not None:
-        return BlockLane(key, given, start, floor, log)
+        return BlockLane(key, given, start, floor, log, feedback)
     kept = dict(spec.part.operator.kept)
     return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)

@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
+from operators.placed.feedback import takes_part
 from operators.placed.report import as_whole
 from operators.statistics import EngineStatistics
+from schemas.codecs.notice import Notice
 from schemas.errors import StateError
 from services.barrier import View
 from services.control_log import ControlLog
+from services.feedback_log import FeedbackLog
 from services.logs import Log, get_log
 from services.metrics import TaskMetrics, WorkerMetrics
+from services.notices import read_back
 from services.placed import PlacedLayout, part_fingerprint
 from services.placed_migrations import PlacedMigrations
 from services.placed_versions import Versions
@@ -32,6 +36,7 @@ from services.snapshots import SnapshotWriter
 from services.state_dir import StateDir
 from services.state_store import DamagedTableError, StateStore
 from services.task import Task
+from services.task_feedback import TaskFeedback
 from services.task_migrations import TaskMigrations
 from services.task_spec import Outcome, TaskSpec, streams_by_topic
 from services.task_statistics import Publisher
@@ -82,6 +87,7 @@ class TaskOpener:
         self._versions = versions
         self._commit = commit
         self._accept_loss = accept_loss
+        self.feedback: FeedbackLog | None = None
         self._log = get_log("worker", query=work.spec.query.name, group=work.group)
 
     def wipe(self, number: int) -> None:
@@ -95,7 +101,7 @@ class TaskOpener:
             store.close()
 
     def _store(self, number: int) -> StateStore | None:
-        if self._state is None:
+        if self._state is None or self._takes_part(number):
             return None
         names = [stream.name for stream in self._spec(number).query.streams()]
         path = self._state.table(self._work.group, number)
@@ -154,6 +160,7 @@ class TaskOpener:
                 give_up,
                 changed,
                 ended,
+                self._feedback(spec, recovery, metrics),
             )
         except BaseException:
             sink.close()
@@ -194,6 +201,26 @@ class TaskOpener:
             tables=spec.tables.contents,
             changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
         )
+
+    def _takes_part(self, number: int) -> bool:
+        """Whether joins that run apart tell a task, or it them, what is not demanded. Then its states are not what its
+        input alone makes them, and it keeps no snapshots."""
+        layout = self._work.layout
+        placed = self.feedback is not None and isinstance(layout, PlacedLayout)
+        return placed and takes_part(layout.part(number).operator)
+
+    def _feedback(self, spec: TaskSpec, recovery: RecoveryPlan, metrics: TaskMetrics) -> TaskFeedback | None:
+        """A task's part in feedback."""
+        part = spec.part
+        if self.feedback is None or part is None or not takes_part(part.operator):
+            return None
+        notices: dict[int, list[Notice]] = {}
+        for edge in part.operator.outputs:
+            if edge.kinds:
+                partitions = (part.share,) if edge.forward else range(edge.partitions)
+                channel = 0 if edge.forward else part.share
+                notices |= read_back(spec.settings.clients, edge, partitions, channel)
+        return TaskFeedback(part, self.feedback, notices, recovery.cut, metrics)
 
     def _migrations(
         self,

@@ -52,6 +52,7 @@ class ControlTopics:
 
     control: str
     statistics: str
+    feedback: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -59,7 +60,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        return ControlTopics(f"{stem}.control", f"{stem}.statistics")
+        return ControlTopics(f"{stem}.control", f"{stem}.statistics", f"{stem}.feedback")
 
 
 class TopicAdmin:
@@ -186,6 +187,17 @@ class TopicAdmin:
                     f"topic {name!r} has {found[name]} partitions, not {n}: it was made for joins split otherwise; "
                     "give the query a new group (--group)"
                 )
+
+    def feedback(self, group: str, replication: int) -> str:
+        """Create the topic in which the joins of a plan ask each other where missing; records are kept for minutes.
+
+        Raises:
+            BrokerError: it cannot be created.
+        """
+        topic = ControlTopics.of(group).feedback
+        for_minutes = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "300000"}
+        self._create([NewTopic(topic, 1, replication, config=for_minutes)])
+        return topic
 
     def trim(self, offsets: Mapping[Lane, int]) -> None:
         """Delete the records before the given offsets. What fails is tried again with the next call."""

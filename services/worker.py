@@ -31,6 +31,7 @@ from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
 from services.control_log import ControlLog
+from services.feedback_log import FeedbackLog
 from services.fingerprint import fingerprint
 from services.lane import decoder_of
 from services.logs import get_log
@@ -99,8 +100,6 @@ class Worker:
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
         if settings.jit:
             check_feedback(query)
-            if settings.placement is Placement.PER_OPERATOR:
-                raise UsageError("--jit on: joins that run apart do not tell each other yet; use --placement fused")
         if settings.placement is Placement.PER_OPERATOR:
             check_settings(query, settings)
             # Every worker must take the same plan apart.
@@ -228,6 +227,9 @@ class Worker:
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
             self._accept_loss,
         )
+        feedback = self._feedback_log(work)
+        if feedback is not None:
+            opener.feedback = feedback.start()
         roster = Roster(spec, layout, self._metrics, opener, opener.wipe, self._fail)
         app.roster = roster
         transport = self._transport(app, roster, layout)
@@ -263,9 +265,18 @@ class Worker:
             self._log.info("worker stopping")
             await app.stop()
             starter.cancel()
+            if feedback is not None:
+                feedback.close()
             if self._state is not None:
                 self._state.remember_member("")
             self._log.info("worker stopped")
+
+    def _feedback_log(self, work: Work) -> FeedbackLog | None:
+        """Where the joins of a plan that run apart ask each other; None where they do not."""
+        if self._versions is None or self._control is None or not self._settings.jit:
+            return None
+        topic = self._admin.feedback(work.group, self._settings.replication)
+        return FeedbackLog(self._settings.clients, topic, f"{self._settings.client_id}-{work.group}", self._control)
 
     async def _replaced(self, work: Work, roster: Roster) -> bool:
         """True when another plan has taken over from the one that runs. Kafka is asked only when no task of this worker

@@ -12,20 +12,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from operators.engine import Engine
 from operators.intake import ReplayPoint
 from operators.placed.channels import Channels
 from operators.placed.decompose import Input, PlacedOperator, decompose
+from operators.placed.feedback import PlacedFeedback, takes_part
 from operators.placed.route import Finish, Route, positions
 from operators.plan import Plan
 from operators.watermark import NEVER
+from schemas.codecs.notice import Notice, decode_notice, is_notice
 from schemas.columns import Batch
 from schemas.query import Query, Stream
 from tests.feeding import to_batch, to_rows
 
 Row = dict[str, Any]
 Lane = tuple[str, int]
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass
+class Letter:
+    """What a task asks of those that write to one of its partitions."""
+
+    lane: Lane
+    suspend: Words
+    resume: Words
+    need: int
 
 
 @dataclass
@@ -59,6 +73,7 @@ class Task:
         self.committed = {self._lane(given, p): 0 for given, p in self.lanes}
         self.points = {lane: [ReplayPoint(0, NEVER)] * self._channels(given) for given, p, lane in self._each()}
         self.open()
+        self.recall()
 
     def _lane(self, given: Input, partition: int) -> Lane:
         return given.stream.topic, partition
@@ -75,14 +90,23 @@ class Task:
         for given, p in self.lanes:
             numbers = [p] if given.edge is None else list(range(given.edge.channels))
             partitions.setdefault(given.stream.name, []).extend(numbers)
-        self.engine = Engine(self.operator.query, plan=self.operator.plan, partitions=partitions)
+        self.feedback = PlacedFeedback(self.operator, self.number) if takes_part(self.operator) else None
+        self.engine = Engine(
+            self.operator.query,
+            plan=self.operator.plan,
+            partitions=partitions,
+            feedback=False if self.feedback is None else self.feedback.of,
+            kept=() if self.feedback is None else self.feedback.columns_kept,
+        )
+        if self.feedback is not None:
+            self.feedback.attach(self.engine)
         self.start, self.at = dict(self.points), {}
         self.channels: dict[Lane, Channels] = {}
         for given, p, lane in self._each():
             points = self.start[lane]
             self.at[lane] = min(point.offset for point in points)
             if given.edge is not None:
-                self.channels[lane] = Channels(given, [point.max_ts for point in points])
+                self.channels[lane] = Channels(given, points, self.feedback)
                 self.channels[lane].restore_clocks(self.engine)
             elif points[0].max_ts != NEVER:
                 self.engine.set_clock(given.stream.name, p, points[0].max_ts)
@@ -106,6 +130,19 @@ class Task:
             self.read(given, p, self.committed[lane])
         if self.cut > self.engine.cut:
             self.engine.advance(self.cut)
+        self.recall()
+
+    def recall(self) -> None:
+        """Read the task's own notices again."""
+        if self.feedback is None:
+            return
+        said: dict[int, list[Notice]] = {}
+        for edge in self.operator.outputs:
+            for (topic, partition), log in self.topics.logs.items():
+                if topic == edge.topic:
+                    found = [decode_notice(edge.fields, raw, "a notice") for raw in log if is_notice(raw)]
+                    said[partition] = found
+        self.feedback.restore(said)
 
     def read(self, given: Input, partition: int, until: int) -> None:
         """Take records up to an offset."""
@@ -138,22 +175,56 @@ class Task:
     def epoch(self, end: int) -> None:
         """Advance, and send."""
         cut = min(self.engine.watermark(), end)
-        if cut <= self.engine.cut:
+        if self.feedback is not None:
+            cut = min(cut, max(self.feedback.limit, self.engine.cut))
+        moved = cut > self.engine.cut
+        if not moved and (self.feedback is None or not self.feedback.owes()):
             return
         results = self.engine.advance(cut)
         if self.finish is not None:
             self.results += to_rows(self.finish(results))
-        for route in self.routes:
+        for route in self.routes if moved else ():
             for partition, raw, _ in route.blocks(results, cut):
-                self.topics.log((route.edge.topic, partition)).append(raw)
+                self.append(route.edge.topic, partition, raw)
+                if self.feedback is not None:
+                    self.feedback.written(partition, len(raw))
+        if self.feedback is not None:
+            for partition, raw, _ in self.feedback.answer():
+                self.append(self.operator.outputs[0].topic, partition, raw)
         self.commit()
+
+    def append(self, topic: str, partition: int, raw: bytes) -> None:
+        self.topics.log((topic, partition)).append(raw)
+
+    def letters(self) -> list[Letter]:
+        """What the task asks for now."""
+        if self.feedback is None:
+            return []
+        need = min(self.cut, self.feedback.hold)
+        return [
+            Letter((demand.edge.topic, self.number), demand.take_suspends(), demand.wanted, need)
+            for demand in self.feedback.demands.values()
+        ]
+
+    def deliver(self, letter: Letter) -> None:
+        """Hear of what a reader asks for."""
+        topics = [edge.topic for edge in self.operator.outputs]
+        if self.feedback is not None and self.feedback.supply is not None and letter.lane[0] in topics:
+            self.feedback.supply.ask(letter.lane[1], letter.suspend, letter.resume, letter.need)
 
 
 class Chain:
     """All tasks of a plan over rows (per stream and partition, in arrival order) that are all there already."""
 
     def __init__(
-        self, query: Query, plan: Plan, rows: dict[str, list[list[Row]]], split: int | None, end: int = 1_000_000
+        self,
+        query: Query,
+        plan: Plan,
+        rows: dict[str, list[list[Row]]],
+        split: int | None,
+        end: int = 1_000_000,
+        *,
+        feedback: bool = False,
     ) -> None:
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
@@ -162,7 +233,8 @@ class Chain:
                 self.topics.log((stream.topic, p)).extend(part)
         self.end = end
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
-        self.operators = decompose(query, plan, by_topic, split)
+        self.mail: list[Letter] = []
+        self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
         self.tasks = [
             Task(operator, number, self.topics, counts)
             for operator in self.operators
@@ -176,15 +248,25 @@ class Chain:
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
         task.close_sources()
         task.epoch(self.end)
+        self.mail += task.letters()
+
+    def deliver(self, letter: Letter) -> None:
+        """Hand a letter to all tasks."""
+        for task in self.tasks:
+            task.deliver(letter)
 
     def finish(self) -> None:
         """Turns until nothing is left to do."""
-        while True:
+        unchanged = 0
+        while unchanged <= len(self.operators):
             before = [(dict(task.at), task.engine.cut) for task in self.tasks]
+            mail, self.mail = self.mail, []
+            for letter in mail:
+                self.deliver(letter)
             for task in reversed(self.tasks):
                 self.turn(task, 1_000_000)
-            if before == [(dict(task.at), task.engine.cut) for task in self.tasks]:
-                return
+            same = before == [(dict(task.at), task.engine.cut) for task in self.tasks]
+            unchanged = unchanged + 1 if same else 0
 
     def results(self) -> list[list[Row]]:
         """Per task of the top operator."""

@@ -58,6 +58,10 @@ class Signatures:
             self._count -= drop_words(hashes, self._keys, self._expiry)
             self._handled += len(hashes)
 
+    def hashes(self) -> U64:
+        """All of them, in any order."""
+        return np.asarray(self._keys[self._expiry != VACANT])
+
     def purge(self, now: int) -> None:
         """Drop what expired before `now`, if enough has been done since the last sweep to pay for one."""
         if self._handled >= self._count:

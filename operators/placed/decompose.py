@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from operators.equalities import equality_classes
+from operators.feedback.watch import suppressed_side
+from operators.placed.kinds import MOST_KINDS, EdgeKind, own_kinds, passed_on
 from operators.plan import Join, Leaf, Plan, postorder
 from operators.predicates import Operand, constants, join_condition, selections
 from operators.sources import life_of
@@ -38,6 +40,7 @@ from schemas.query import (
 
 POSITION = "@position"
 EXPIRY = "@expiry"
+CHANNEL = "@channel"
 
 MOST_CHANNELS = 64
 """Tasks that may feed one partition: for each the reader's commit message says where it stands."""
@@ -56,6 +59,8 @@ class Edge:
         forward: task p writes to partition p only; else where the `keys` say.
         keys: what a tuple's partition depends on, over the columns of the query; empty with one partition.
         chosen: predicates that a tuple must pass to be sent: an intake's selections.
+        kinds: by which its reader, and those above, say what they do not demand; empty without feedback.
+        producer, consumer: the sub-plans whose results travel, and that reads them.
     """
 
     topic: str
@@ -67,6 +72,14 @@ class Edge:
     forward: bool
     keys: tuple[Operand, ...]
     chosen: tuple[Expr, ...] = ()
+    kinds: tuple[EdgeKind, ...] = ()
+    producer: str = ""
+    consumer: str = ""
+
+    @property
+    def marks_channels(self) -> bool:
+        """The reader notes with each tuple which channel it came by: one channel may take back what it sent."""
+        return bool(self.kinds) and self.channels > 1
 
     @property
     def expires(self) -> bool:
@@ -107,6 +120,7 @@ class PlacedOperator:
         forward: share p is partition p of every input.
         outputs: where its results go; empty for the top operator.
         kept: per stream that it reads directly, how long the query's windows need a tuple of it.
+        columns: what columns of the query are called in the operator's; of a join.
     """
 
     name: str
@@ -118,6 +132,7 @@ class PlacedOperator:
     outputs: tuple[Edge, ...]
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
+    columns: Mapping[Column, Column] = field(default_factory=dict, hash=False, compare=False)
 
 
 def output_name(column: Column) -> str:
@@ -127,7 +142,13 @@ def output_name(column: Column) -> str:
 
 
 def decompose(
-    query: Query, plan: Plan, partitions: Mapping[str, int], split: int | None = None, prefix: str = ""
+    query: Query,
+    plan: Plan,
+    partitions: Mapping[str, int],
+    split: int | None = None,
+    prefix: str = "",
+    *,
+    feedback: bool = False,
 ) -> tuple[PlacedOperator, ...]:
     """The operators of a plan, joins before intakes, the top operator first.
 
@@ -136,12 +157,13 @@ def decompose(
         split: into how many tasks a join with an equality key is split; None for as many as the sources' topics
             have partitions at most. With PARTITION BY always as many as those have.
         prefix: what the names of internal topics begin with; `<n>.<aliases>` follows.
+        feedback: joins tell each other what is not demanded (`operators.placed.feedback`).
 
     Raises:
         UsageError: the query cannot be taken apart; the message says why.
     """
     check_placeable(query, plan)
-    return _Decomposition(query, plan, partitions, split, prefix).operators()
+    return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
 
 
 def check_placeable(query: Query, plan: Plan) -> None:
@@ -174,7 +196,15 @@ def check_placeable(query: Query, plan: Plan) -> None:
 
 
 class _Decomposition:
-    def __init__(self, query: Query, plan: Plan, partitions: Mapping[str, int], split: int | None, prefix: str) -> None:
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        partitions: Mapping[str, int],
+        split: int | None,
+        prefix: str,
+        feedback: bool,
+    ) -> None:
         self.query = query
         self.prefix = prefix
         self.plan = plan
@@ -187,6 +217,10 @@ class _Decomposition:
         self.keys = {node: self._keys(node) for node in self.joins}
         self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
         self.at = {node: self._acting(node) for node in self.joins}
+        self.numbered = 0
+        self.kinds: dict[Plan, tuple[EdgeKind, ...]] = {}
+        for node in reversed(self.joins) if feedback else ():
+            self._speak(node)
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
             for side in (node.left, node.right):
@@ -204,6 +238,26 @@ class _Decomposition:
         if not isinstance(stream, Stream):
             raise InvariantError(f"{stream.name} is no stream")
         return stream
+
+    def _speak(self, reader: Join) -> None:
+        """Find by which kinds a join says of its inputs what it and those above do not demand."""
+        for side, child in enumerate((reader.left, reader.right)):
+            if isinstance(child, Leaf):
+                continue
+            several = self.tasks[reader] > 1 and not self.forward
+            kinds: tuple[EdgeKind, ...] = ()
+            if side == suppressed_side(reader):
+                condition = join_condition(
+                    self.query.predicates, reader.left.aliases, reader.right.aliases, self.classes
+                )
+                whole = self.keys[reader][side] if several else ()
+                kinds = own_kinds(reader, side, condition, whole, _home, self.numbered)
+                self.numbered += len(kinds)
+                if self.numbered > MOST_KINDS:
+                    kinds = ()
+            if not several:
+                kinds += passed_on(self.kinds.get(reader, ()), reader, side, _home)
+            self.kinds[child] = kinds
 
     # --- What acts where ----------------------------------------------------------------------------
 
@@ -271,7 +325,8 @@ class _Decomposition:
             intakes[stream.name].append(edge)
         else:
             edge = edges[side]
-        return Input(Stream(edge.topic, edge.fields, edge.topic), edge)
+        marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
+        return Input(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
 
     def _edge(self, name: str, node: Plan, producers: int) -> Edge:
         """What travels from a sub-plan to the join above it."""
@@ -284,7 +339,10 @@ class _Decomposition:
         keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
         lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
         topic = self.prefix + name
-        return Edge(topic, node.aliases, self._read_above(node), lives, partitions, channels, self.forward, keys)
+        kinds = self.kinds.get(node, ())
+        columns = self._read_above(node)
+        ends = str(node), str(above)
+        return Edge(topic, node.aliases, columns, lives, partitions, channels, self.forward, keys, (), kinds, *ends)
 
     def _life(self, node: Plan) -> int:
         return min(life_of(self.query.source(alias)) for alias in node.aliases)
@@ -335,7 +393,9 @@ class _Decomposition:
         sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
         plan = Join(Leaf(names[0]), Leaf(names[1]))
         kept = self._kept(inputs)
-        return PlacedOperator(str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept)
+        return PlacedOperator(
+            str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept, renamed
+        )
 
     def _kept(self, inputs: Iterable[Input]) -> tuple[tuple[str, int], ...]:
         direct = {given.stream.name for given in inputs if given.edge is None}
@@ -370,6 +430,11 @@ def _with_position(stream: Stream) -> Input:
     while stream.field(name) is not None:
         name += "@"
     return Input(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
+
+
+def _home(node: Join) -> int:
+    """Where a join keeps back what is of no particular alias: at the input that is told to produce less."""
+    return suppressed_side(node) or 0
 
 
 def _names(node: Join) -> tuple[str, str]:

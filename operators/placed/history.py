@@ -36,6 +36,16 @@ class History:
             pairs = zip(stretches[::2], [*stretches[1::2], stretches[-1]], strict=False)
             self._stretches = [_Stretch(a.offset, a.before, b.after) for a, b in pairs]
 
+    def extend(self, after: int) -> None:
+        """The clock has moved on within the last stretch."""
+        last = self._stretches[-1]
+        self._stretches[-1] = _Stretch(last.offset, last.before, max(last.after, after))
+
+    @property
+    def last(self) -> ReplayPoint:
+        """Where the last stretch begins."""
+        return ReplayPoint(self._stretches[-1].offset, self._stretches[-1].before)
+
     def point(self, horizon_ms: int) -> ReplayPoint | None:
         """The latest known place from which reading again shows every tuple with ts >= horizon; None when what is
         remembered has none."""
@@ -45,8 +55,8 @@ class History:
         return ReplayPoint(self._stretches[first].offset, self._stretches[first].before)
 
     def forget(self, horizon_ms: int) -> None:
-        """Drop what no later horizon will ask for."""
-        del self._stretches[: self._first(horizon_ms)]
+        """Drop what no later horizon will ask for; the last stretch stays."""
+        del self._stretches[: min(self._first(horizon_ms), len(self._stretches) - 1)]
 
     def _first(self, horizon_ms: int) -> int:
         return bisect_left(self._stretches, horizon_ms, key=lambda stretch: stretch.after)

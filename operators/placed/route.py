@@ -57,8 +57,8 @@ class Route:
         edge = self.edge
         channel = 0 if edge.forward else self._task
         found: list[tuple[int, bytes, int]] = []
-        for partition, batch in self._shares(results):
-            step = _rows_per_block(batch)
+        for partition, batch in self.shares(results):
+            step = rows_per_block(batch)
             begins = range(0, max(len(batch), 1), step)
             for begin in begins:
                 piece = batch.slice(begin, min(begin + step, len(batch)))
@@ -66,8 +66,8 @@ class Route:
                 found.append((partition, encode_exchange(self._fields, channel, watermark, last, piece), len(piece)))
         return found
 
-    def _shares(self, results: Batch) -> list[tuple[int, Batch]]:
-        """What each partition gets; nothing is something too, since watermarks go to all."""
+    def shares(self, results: Batch) -> list[tuple[int, Batch]]:
+        """Of results, what each partition gets; nothing is something too, since watermarks go to all."""
         edge = self.edge
         resolve = _resolver(results)
         if edge.chosen and len(results):
@@ -76,7 +76,7 @@ class Route:
                 good &= holds(predicate, resolve, len(results))
             results = results if good.all() else results.take(good)
             resolve = _resolver(results)
-        batch = self._travelling(results)
+        batch = self.travelling(results)
         if edge.forward:
             return [(self._task, batch)]
         if not edge.keys:
@@ -88,7 +88,8 @@ class Route:
             at[~valid] = -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]
 
-    def _travelling(self, results: Batch) -> Batch:
+    def travelling(self, results: Batch) -> Batch:
+        """Results as they are on the way."""
         edge = self.edge
         columns = {f"c{i}": results.columns[output_name(c)] for i, c in enumerate(edge.columns)}
         if edge.expires:
@@ -110,7 +111,7 @@ def _resolver(results: Batch) -> Resolve:
     return resolve
 
 
-def _rows_per_block(batch: Batch) -> int:
+def rows_per_block(batch: Batch) -> int:
     """Rows of average size that make a block."""
     if len(batch) == 0:
         return 1

@@ -51,10 +51,13 @@ def digest(fields: Sequence[Field]) -> int:
 
 def encode_exchange(fields: Sequence[Field], channel: int, watermark: int, last: bool, batch: Batch) -> bytes:
     """The bytes of a block with exactly these columns of the batch, in this order."""
-    parts = [
-        _HEAD.pack(_MAGIC, _FORMAT, last, digest(fields), channel, watermark, len(batch)),
-        np.ascontiguousarray(batch.ts, "<i8").tobytes(),
-    ]
+    head = _HEAD.pack(_MAGIC, _FORMAT, last, digest(fields), channel, watermark, len(batch))
+    return head + encode_rows(fields, batch)
+
+
+def encode_rows(fields: Sequence[Field], batch: Batch) -> bytes:
+    """Event times and exactly these columns of a batch."""
+    parts = [np.ascontiguousarray(batch.ts, "<i8").tobytes()]
     for field in fields:
         column = batch.columns[field.name]
         parts.append(b"\0" if column.valid is None else b"\1" + np.packbits(column.valid).tobytes())
@@ -81,13 +84,21 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
             f"block {place} has format {version} and columns {shape:08x}, this operator reads format {_FORMAT} and "
             f"columns {digest(fields):08x}: another query or plan has written it; use a new group (--group)"
         )
-    reader = _Reader(raw, _HEAD.size, n)
+    return ExchangeBlock(channel, watermark, bool(last), decode_rows(fields, raw, _HEAD.size, n, place))
+
+
+def decode_rows(fields: Sequence[Field], raw: bytes, at: int, n: int, place: str) -> Batch:
+    """What `encode_rows` has written from byte `at` on, n rows.
+
+    Raises:
+        StateError: it is cut short.
+    """
+    reader = _Reader(raw, at, n)
     try:
         ts = reader.numbers(np.dtype("<i8"))
-        columns = {field.name: reader.column(field.type) for field in fields}
+        return Batch(ts, {field.name: reader.column(field.type) for field in fields})
     except ValueError as error:
         raise StateError(f"block {place} is cut short at {len(raw)} bytes: {error}") from None
-    return ExchangeBlock(channel, watermark, bool(last), Batch(ts, columns))
 
 
 class _Reader:

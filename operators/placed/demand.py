@@ -1,0 +1,300 @@
+"""The consuming end of feedback between placed operators: what a task asks of those that feed one of its inputs.
+
+A task knows of each channel which signatures are suspended *as far as it has read the channel's log*
+(`operators.placed.withholding`). It processes an epoch only when it has all that the epoch's tuples of its other input
+can meet: where one of these has a suspended signature, the task asks for it, and waits until it is resumed in all
+channels. It asks as soon as it has read the tuple, so that the producer's work overlaps its own; in the meantime it may
+advance as far as that tuple's time (`limit`). What a notice says takes effect when it is read, though it may have been
+written at a later event time than the task has reached: the tuples that it takes back come anew if they are needed.
+
+So results do not depend on what was asked for, nor on whether it was heard. Asking pays where tuples are many that meet
+nobody, and costs where it is taken back soon: then the task rests for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from operators.engine import Engine
+from operators.evaluate import Resolve
+from operators.feedback.blacklist import Blacklist
+from operators.feedback.signatures import Signatures
+from operators.join import BinaryJoin
+from operators.kernels.hashing import U64
+from operators.placed.decompose import CHANNEL, Edge, PlacedOperator
+from operators.placed.kinds import EdgeKind, of_kinds
+from operators.placed.withholding import NONE, over_own
+from operators.predicates import Operand
+from operators.sources import life_of
+from operators.tuples import FOREVER, Tuples
+from operators.watermark import END
+from schemas.codecs.notice import Notice
+from schemas.columns import Batch, Column, Mask
+from schemas.errors import InvariantError
+from schemas.query import Column as ColumnRef
+from schemas.query import Type
+
+PERIOD = 1_024
+"""Suspended signatures after which the task looks how many it had to take back."""
+
+MOST_RETURNED = 0.5
+"""It rests when it took back a larger share."""
+
+FIRST_REST = 16_384
+"""Tuples of the input that it lets pass then, before it speaks again; each time twice as many, while that goes on."""
+
+
+class _Own:
+    """A kind that the task itself speaks of, and the signatures that its other input has."""
+
+    def __init__(self, kind: EdgeKind, operator: PlacedOperator) -> None:
+        self.kind = kind
+        self.own = over_own(kind.own, operator)
+        self.opposite = over_own(kind.opposite or (), operator)
+        self.present = Signatures()
+
+
+class Demand:
+    """What one task says of one of its inputs, and knows of it.
+
+    Args:
+        side: the input's.
+        kept: what the task itself keeps back of the input.
+    """
+
+    def __init__(self, operator: PlacedOperator, side: int, join: BinaryJoin, kept: Blacklist | None) -> None:
+        given, other = operator.inputs[side], operator.inputs[1 - side]
+        if given.edge is None:
+            raise InvariantError(f"{given.stream.name} is a source: it has no producer")
+        self.edge: Edge = given.edge
+        self.side = side
+        self.stream = given.stream.name
+        self.observed = other.stream.name
+        self._alias = join.match.sides[side][0]
+        self._other_life = life_of(operator.query.source(join.match.sides[1 - side][0]))
+        self.life = life_of(operator.query.source(self._alias))
+        self._join = join
+        self._kept = kept
+        self._own = [_Own(kind, operator) for kind in self.edge.kinds if kind.opposite is not None]
+        self._all: list[tuple[EdgeKind, tuple[Operand, ...]]] = [
+            (kind, over_own(kind.own, operator)) for kind in self.edge.kinds
+        ]
+        self._passed = [kind.number for kind in self.edge.kinds if kind.opposite is None]
+        self._withheld = [Signatures() for _ in range(self.edge.channels)]
+        self._numbers = [0] * self.edge.channels
+        self._told = Signatures()
+        self._outbox: list[U64] = []
+        self._wants: list[tuple[U64, int]] = []
+        self._period = [0, 0]
+        self._rest, self._resting = FIRST_REST, 0
+        self.suspends = self.resumes = self.late = self.checked = self.came = 0
+
+    # --- What is known ------------------------------------------------------------------------------------
+
+    def withholds(self, signatures: U64) -> U64:
+        """Those of some signatures that are suspended in some channel, each once."""
+        found = [withheld.hit(signatures) for withheld in self._withheld if len(withheld)]
+        return np.unique(np.concatenate(found)) if found else NONE
+
+    def passed_on(self, signatures: U64) -> U64:
+        """Those of some signatures that the task only passes on for somebody further up."""
+        return of_kinds(signatures, self._passed)
+
+    def withheld(self) -> U64:
+        """All signatures that are suspended in some channel."""
+        return np.unique(np.concatenate([withheld.hashes() for withheld in self._withheld]))
+
+    @property
+    def suspended(self) -> int:
+        """Signatures suspended, summed over the channels."""
+        return sum(len(withheld) for withheld in self._withheld)
+
+    @property
+    def watching(self) -> bool:
+        """False while it rests."""
+        return self._resting == 0
+
+    @property
+    def wanted(self) -> U64:
+        """What it has asked for and not got yet, each signature once."""
+        return np.unique(np.concatenate([words for words, _ in self._wants])) if self._wants else NONE
+
+    @property
+    def limit(self) -> int:
+        """The task lacks something from this event time on."""
+        return min((since for _, since in self._wants), default=END)
+
+    # --- What is asked for ----------------------------------------------------------------------------------
+
+    def want(self, signatures: U64, since: int) -> None:
+        """Ask for signatures back, for what has a ts of at least `since`."""
+        held = self.withholds(signatures)
+        if len(held):
+            new = len(held) - int(np.count_nonzero(np.isin(held, self.wanted)))
+            self.resumes += new
+            self._period[1] += new
+            if new or since < self.limit:
+                self._wants.append((held, since))
+
+    def suspend(self, signatures: U64, expiry: int) -> None:
+        """Ask for signatures to be kept back; asked once until `expiry`."""
+        signatures = np.unique(signatures)
+        signatures = signatures[~self._told.contains(signatures)]
+        if len(signatures):
+            self._told.add(signatures, np.full(len(signatures), expiry))
+            self._outbox.append(signatures)
+            self.suspends += len(signatures)
+            self._period[0] += len(signatures)
+
+    def has(self, kind: EdgeKind) -> bool:
+        """Whether the producers keep back by a kind that somebody further up speaks of."""
+        return any(one.number == kind.number for one, _ in self._all)
+
+    def take_suspends(self) -> U64:
+        """What to ask the producers to keep back, each signature once."""
+        outbox, self._outbox = self._outbox, []
+        return np.unique(np.concatenate(outbox)) if outbox else NONE
+
+    # --- What comes in ------------------------------------------------------------------------------------
+
+    def observe(self, batch: Batch) -> None:
+        """Tuples of the other input have been read: what they can meet must be there."""
+        n = len(batch)
+        resolve = _reader(batch)
+        expiry = np.minimum(batch.ts + self._other_life, FOREVER)
+        for own in self._own:
+            signatures, valid = own.kind.signatures(own.opposite, resolve, n)
+            self.checked += n
+            ts, until = batch.ts, expiry
+            if valid is not None:
+                signatures, ts, until = signatures[valid], ts[valid], until[valid]
+            own.present.add(signatures, until)
+            self._told.remove(signatures)
+            for withheld in self._withheld:
+                found = withheld.contains(signatures)
+                if found.any():
+                    self.want(signatures[found], int(ts[found].min()))
+
+    def detect(self, tuples: Tuples, hold: int) -> None:
+        """Tuples of the input are about to enter: ask for those to be kept back that meet nothing."""
+        self.came += len(tuples)
+        for own in self._own:
+            own.present.purge(hold)
+        self._told.purge(hold)
+        if self._rests(len(tuples)):
+            return
+        resolve = self._join.sources.resolver(tuples.aliases, tuples.rows)
+        rest = np.ones(len(tuples), np.bool_)
+        for own in self._own:
+            signatures, valid = own.kind.signatures(own.own, resolve, len(tuples))
+            self.checked += len(tuples)
+            useless = rest & ~own.present.contains(signatures)
+            if valid is not None:
+                useless &= valid
+            if useless.any():
+                self.suspend(signatures[useless], int(tuples.expiry[useless].max()))
+                rest &= ~useless
+
+    def _rests(self, came: int) -> bool:
+        if self._resting:
+            self._resting = max(0, self._resting - came)
+            return self._resting > 0
+        suspended, returned = self._period
+        if suspended >= PERIOD:
+            self._period = [0, 0]
+            if returned > MOST_RETURNED * suspended:
+                self._resting, self._rest = self._rest, 2 * self._rest
+                return True
+            self._rest = FIRST_REST
+        return False
+
+    def note(self, engine: Engine, notice: Notice, hold: int) -> Tuples | None:
+        """Take notice: what is suspended goes, what comes late is stored.
+
+        Returns:
+            Tuples that are to enter the join late; None where the notice has been read before.
+        """
+        channel = notice.channel
+        if notice.number <= self._numbers[channel]:
+            return None
+        self._numbers[channel] = notice.number
+        withheld = self._withheld[channel]
+        new = notice.suspended[~withheld.contains(notice.suspended)]
+        if notice.whole:
+            self._withheld[channel] = withheld = Signatures()
+            withheld.add(notice.suspended, np.full(len(notice.suspended), FOREVER))
+        elif len(new):
+            withheld.add(new, np.full(len(new), FOREVER))
+        if len(new):
+            self._drop(engine, channel, new, hold)
+            for own in self._own:
+                self.want(new[own.present.contains(new)], engine.cut)
+        entering = self._enter(engine, channel, notice.late)
+        withheld.remove(notice.resumed)
+        self._told.remove(notice.resumed)
+        if len(notice.resumed) or notice.whole:
+            wants = [(self.withholds(words), since) for words, since in self._wants]
+            self._wants = [(words, since) for words, since in wants if len(words)]
+        return entering
+
+    def _enter(self, engine: Engine, channel: int, late: Batch) -> Tuples:
+        """Late tuples: those that `cut` has not passed wait with the others."""
+        self.late += len(late)
+        late = self.marked(late, channel)
+        passed = int(np.searchsorted(late.ts, engine.cut))
+        if passed < len(late):
+            engine.insert(self.stream, channel, late.slice(passed, len(late)))
+        if passed == 0:
+            return Tuples.empty((self._alias,))
+        return engine.store(self.stream, late.slice(0, passed))[self._alias]
+
+    def marked(self, batch: Batch, channel: int) -> Batch:
+        """A batch with the channel that it came by, where that is kept."""
+        if not self.edge.marks_channels:
+            return batch
+        column = Column(Type.BIGINT, np.full(len(batch), channel, np.int64))
+        return Batch(batch.ts, {**batch.columns, CHANNEL: column})
+
+    def _drop(self, engine: Engine, channel: int, signatures: U64, hold: int) -> None:
+        """Forget what a channel wrote of some signatures: what waits, what is in the state, what is kept back."""
+        gone = Signatures()
+        gone.add(signatures, np.full(len(signatures), FOREVER))
+
+        def useless(resolve: Resolve, n: int) -> Mask:
+            found = np.zeros(n, np.bool_)
+            for kind, operands in self._all:
+                given, valid = kind.signatures(operands, resolve, n)
+                found |= gone.contains(given) if valid is None else gone.contains(given) & valid
+            return found
+
+        def held(tuples: Tuples) -> Mask:
+            resolve = self._join.sources.resolver(tuples.aliases, tuples.rows)
+            found = useless(resolve, len(tuples))
+            if self.edge.marks_channels:
+                found &= resolve(ColumnRef(self._alias, CHANNEL, Type.BIGINT)).values == channel
+            self.checked += len(tuples)
+            return found
+
+        engine.withdraw(self.stream, channel, lambda batch: useless(_reader(batch), len(batch)))
+        state = self._join.states[self.side]
+        for part in (state, state.older):
+            if part is not None:
+                entries, tuples = part.living(hold)
+                part.retract(entries[held(tuples)])
+        if self._kept is not None:
+            places, tuples = self._kept.held(hold)
+            self._kept.drop(places[held(tuples)])
+
+    def size_bytes(self) -> int:
+        """Bytes of what is known."""
+        sets = [*self._withheld, self._told, *(own.present for own in self._own)]
+        return sum(one.size_bytes() for one in sets)
+
+
+def _reader(batch: Batch) -> Callable[[ColumnRef], Column]:
+    def resolve(column: ColumnRef) -> Column:
+        return Column(column.type, batch.ts) if column.name == "_ts" else batch.columns[column.name]
+
+    return resolve

@@ -1,0 +1,94 @@
+"""Notices: what a producer says in band of what it keeps back, between the blocks of a channel (`operators.placed`).
+
+    magic "WN" | format (1) | whole (1) | fields' digest (4) | channel (4) | number (8)
+    | suspended (4) | resumed (4) | rows (4), then both lists' signatures (8 each), then rows as in a block
+
+Little endian. A notice stands for everything that its channel wrote before it: of the tuples with a suspended signature
+nothing remains in force, and those with a resumed one come anew, those of before included, as its rows or as the rows
+of the notices before it. A `whole` notice lists all that are suspended. A channel's notices are numbered, so a repeated
+one is known by its number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.codecs.exchange import decode_rows, digest, encode_rows
+from schemas.columns import Batch
+from schemas.errors import StateError
+from schemas.query import Field
+
+_HEAD = struct.Struct("<2sBBIIqIII")
+_MAGIC = b"WN"
+_FORMAT = 1
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Notice:
+    """A notice.
+
+    Attributes:
+        channel: which task of the producing operator wrote it.
+        number: among the channel's notices, from 1.
+        whole: `suspended` is all that is suspended, not only what is so from here on.
+        suspended, resumed: signatures, each once.
+        late: tuples that come after their time.
+    """
+
+    channel: int
+    number: int
+    whole: bool
+    suspended: Words
+    resumed: Words
+    late: Batch
+
+
+def is_notice(raw: bytes) -> bool:
+    """True for a record that says it is one."""
+    return raw[:2] == _MAGIC
+
+
+def encode_notice(fields: Sequence[Field], notice: Notice) -> bytes:
+    """The bytes of a notice for readers of blocks of these columns."""
+    head = _HEAD.pack(
+        _MAGIC,
+        _FORMAT,
+        notice.whole,
+        digest(fields),
+        notice.channel,
+        notice.number,
+        len(notice.suspended),
+        len(notice.resumed),
+        len(notice.late),
+    )
+    lists = np.concatenate([notice.suspended, notice.resumed]).astype("<u8").tobytes()
+    return head + lists + encode_rows(fields, notice.late)
+
+
+def decode_notice(fields: Sequence[Field], raw: bytes, place: str) -> Notice:
+    """Read a notice. `place` names its record, for errors.
+
+    Raises:
+        StateError: it is none, or for readers of other columns.
+    """
+    if len(raw) < _HEAD.size or not is_notice(raw):
+        raise StateError(f"record {place} is no notice of feedback: does another program write there?")
+    _, version, whole, shape, channel, number, suspended, resumed, rows = _HEAD.unpack_from(raw)
+    if version != _FORMAT or shape != digest(fields):
+        raise StateError(
+            f"notice {place} has format {version} and columns {shape:08x}, this operator reads format {_FORMAT} and "
+            f"columns {digest(fields):08x}: another query or plan has written it; use a new group (--group)"
+        )
+    at = _HEAD.size + 8 * (suspended + resumed)
+    if len(raw) < at:
+        raise StateError(f"notice {place} is cut short at {len(raw)} bytes")
+    words = np.frombuffer(raw, "<u8", suspended + resumed, _HEAD.size).astype(np.uint64)
+    late = decode_rows(fields, raw, at, rows, place)
+    return Notice(channel, number, bool(whole), words[:suspended], words[suspended:], late)

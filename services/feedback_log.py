@@ -1,0 +1,114 @@
+"""The feedback topic as a worker's tasks use it: they send what they demand, and hear what their readers do.
+
+Every worker reads all of it, from its end: what was asked before is asked again by those who still wait
+(`services.task_feedback`). Nothing depends on a message being heard, or heard once, or soon.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+
+from schemas.control import Demanded, decode_control
+from schemas.errors import StateError
+from services.control_log import ControlLog
+from services.logs import get_log
+from services.security import KafkaClients
+
+POLL_S = 0.1
+
+Inbox = queue.SimpleQueue[Demanded]
+
+
+class FeedbackLog:
+    """One worker's end.
+
+    Args:
+        control: what sends for the worker.
+    """
+
+    def __init__(self, clients: KafkaClients, topic: str, client_id: str, control: ControlLog) -> None:
+        self._topic = topic
+        self._control = control
+        self._log = get_log("feedback", topic=topic)
+        self._lock = threading.Lock()
+        self._inboxes: dict[str, list[Inbox]] = {}
+        self._stop = False
+        self._consumer = Consumer(
+            clients.librdkafka(
+                client__id=client_id,
+                # Never joined; librdkafka wants a name.
+                group__id=f"{topic}.readers",
+                enable__auto__commit=False,
+                auto__offset__reset="latest",
+                fetch__wait__max__ms=50,
+                log_level=0,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
+
+    def start(self) -> FeedbackLog:
+        """Begin to read."""
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._consumer.close()
+
+    def send(self, message: Demanded) -> None:
+        """Send a message on its way."""
+        self._control.publish(self._topic, f"{message.topic}[{message.partition}]", message)
+
+    def open(self, topic: str) -> Inbox:
+        """What is said from now on to those who write to a topic."""
+        inbox: Inbox = queue.SimpleQueue()
+        with self._lock:
+            self._inboxes.setdefault(topic, []).append(inbox)
+        return inbox
+
+    def leave(self, topic: str, inbox: Inbox) -> None:
+        """Somebody listens no more."""
+        with self._lock:
+            self._inboxes[topic].remove(inbox)
+
+    def _run(self) -> None:
+        trouble = ""
+        while not self._stop:
+            try:
+                first = self._consumer.poll(POLL_S)
+                messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
+                found = self._read(messages)
+            except (KafkaException, RuntimeError) as error:
+                found = str(error)
+                time.sleep(POLL_S)
+            if found and found != trouble:
+                self._log.warning("feedback topic cannot be read, trying on; results may wait for it", reason=found)
+            trouble = found or trouble
+
+    def _read(self, messages: Iterable[Message]) -> str:
+        """Hand messages out; what is wrong with the topic, if something is."""
+        trouble = ""
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                trouble = error.str()
+                continue
+            try:
+                said = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")
+            except StateError as problem:
+                self._log.warning("feedback message passed over", reason=str(problem))
+                continue
+            if isinstance(said, Demanded):
+                with self._lock:
+                    for inbox in self._inboxes.get(said.topic, ()):
+                        inbox.put(said)
+        return trouble

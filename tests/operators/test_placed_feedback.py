@@ -1,0 +1,269 @@
+"""Joins that run apart and tell each other what is not demanded: the oracle's results, whatever becomes of the letters
+between them, and of the tasks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.placed import demand, route, withholding
+from operators.placed.decompose import decompose
+from operators.plan import parse_plan
+from schemas.codecs.notice import Notice, decode_notice, encode_notice, is_notice
+from schemas.columns import Batch, Column
+from schemas.errors import StateError
+from schemas.language import parse_program
+from schemas.query import Field, Query, Type
+from tests import oracle
+from tests.cases import Case
+from tests.chains import Chain, Letter, Row, merged
+from tests.feeding import canonical
+from tests.operators.profiles import PROPERTY
+from tests.operators.test_placed import joins
+
+SPAN = 200
+PREDICATES = {
+    3: ["B.x = C.x", "A.x = C.x", "A.x = C.x AND B.y = C.y"],
+    4: [f"B.x = C.x AND {last}" for last in ("A.y = D.y", "A.y = D.y", "B.y = D.y", "C.y = D.y")],
+}
+PLANS = {3: ["((A B) C)", "(C (B A))"], 4: ["(((A B) C) D)", "(D ((B A) C))", "((A B) (C D))", "((D C) (A B))"]}
+
+
+def query_of(lives: list[int], where: str) -> Query:
+    """A join of A, B, ... with the given lives."""
+    aliases = "ABCD"[: len(lives)]
+    streams = "".join(
+        f"CREATE STREAM {a} (k BIGINT, x BIGINT, y BIGINT, at TIMESTAMP) WITH (topic = 't{a}', timestamp = 'at');"
+        for a in aliases.lower()
+    )
+    windows = ", ".join(f"{a.lower()} {a} [RANGE {n} MILLISECONDS]" for a, n in zip(aliases, lives, strict=True))
+    chosen = ", ".join(f"{a}.x AS {a}x, {a}.at AS {a}at" for a in aliases)
+    return parse_program(f"{streams} INSERT INTO 'out' SELECT {chosen} FROM {windows} WHERE {where}").queries[0]
+
+
+def sparse(rng: random.Random) -> tuple[Query, str, dict[str, list[list[Row]]]]:
+    """Many of A and B, which live long; few of the others, which live shortly: most of A and B meet nobody, then some
+    of it does."""
+    n = rng.choice([3, 4, 4])
+    lives = [rng.choice([50, 100]), rng.choice([50, 100]), *(rng.choice([3, 10, 30]) for _ in range(n - 2))]
+    if n == 4 and rng.random() < 0.7:
+        lives = [100, 100, 100, rng.choice([2, 4])]
+    counts = [rng.choice([15, 30])] * 2 + [rng.choice([6, 12, 20])] * (n - 2)
+    values = rng.choice([2, 3, 4])
+
+    def row() -> Row:
+        x, y = rng.randrange(values), rng.randrange(values)
+        return {"k": rng.randrange(3), "x": x, "y": y, "at": rng.randint(0, SPAN)}
+
+    rows = {
+        name: [sorted((row() for _ in range(count)), key=lambda found: found["at"])]
+        for name, count in zip("abcd", counts, strict=False)
+    }
+    return query_of(lives, f"A.k = B.k AND {rng.choice(PREDICATES[n])}"), rng.choice(PLANS[n]), rows
+
+
+@contextmanager
+def pressed(rng: random.Random) -> Iterator[None]:
+    """All that is there for economy now and then plays no part, or always."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(withholding, "SWEEP_PAYS", rng.choice([4, 10**9]))
+        patch.setattr(withholding, "MOST_SUSPENDED", rng.choice([1 << 16, 3]))
+        patch.setattr(withholding, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
+        patch.setattr(demand, "PERIOD", rng.choice([1024, 5]))
+        patch.setattr(demand, "FIRST_REST", rng.choice([4, 100]))
+        patch.setattr(route, "BLOCK_BYTES", rng.choice([1 << 18, 1]))
+        yield
+
+
+def drive(chain: Chain, rng: random.Random, *, deaths: bool) -> None:
+    """Tasks in turn, mostly; some die. Letters come late, twice, or not at all; so do records of internal topics."""
+    slow = rng.random() < 0.5
+    for step in range(rng.randint(0, 120)):
+        in_turn = list(reversed(chain.tasks))[step % len(chain.tasks)]
+        task = rng.choice(chain.tasks) if rng.random() < 0.2 else in_turn
+        if deaths and rng.random() < 0.1:
+            task.die()
+        else:
+            chain.turn(task, rng.randint(1, 4))
+        while chain.mail and rng.random() < (0.5 if slow else 0.9):
+            at = rng.randrange(len(chain.mail)) if slow else 0
+            letter = chain.mail[at]
+            if rng.random() < 0.8:
+                del chain.mail[at]
+            for hearer in chain.tasks:
+                if rng.random() < 0.9:
+                    hearer.deliver(letter)
+        logs = [log for log in chain.topics.logs.values() if log and isinstance(log[0], bytes)]
+        if logs and rng.random() < 0.005:
+            log = rng.choice(logs)
+            log.append(rng.choice(log))
+    chain.finish()
+
+
+def check(chain: Chain, query: Query, rows: dict[str, list[list[Row]]]) -> None:
+    """All results, each once, and in order where one task gives them."""
+    assert canonical(merged(chain.results())) == canonical(oracle.results(query, rows))
+    for part in chain.results():
+        times = [row["_ts"] for row in part]
+        assert times == sorted(times)
+
+
+@PROPERTY
+@given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+def test_what_is_kept_back_comes_when_it_is_demanded(seed: int, split: int, deaths: bool) -> None:
+    rng = random.Random(seed)
+    query, plan, rows = sparse(rng)
+    with pressed(rng):
+        chain = Chain(query, parse_plan(plan, query), rows, split, feedback=True)
+        drive(chain, rng, deaths=deaths)
+    check(chain, query, rows)
+
+
+@PROPERTY
+@given(joins(), st.integers(0, 2**32), st.integers(1, 3))
+def test_any_query_gives_the_oracles_results(case: Case, seed: int, split: int) -> None:
+    rng = random.Random(seed)
+    with pressed(rng):
+        chain = Chain(case.query, case.plan, case.rows, split, feedback=True)
+        drive(chain, rng, deaths=True)
+    check(chain, case.query, case.rows)
+
+
+def tuples(**columns: list[int]) -> list[list[Row]]:
+    """One partition; `at` and the other columns, 0 where not given."""
+    n = len(columns["at"])
+    return [[{name: columns.get(name, [0] * n)[i] for name in ("k", "x", "y", "at")} for i in range(n)]]
+
+
+class Three:
+    """((A B) C), where A.x = C.x, step by step."""
+
+    def __init__(self, **rows: list[list[Row]]) -> None:
+        query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
+        self.chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, feedback=True)
+        self.query, self.rows = query, rows
+        self.top, self.low = self.chain.tasks
+
+    def turn(self, task: Any, records: int) -> list[Letter]:
+        """A task's turn, and what it asks for."""
+        self.chain.mail.clear()
+        self.chain.turn(task, records)
+        return list(self.chain.mail)
+
+    def sent(self) -> list[int]:
+        """Rows of each block and notice so far."""
+        ((_, log),) = [(lane, log) for lane, log in self.chain.topics.logs.items() if log and isinstance(log[0], bytes)]
+        channels = next(iter(self.top.channels.values()))
+        found = [channels.decode(raw, "a record") for raw in log]
+        return [len(one.late if isinstance(one, Notice) else one.batch) for one in found]
+
+
+def test_a_value_without_partner_is_suspended_and_resumed() -> None:
+    """A's x = 1 meets no C at first; when a C with x = 1 has been read all that is made of it comes anew."""
+    run = Three(
+        a=tuples(x=[1, 2, 1, 2, 1, 1], at=[1, 2, 3, 12, 22, 70]),
+        b=tuples(at=[1, 5, 9, 15, 23, 70]),
+        c=tuples(x=[2, 2, 1, 2, 1], at=[0, 10, 20, 24, 70]),
+    )
+    low, top = run.low, run.top
+    assert low.feedback is not None
+    assert top.feedback is not None
+    asked: list[tuple[int, int]] = []
+    for _ in range(3):
+        run.turn(low, 1)
+        (letter,) = run.turn(top, 1)
+        asked.append((len(letter.suspend), len(letter.resume)))
+        low.deliver(letter)
+    assert asked == [(0, 0), (1, 0), (0, 0)], "A at 1 with B at 1 meets no C"
+    assert run.sent() == [0, 1, 1, 0], "two results, then the notice that no more of x = 1 will come"
+    assert low.feedback.kept_back() == 1
+    run.turn(low, 1)
+    (letter,) = run.turn(top, 1)
+    assert (len(letter.suspend), len(letter.resume)) == (0, 1), "C at 20 has been read, and the notice"
+    assert low.engine.cut > top.feedback.limit == top.engine.cut == 3, "it is asked for in advance, and waited for"
+    low.deliver(letter)
+    run.turn(low, 1)
+    assert low.feedback.kept_back() == 0
+    assert run.sent()[4:] == [2, 5, 8], "two epochs of A's x = 2, and 8 results of x = 1: the first is among them anew"
+    run.chain.finish()
+    check(run.chain, run.query, run.rows)
+
+
+def test_nothing_is_made_while_the_other_input_is_empty() -> None:
+    """C with D makes nothing: then A is kept back before it meets B, whatever its values, by one signature in all."""
+    query = query_of([100, 100, 100, 100], "A.k = B.k AND C.k = D.k AND A.x = C.x")
+    plan = parse_plan("((A B) (C D))", query)
+    times = [1, 2, 3, 4, 5, 6, 80]
+    rows = {name: tuples(at=times, x=times) for name in "ab"}
+    rows |= {"c": tuples(at=times, x=[0, 0, 0, 0, 2, 0, 0]), "d": tuples(at=times, k=[1, 1, 1, 1, 1, 0, 2])}
+    chain = Chain(query, plan, rows, 1, feedback=True)
+    left = next(task for task in chain.tasks if task.operator.name == "(A B)")
+    assert left.feedback is not None
+    asked = 0
+    for _ in range(5):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+        for letter in chain.mail:
+            asked += len(letter.suspend)
+            chain.deliver(letter)
+        chain.mail.clear()
+    assert asked == 1
+    assert left.feedback.kept_back() == 4, "all that have come"
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_kinds_are_those_of_the_readers_above() -> None:
+    """(A B) is told by C of B's x, and passed on by C what D says of A's y; the empty kind goes all the way."""
+    query = query_of([100, 100, 100, 100], "A.k = B.k AND B.x = C.x AND A.y = D.y")
+    operators = decompose(query, parse_plan("(((A B) C) D)", query), {f"t{a}": 1 for a in "abcd"}, 1, feedback=True)
+    kinds = {edge.producer: [(k.number, len(k.own), k.opposite is None, k.home) for k in edge.kinds]
+             for operator in operators for edge in operator.outputs}  # fmt: skip
+    assert kinds == {
+        "(A B)": [(2, 0, False, 0), (3, 1, False, 1), (0, 0, True, 0), (1, 1, True, 0)],
+        "((A B) C)": [(0, 0, False, 0), (1, 1, False, 0)],
+    }
+    silent = decompose(query, parse_plan("(((A B) C) D)", query), {f"t{a}": 1 for a in "abcd"}, 1)
+    assert not any(edge.kinds for operator in silent for edge in operator.outputs)
+
+
+def test_of_a_split_reader_only_the_whole_key_is_a_kind() -> None:
+    """Of another part of its key the other partitions may have what this one has not."""
+    query = query_of([100, 100, 100], "A.k = B.k AND A.x = C.x AND B.y = C.y")
+    plan = parse_plan("((A B) C)", query)
+    for split, expected in ((1, [0, 1, 1]), (2, [])):
+        found = decompose(query, plan, {f"t{a}": 1 for a in "abc"}, split, feedback=True)
+        assert [len(kind.own) for kind in found[1].outputs[0].kinds] == expected
+    query = query_of([100, 100, 100], "A.k = B.k AND A.x = C.x")
+    found = decompose(query, parse_plan("((A B) C)", query), {f"t{a}": 1 for a in "abc"}, 2, feedback=True)
+    assert [len(kind.own) for kind in found[1].outputs[0].kinds] == [1]
+    assert found[1].outputs[0].marks_channels
+
+
+FIELDS = (Field("c0", Type.BIGINT), Field("c1", Type.STRING))
+
+
+def test_a_notice_is_read_as_it_was_written() -> None:
+    columns = {"c0": Column.from_values([1, None], Type.BIGINT), "c1": Column.from_values(["ä", ""], Type.STRING)}
+    late = Batch(np.array([3, 4], np.int64), columns)
+    words = np.array([1, 2**64 - 1], np.uint64)
+    raw = encode_notice(FIELDS, Notice(2, 7, True, words, words[:1], late))
+    assert is_notice(raw)
+    found = decode_notice(FIELDS, raw, "here")
+    assert (found.channel, found.number, found.whole) == (2, 7, True)
+    assert found.suspended.tolist() == words.tolist()
+    assert found.resumed.tolist() == [1]
+    assert found.late.columns["c1"].to_values() == ["ä", ""]
+    assert found.late.columns["c0"].to_values() == [1, None]
+    for cut in (3, 20, len(raw) - 1):
+        with pytest.raises(StateError, match="here"):
+            decode_notice(FIELDS, raw[:cut], "here")
+    with pytest.raises(StateError, match="another query or plan has written it"):
+        decode_notice(FIELDS[:1], raw, "here")
