@@ -138,7 +138,7 @@ class OldTuples:
         owed = state.owed
         own = join.match.key(side) == operands
         if isinstance(owed, Completer) and owed.operands == operands:
-            if not asked:
+            if not (asked and owed.countable(now)):
                 owed.complete(hashes, now)
         elif own and owed is not None:
             owed.demand(None, now)
@@ -184,7 +184,8 @@ class OldTuples:
         """
         join = self.join_of(node)
         inputs, keys = (node.left, node.right), (join.match.key(LEFT), join.match.key(RIGHT))
-        if operands in keys:
+        both = operands in keys
+        if both:
             # Both inputs have these keys; what is complete need not be asked for more than the other has.
             side = LEFT if join.states[RIGHT].owed is not None else RIGHT
             operands = keys[side]
@@ -195,15 +196,22 @@ class OldTuples:
                 return tuples.take(member(self.hashes(tuples, operands), hashes))
             side = LEFT if below is node.left else RIGHT
         tuples = self.lookup(inputs[side], operands, hashes, before, now, asked=asked)
-        return self.joined(join, tuples, inputs[1 - side], side, before, now)
+        return self.joined(join, tuples, inputs[1 - side], side, before, now, asked=asked and both)
 
-    def joined(self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int) -> Tuples:
-        """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them."""
+    def joined(
+        self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int, *, asked: bool = False
+    ) -> Tuples:
+        """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them.
+
+        Args: `asked` when the keys of these have been asked of the other side's state by its completer's operands.
+        """
         match = join.match
         state = join.states[1 - side]
         probing = match.prepare(side, tuples.reorder(match.sides[side]))
         if state.owed is not None and len(probing):
-            state.owed.demand(probing, now)
+            met = asked and self._telling(other, match.key(1 - side), now, asked=True) is not None
+            if not met:
+                state.owed.demand(probing, now)
         found, compared = match.find_alive(side, probing, state, now)
         self.counters.comparisons += compared
         return found.take(found.ts < before)
@@ -286,7 +294,7 @@ class OldTuples:
                 good[there] = self.possible(child, key, some, before, now)
         return good
 
-    def _telling(self, node: Join, operands: Operands, now: int, *, asked: bool) -> Completer | None:
+    def _telling(self, node: Plan, operands: Operands, now: int, *, asked: bool) -> Completer | None:
         """What completes a sub-plan's state, where it can tell which keys are possible."""
         owed = self.state(node).owed
         if not isinstance(owed, Completer) or owed.operands != operands:

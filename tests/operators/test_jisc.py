@@ -285,6 +285,26 @@ def test_a_state_that_was_not_asked_for_a_key_cannot_tell_of_it() -> None:
     assert len(got) == 2
 
 
+def test_what_only_one_input_was_asked_for_is_demanded_of_the_other() -> None:
+    """E asks BCAD by C.k, so BC; AD, which goes by A.k, has heard of nothing."""
+    bushy = joined("A.k = B.k AND B.v = C.v AND A.v = D.v AND C.k = E.k", aliases="ABCDE")
+    rows = inputs(a="1 k=1 v=7", b="3 k=1 v=1", c="5 k=2 v=1", d="7 v=7", e="9 k=2 | 30 k=2")
+    engine = started(bushy, rows, "((((C E) B) A) D)")
+    got = migrated(engine, [(10, "(((B C) (A D)) E)", "jisc")], [10, 31])
+    assert exactly(bushy, rows, got)
+    assert len(got) == 2
+
+
+def test_both_inputs_of_what_goes_by_another_key_are_asked() -> None:
+    """F asks ABCDE by C.v, so ABCD, which goes by A.v; AB and CD go by the key that joins them, F's."""
+    six = joined("A.k = B.k AND B.v = C.v AND C.k = D.k AND A.v = E.v AND C.v = F.v", aliases="ABCDEF")
+    rows = inputs(a="1 k=1 v=8", b="3 k=1 v=2", c="5 k=3 v=2", d="6 k=3", e="7 v=8", f="9 v=2 | 30 v=2")
+    engine = started(six, rows, "(((((B C) F) E) A) D)")
+    got = migrated(engine, [(10, "((((A B) (C D)) E) F)", "jisc")], [10, 31])
+    assert exactly(six, rows, got)
+    assert len(got) == 2
+
+
 @pytest.mark.usefixtures("uncounted")
 def test_what_a_source_further_down_lacks_is_not_completed() -> None:
     """D asks BCA for a C.k that no C has; BC, which A asks by B.k, is not asked."""
