@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from schemas.language import parse_program
 from schemas.query import Query
@@ -104,6 +104,7 @@ class Feed:
     def __init__(self, case: Case, **conf: Any) -> None:
         self.case = case
         self.producer = Producer({"bootstrap.servers": case.bootstrap, "linger.ms": 2, "log_level": 0, **conf})
+        self._refused: list[KafkaError] = []
 
     def send(self, stream: str, rows: Iterable[Row], partition: int = 0) -> None:
         """Append rows to one partition."""
@@ -120,7 +121,8 @@ class Feed:
         """Append bytes that the oracle is not told of."""
         while True:
             try:
-                self.producer.produce(self.case.topic(stream), value, partition=partition, **more)
+                topic = self.case.topic(stream)
+                self.producer.produce(topic, value, partition=partition, on_delivery=self._delivered, **more)
                 return
             except BufferError:
                 self.producer.poll(0.05)
@@ -128,6 +130,11 @@ class Feed:
     def flush(self) -> None:
         """Wait until everything is in the log."""
         assert self.producer.flush(30) == 0
+        assert not self._refused, f"not in the log: {self._refused[:3]}"
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._refused.append(error)
 
     def finish(self, template: Mapping[str, Row]) -> None:
         """Close every partition: one row per stream from `template`, its time set far beyond all others."""
