@@ -183,7 +183,6 @@ def _feedback() -> None:
     hashes, times = np.arange(ROWS, dtype=np.uint64), np.arange(ROWS, dtype=np.int64)
     suspended = Signatures()
     suspended.add(hashes, times)
-    suspended.touch(hashes, times)
     suspended.remove(suspended.hit(hashes)[: ROWS // 2])
     seen = Bloom()
     seen.add(hashes)
