@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from operators.feedback.trials import COMPARED, ENTERED, FADING, MADE, Prices
+from operators.feedback.trials import COMPARED, ENTERED, FADING, MADE
 from operators.join import BinaryJoin
 from operators.match import LEFT
 
@@ -30,7 +30,8 @@ KEPT = 450.0
 RETURNED = 700.0
 """Letting a tuple in late, beside entering it into its state."""
 
-PRICES = Prices(CHECKED, CALLED)
+LATE = 150_000.0
+"""What it costs to let anything in late in a slice: a round of joins, and later probes that look in two places."""
 
 
 class Input(NamedTuple):

@@ -344,7 +344,8 @@ class StemFeedback:
             useless = ~filter.contains(hashes)
             shares.append(float(useless.mean() if valid is None else (useless | ~valid).mean()))
         came = max(self._came[guard.alias], 1)
-        seen = Trial(shares[0], shares[1], 1.0 + self._came[guard.by] / came, self._slices / came)
+        spent = (came + self._came[guard.by]) * trials.CHECKED + self._slices * trials.CALLED
+        seen = Trial(shares[0], shares[1], spent / came)
         if not seen.promises(guard.burden):
             return False
         guard.begin(filter, looked_at, stake)

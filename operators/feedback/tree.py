@@ -17,7 +17,7 @@ late: while something is kept back it has no partner, so the partner that brings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -46,6 +46,9 @@ ENTRY_WORDS = 4
 
 BOOKED_WORK = 5e6
 """Accounts are settled after so much work, if not before."""
+
+RARELY = 4
+"""While no guard watches nor any is worth a trial, accounts are settled up to so many times less often."""
 
 PAID_BACK = 8
 """A trial that promises to pay itself back in so many times the slices since the last booking need not be in the
@@ -121,7 +124,9 @@ class TreeFeedback:
         self._work = self._swept_work = self._worked()
         self._purse = trials.PURSE
         self._turn = self._slices = self._tuples = 0
-        self._promised: float | None = None
+        self._lacking: Sequence[float] | None = None
+        # So many times less often than else accounts are settled.
+        self._rarely = 1
         self._resting = False
         self._size_bytes: int | None = None
 
@@ -145,9 +150,12 @@ class TreeFeedback:
         """Whether the tree can run as it does without feedback: nothing is kept back, nor will be in this slice."""
         if self._watching or self._back or not self._admitting:
             return False
-        # All are asked, since they note when their input became empty.
-        idle = [watch.is_idle(self._now) for watch in self.watches]
-        return not any(idle) and not any(watch.idling for watch in self.watches)
+        rests = True
+        for watch in self.watches:
+            # All are asked, since they note when their input became empty.
+            if watch.is_idle(self._now) or watch.idling:
+                rests = False
+        return rests
 
     def settle(self, now: int) -> None:
         """Let everything through that is kept back: the tree's states then are what they are without feedback."""
@@ -202,9 +210,9 @@ class TreeFeedback:
             return
         join = self._joins[id(node)]
         side = suppressed_side(node)
-        watch = None if side is None else Watch(
-            self._tree.sources, node, self._joins, depth, side, self._detector
-        )
+        watch = None
+        if side is not None:
+            watch = Watch(self._tree.sources, node, self._joins, depth, side, self._detector, told=bool(above))
         place = _Place(node, join, depth, watch)
         children = (node.left, node.right)
         for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
@@ -345,10 +353,10 @@ class TreeFeedback:
     def _after_slice(self, tuples: int) -> None:
         self._slices += 1
         self._tuples += tuples
-        for watch in self.watches:
-            if watch.idling:
+        if not self._resting:
+            for watch in self.watches:
                 watch.forget(self._now)
-        if not (self._watching or self._loops or self._tuples >= trials.BOOKED_TUPLES):
+        elif not self._loops and self._tuples < trials.BOOKED_TUPLES * self._rarely:
             return
         work = self._worked()
         if self._watching:
@@ -357,7 +365,7 @@ class TreeFeedback:
                 self._sweep()
                 self._swept_work = work
         worked = work - self._work
-        if self._tuples >= trials.BOOKED_TUPLES or worked >= BOOKED_WORK:
+        if self._tuples >= trials.BOOKED_TUPLES * self._rarely or worked >= BOOKED_WORK * self._rarely:
             self._book(worked)
             self._work = work
             self._slices = self._tuples = 0
@@ -398,22 +406,26 @@ class TreeFeedback:
         begun = False
         for _ in self._guards:
             watch, guard = self._guards[self._turn]
-            if not guard.watching and guard.may_pay(self._slices):
-                cost = _trial_cost(watch)
-                if self._promised is None:
+            if not guard.watching and len(watch.state) and guard.may_pay(self._slices):
+                if self._lacking is None:
                     if self._purse < SCREENED:
                         return
                     self._purse -= SCREENED
-                    self._promised = watch.screen(guard, *self._ends(guard), self._slices, self._now)
-                if self._promised:
-                    if max(self._purse, PAID_BACK * self._promised) < cost * (1 + trials.STAKE):
+                    self._lacking = watch.screen(guard, self._ends(guard), self._now)
+                promise = guard.promise(self._lacking, self._slices)
+                cost = _trial_cost(watch)
+                if promise:
+                    if max(self._purse, PAID_BACK * promise) < cost * (1 + trials.STAKE):
                         return
                     self._purse -= cost
-                    begun = watch.try_out(guard, *self._ends(guard), self._slices, trials.STAKE * cost, self._now)
+                    begun = watch.try_out(guard, self._ends(guard), self._slices, trials.STAKE * cost, self._now)
             self._turn = (self._turn + 1) % len(self._guards)
-            self._promised = None
+            self._lacking = None
             if begun:
+                self._rarely = 1
                 return
+            if self._turn == 0 and not self._watching:
+                self._rarely = min(2 * self._rarely, RARELY)
 
     def _ends(self, guard: Guard) -> tuple[Tuples, Tuples]:
         """Some of the newest and of the oldest living tuples of a guard's home."""

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from operators.match import MatchCounters
 
-LOSS_SHARE = 0.015
+LOSS_SHARE = 0.01
 """The share of the executor's work that goes into the purse."""
 
 BOOKED_TUPLES = 4096
@@ -145,45 +145,28 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """What watching costs, per signature and per slice."""
-
-    checked: float = CHECKED
-    called: float = CALLED
-
-
-STEMS = Prices()
-"""In executors without intermediate results."""
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """What a trial has seen.
 
     Attributes:
         useless: the share of the newest tuples that have no partner.
         lasting: the share of the oldest, which have almost lived, that have none.
-        checked: signatures that would be computed per tuple of the guarded stream.
-        slices: per tuple of the guarded stream.
+        spent: what watching would cost per tuple of the guarded stream, in all.
     """
 
     useless: float
     lasting: float
-    checked: float
-    slices: float
+    spent: float
 
-    def gain(self, burden: Cost, prices: Prices = STEMS) -> float:
+    def gain(self, burden: Cost) -> float:
         """What watching would gain per tuple of the guarded stream, if those without a partner at the end had none in
-        the beginning."""
+        the beginning; negative if it would not pay."""
         brought_back = max(self.useless - self.lasting, 0.0)
-        return self.useless * burden.saved - brought_back * burden.returned - self._spent(prices)
+        return self.useless * burden.saved - brought_back * burden.returned - self.spent
 
-    def promises(self, burden: Cost, prices: Prices = STEMS) -> bool:
+    def promises(self, burden: Cost) -> bool:
         """Whether watching would pay."""
-        return self.gain(burden, prices) > MARGIN * self._spent(prices)
-
-    def _spent(self, prices: Prices) -> float:
-        return self.checked * prices.checked + self.slices * prices.called
+        return self.gain(burden) > MARGIN * self.spent
 
 
 def trial_cost(observed: int, each: float = SWEPT) -> float:

@@ -10,13 +10,14 @@ outside of this consumer, there is an order in which all is known when it is ask
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import CALLED, CHECKED, LOOKED_AT, PRICES, Input, TreeBurden
+from operators.feedback.burden import CALLED, CHECKED, LATE, LOOKED_AT, Input, TreeBurden
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.lattice import Lattice
@@ -43,6 +44,9 @@ first join; or, in joins by nested loops, by comparing what has been produced wi
 
 LEAST_FILTERED = 1024
 """A filter is made for at least this many observed tuples."""
+
+LEAST_RETURNED = 0.02
+"""A trial expects at least this share of the useless tuples to come back."""
 
 SCREENED_TUPLES = 1024
 """About so many observed tuples are looked at to see whether a guard is worth a trial."""
@@ -74,7 +78,7 @@ class Guard:
         account: whether it watches, and what it may lose.
         came, observed: new tuples of the home that were not kept back, and observed ones, as of the last booking.
         kept_back, returned, checked, swept: tuples that it kept back and that came back, signatures and entries looked
-            at, since the last booking.
+            at, since the last booking; late: slices in which some came back.
     """
 
     def __init__(self, kind: Kind, home: Plan, entry: Input, below: list[BinaryJoin], consumer: Input) -> None:
@@ -89,7 +93,7 @@ class Guard:
         self._entry, self._consumer = entry, consumer
         self._before = self._came()
         self.came = self.observed = 0
-        self.kept_back = self.returned = self.checked = self.swept = 0
+        self.kept_back = self.returned = self.checked = self.swept = self.late = 0
 
     @property
     def watching(self) -> bool:
@@ -112,9 +116,10 @@ class Guard:
 
     def book(self, slices: int) -> float:
         """Settle what has been done in so many slices; what that has gained. See `watching` for whether it goes on."""
-        spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED + self.returned * self.burden.returned
+        spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED
+        spent += self.returned * self.burden.returned + self.late * LATE
         earned = self.kept_back * self.burden.saved
-        self.kept_back = self.returned = self.checked = self.swept = 0
+        self.kept_back = self.returned = self.checked = self.swept = self.late = 0
         self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
         return earned - spent
 
@@ -123,8 +128,10 @@ class Guard:
         the oldest; nothing if it would not pay."""
         newest, oldest = useless
         came = max(self.came, 1)
-        trial = Trial(newest, oldest, 1.0 + self.observed / came, slices / came)
-        return came * trial.gain(self.burden, PRICES) if trial.promises(self.burden, PRICES) else 0.0
+        back = came * max(newest - oldest, LEAST_RETURNED) / slices
+        spent = (came + self.observed) * CHECKED + slices * (CALLED + LATE * (1.0 - math.exp(-back)))
+        trial = Trial(newest, oldest, spent / came)
+        return came * trial.gain(self.burden) if trial.promises(self.burden) else 0.0
 
 
 class Watch:
@@ -139,13 +146,23 @@ class Watch:
             not demanded while the observed input is empty. (Demand-driven operator execution is this alone.)
         idling: nothing can be used: everything new is kept back so. If it came back too soon the last time, this begins
             when the observed input has been empty for a window: by then what it kept back first would have died.
-        static: the observed input never changes: what it does not demand is forgotten.
+        static: the observed input never changes: what it does not demand is forgotten. Of tables, unless a consumer
+            above may have tuples of theirs taken out.
     """
 
     def __init__(
-        self, sources: Sources, node: Join, joins: Mapping[int, BinaryJoin], depth: int, suppressed: int, detector: str
+        self,
+        sources: Sources,
+        node: Join,
+        joins: Mapping[int, BinaryJoin],
+        depth: int,
+        suppressed: int,
+        detector: str,
+        *,
+        told: bool,
     ) -> None:
-        """Args: `joins` of the plan by the identity of their sub-plans; `detector` for a join by nested loops."""
+        """Args: `joins` of the plan by the identity of their sub-plans; `detector` for a join by nested loops; `told`
+        where a consumer above says what it does not demand of this one's output."""
         self._sources = sources
         self.node = node
         self.join = joins[id(node)]
@@ -153,7 +170,7 @@ class Watch:
         self.suppressed, self.observed = suppressed, 1 - suppressed
         children: tuple[Plan, Plan] = (node.left, node.right)
         self.producer = children[suppressed]
-        self.static = frozenset(children[self.observed].aliases) <= sources.tables
+        self.static = not told and frozenset(children[self.observed].aliases) <= sources.tables
         self._consumer = Input(self.join, self.observed)
         self.guards: list[Guard] = []
         self._at: dict[int, list[Guard]] = {}
@@ -196,6 +213,7 @@ class Watch:
         for guard in self.guards:
             if not guard.watching:
                 continue
+            some = False
             for tuples in arrived:
                 hashes = _known(*guard.kind.opposite_hashes(self._sources, tuples))
                 self._looked_up(guard, len(hashes))
@@ -207,7 +225,9 @@ class Watch:
                     self._count(guard, resumed=len(hit))
                     returned = guard.blacklist.take(hit, now)
                     guard.returned += len(returned)
+                    some |= len(returned) > 0
                     self._bring(back, returned)
+            guard.late += some
             if guard.filter.full:
                 self._renew(guard, [self._held(now), *arrived])
         return back
@@ -296,6 +316,8 @@ class Watch:
 
     def forget(self, now: int) -> None:
         """Forget what has waited unseen too long."""
+        if not self.idling:
+            return
         for alias, idle in self.idle.items():
             if alias in self._sources.rows_windows:
                 idle.purge_rows(self._sources.first_live_row(alias))
@@ -306,43 +328,36 @@ class Watch:
         self.counters.returned += len(guard.blacklist)
         return self._given_up(guard, now)
 
-    def screen(self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, now: int) -> float:
-        """What a guard that rests promises to gain in so many slices, nothing if it would not pay: by some of the
-        newest and oldest tuples of its home, and some of those observed, evenly spread."""
+    def screen(self, guard: Guard, ends: Sequence[Tuples], now: int) -> list[float]:
+        """The shares of some of the newest and oldest tuples of a resting guard's home that seem to have no partner, by
+        some of those observed, evenly spread."""
         state = self.state
         step = max(1, (state.hi - state.lo) // SCREENED_TUPLES)
         seen = living(state, np.arange(state.lo, state.hi, step, dtype=np.int64), now)[1]
         filter = Bloom(2 * SCREENED_TUPLES)
         filter.add(_known(*guard.kind.opposite_hashes(self._sources, seen)))
-        # Who has no partner among these has one among the others as often.
-        return self._promise(guard, newest, oldest, slices, filter, step)
+        # Who has no partner among these has none among as many others as often.
+        return [share**step for share in self._lacking(guard, filter, ends)]
 
-    def try_out(
-        self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, stake: float, now: int
-    ) -> bool:
+    def try_out(self, guard: Guard, ends: Sequence[Tuples], slices: int, stake: float, now: int) -> bool:
         """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
         with a stake, if that promises to pay. Whether it does."""
         self._renew(guard, [self._held(now)])
         guard.swept = 0
-        promise = self._promise(guard, newest, oldest, slices, guard.filter, 1)
-        if promise:
+        if guard.promise(self._lacking(guard, guard.filter, ends), slices):
             guard.account.begin(stake)
-        else:
-            guard.filter = Bloom()
-        return bool(promise)
+            return True
+        guard.filter = Bloom()
+        return False
 
-    def _promise(
-        self, guard: Guard, newest: Tuples, oldest: Tuples, slices: int, filter: Bloom, times: int
-    ) -> float:
-        """What a guard promises, if tuples without a partner in a filter are so `times` in a row."""
-        if len(newest) == 0 or len(oldest) == 0 or len(self.state) == 0:
-            return 0.0
+    def _lacking(self, guard: Guard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
+        """Which share of each part of a home's tuples is not in a filter; none of no tuples."""
         shares: list[float] = []
-        for tuples in (newest, oldest):
+        for tuples in ends:
             hashes, valid = guard.kind.own_hashes(self._sources, tuples)
             lacking = ~filter.contains(hashes)
-            shares.append(float((lacking if valid is None else lacking | ~valid).mean()) ** times)
-        return guard.promise(shares, slices)
+            shares.append(float((lacking if valid is None else lacking | ~valid).mean()) if len(tuples) else 0.0)
+        return shares
 
     def release(self, now: int) -> list[Tuples]:
         """Everything that is kept back, in parts of any homes; suspends nothing."""

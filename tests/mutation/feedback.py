@@ -108,7 +108,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.credit = min(self.credit + earned - spent, self._stake + owed)", "self.credit += earned - spent"),
         ("self.watching = self.credit >= 0.0", "self.watching = True"),
         ("self._before = *counted, tuples", "pass"),
-        ("return self.gain(burden, prices) > MARGIN * self._spent(prices)", "return True"),
+        ("return self.gain(burden) > MARGIN * self.spent", "return True"),
     ),
     "feedback/tree.py": (
         (
@@ -125,7 +125,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._bring_back(watch.release(now), watch.depth)\n", "            watch.release(now)\n"),
         ("        if self._guards and self._admitting:\n", "        if self._guards:\n"),
         ("if self._watching or self._back or not self._admitting:", "if self._watching or not self._admitting:"),
-        ("        return not any(idle) and not any(", "        return not any("),
+        ("if watch.is_idle(self._now) or watch.idling:", "if False:"),
         ("                guard.account.begin(0.0)\n", "                pass\n"),
         ("                    state.retract(entries[lost])\n", "                    pass\n"),
         ("                    blacklist.drop(entries[lost])\n", "                    pass\n"),
@@ -133,6 +133,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "feedback/watch.py": (
         ("if arrives or len(self.state):", "if len(self.state):"),
+        ("self.static = not told and ", "self.static = "),
         ("                guard.filter.add(hashes)\n                hit", "                hit"),
         ("                    guard.suspended.remove(hit)\n", ""),
         ("self._renew(guard, [self._held(now), *arrived])", "self._renew(guard, [self._held(now)])"),

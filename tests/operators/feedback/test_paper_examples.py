@@ -35,8 +35,8 @@ def _never_resting() -> Iterator[None]:
 class Told:
     """An engine with feedback that gets one tuple after the other."""
 
-    def __init__(self, bound: Query, plan: str) -> None:
-        self.engine = Engine(bound, plan=parse_plan(plan, bound), feedback=True)
+    def __init__(self, bound: Query, plan: str, tables: dict[str, Batch] | None = None) -> None:
+        self.engine = Engine(bound, plan=parse_plan(plan, bound), tables=tables, feedback=True)
         self.now = 0
 
     def give(self, **tuples: dict[str, int]) -> list[tuple[int, ...]]:
@@ -197,3 +197,24 @@ def test_a_plan_that_is_to_change_keeps_nothing_back() -> None:
         told.engine.migrate(parse_plan("(C (A B))", bound), "moving-state", told.now + 1)
         told.give(b={"n": 2, "x": 1})
         assert told.give(c={"y": 100}) == [(1, 1), (1, 2)]
+
+
+def test_a_table_from_which_a_row_is_taken_out_is_not_static() -> None:
+    """No D wants t1, so the table's state lacks it; b1 c1, which only t1 matches, must not be forgotten for that."""
+    bound = parse_program(
+        "CREATE TABLE t (n BIGINT, k BIGINT, w BIGINT) WITH (path = 't.csv');\n"
+        "CREATE STREAM b (ts TIMESTAMP, n BIGINT, k BIGINT) WITH (timestamp = 'ts');\n"
+        "CREATE STREAM c (ts TIMESTAMP, k BIGINT) WITH (timestamp = 'ts');\n"
+        "CREATE STREAM d (ts TIMESTAMP, w BIGINT) WITH (timestamp = 'ts');\n"
+        "SELECT T.n AS t, B.n AS b FROM t T, b B [RANGE 1 MINUTE], c C [RANGE 1 MINUTE], d D [RANGE 1 MINUTE] "
+        "WHERE T.k = B.k AND B.k = C.k AND T.w = D.w"
+    ).queries[0]
+    given = {"n": [1, 2], "k": [1, 2], "w": [5, 9]}
+    rows = {name: Column(Type.BIGINT, np.array(values)) for name, values in given.items()}
+    with watching(1e9, 2, 1e15):
+        told = Told(bound, "((T (B C)) D)", {"t": Batch(np.array([0, 0]), rows)})
+        told.give(d={"w": 9})
+        assert told.edge("(T (B C))").kept_back == 1, "t1"
+        told.give(d={"w": 9})
+        told.give(b={"n": 1, "k": 1}, c={"k": 1})
+        assert told.give(d={"w": 5}) == [(1, 1)]

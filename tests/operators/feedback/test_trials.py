@@ -48,14 +48,15 @@ def test_nothing_entered_nothing_known() -> None:
 def test_what_a_trial_promises() -> None:
     """Tuples that cost much and have no partners for long; not if they cost little, have partners, or get them."""
     dear, cheap = Burden(3, 30.0, own=2000.0), Burden(3, 30.0)
-    seen = Trial(useless=0.5, lasting=0.5, checked=2.0, slices=0.001)
+    seen = Trial(useless=0.5, lasting=0.5, spent=2.0 * trials.CHECKED + 0.001 * trials.CALLED)
     assert seen.promises(dear)
     assert not seen.promises(cheap)
     assert not replace(seen, useless=0.01).promises(dear)
     assert not replace(seen, lasting=0.0).promises(Burden(3, 30.0, own=300.0))
     assert replace(seen, lasting=0.9).promises(Burden(3, 30.0, own=300.0))
-    assert not replace(seen, slices=0.1).promises(dear), "slices of ten tuples"
-    assert not replace(seen, checked=100.0).promises(dear), "much to observe"
+    assert not replace(seen, spent=2000.0).promises(dear), "small slices, or much to observe"
+    gained = 0.5 * dear.saved - 0.25 * dear.returned - seen.spent
+    assert replace(seen, lasting=0.25).gain(dear) == pytest.approx(gained)
 
 
 def test_an_account_lives_on_its_stake_and_on_what_it_owes() -> None:
