@@ -50,7 +50,8 @@ RARE = 100
 """How many times as many values stream D of the left-deep plans has."""
 
 EVENT_EVERY = 200
-"""A source reports a happening in every so manieth tuple."""
+"""A source reports a happening in every so manieth tuple; with a scale as many times more seldom as values are more:
+results grow with its power of the number of sources."""
 
 TURNS_PER_WINDOW = 6
 """How often engines that are compared take turns."""
@@ -155,11 +156,12 @@ class Clique:
         count = round(until / 1000 * self.rate * self.scale)
         values = max(2, round(self.values * self.scale ** (2 / 3)))
         matching = self._matching(until, rng)
-        seen = rng.integers(-EVENT_EVERY + 1, 1, len(self.names))
+        every = round(EVENT_EVERY * self.scale ** (2 / 3))
+        seen = rng.integers(-every + 1, 1, len(self.names))
         found = {}
         for name, first in zip(self.names, seen.tolist(), strict=True):
             ts = np.sort(rng.integers(0, until, count))
-            turn, place = np.divmod(np.arange(count) - first, EVENT_EVERY)
+            turn, place = np.divmod(np.arange(count) - first, every)
             columns = {"ts": Column(Type.TIMESTAMP, ts)}
             for column in self.columns(name):
                 drawn = self._draw(rng, values * (RARE if name == self.rare else 1), count)

@@ -83,7 +83,7 @@ def test_drifting_values_match_in_some_phases() -> None:
     assert 0.25 < np.mean(matched) < 0.75
 
 
-@pytest.mark.parametrize(("hashed", "scale"), [(False, 1.0), (True, 1.0), (True, 10.0)])
+@pytest.mark.parametrize(("hashed", "scale"), [(False, 1.0), (True, 1.0), (True, 30.0)])
 def test_jit_makes_less_and_finds_the_same(hashed: bool, scale: float) -> None:
     clique = replace(LEFT_DEEP, events=5, scale=scale)
     ref, jit = compare(clique, hashed=hashed, windows=1.0, seed=1, slices=30)
@@ -92,7 +92,7 @@ def test_jit_makes_less_and_finds_the_same(hashed: bool, scale: float) -> None:
     assert jit.intermediate_results <= ref.intermediate_results
     assert jit.comparisons <= ref.comparisons
     if not hashed or scale > 1.0:
-        assert jit.intermediate_results < 0.7 * ref.intermediate_results
+        assert jit.intermediate_results < 0.8 * ref.intermediate_results
         assert jit.peak_tuples < ref.peak_tuples
         assert jit.messages > 0 == ref.messages
     assert len(ref.seconds) == len(jit.seconds) == 6
