@@ -412,8 +412,8 @@ DIFFERS: dict[int | str, str] = {
     "less that is not demanded, and with hash joins guards rest.",
     "jit-drift": "The paper has no drift. While nothing of an input can be used, what feeds it waits; when the phase "
     "ends it comes back at once and late, so that only phases of more than a window save for good.",
-    "jit-losses": "A workload with hash joins takes milliseconds to seconds; REF against itself differs by two or three "
-    "percent in a run on two shared cores, and the worst of many workloads is the tail of that as well.",
+    "jit-losses": "A workload with hash joins takes milliseconds to seconds; REF against itself differs by two or "
+    "three percent in a run on two shared cores, and the worst of many workloads is the tail of that as well.",
 }
 """How a figure's shape differs from the paper's, and why."""
 
