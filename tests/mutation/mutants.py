@@ -273,6 +273,7 @@ MUTANTS: list[Mutant] = [
         ("(late.ts >= owed.before)", "(late.ts > owed.before)"),
         ("state.owed.demand(probing, now)\n        found", "pass\n        found"),
         ("            if not met:\n", "            if False:\n"),
+        ("(asked and owed.countable(now)) else None", "asked else None"),
         ("asked=asked and both)", "asked=asked)"),
         ("state.older_until = before + state.life", "state.older_until = before + state.life - 1"),
         ("        self._state.older = None\n        left", "        left"),

@@ -305,6 +305,16 @@ def test_both_inputs_of_what_goes_by_another_key_are_asked() -> None:
     assert len(got) == 2
 
 
+def test_an_input_that_cannot_go_by_keys_is_completed_as_a_whole() -> None:
+    """F asks ABDE by E.k, which E has; ABD, which goes by a sum of AB's columns, can count no keys of it."""
+    sums = joined("A.v = B.v AND A.k = D.k AND A.k + B.k = E.k AND A.k + B.k = F.k", aliases="ABDEF")
+    rows = inputs(a="1 k=1 v=1 | 2 k=2 v=1", b="3 k=1 v=1", d="5 k=1 | 6 k=2", e="7 k=2 | 8 k=3", f="9 k=2 | 30 k=3")
+    engine = started(sums, rows, "((((A D) E) F) B)")
+    got = migrated(engine, [(10, "((((A B) D) E) F)", "jisc")], [10, 31])
+    assert exactly(sums, rows, got)
+    assert len(got) == 2
+
+
 @pytest.mark.usefixtures("uncounted")
 def test_what_a_source_further_down_lacks_is_not_completed() -> None:
     """D asks BCA for a C.k that no C has; BC, which A asks by B.k, is not asked."""
