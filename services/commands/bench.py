@@ -195,19 +195,23 @@ def _redraws(name: str, help: str) -> None:
         seed: Seed = 1,
         out: Out = Path("bench-results"),
     ) -> None:
-        from importlib import import_module
+        _redraw(f"paper_{name}", quick, full, figure, runs, seed, out)
 
-        from ops.bench.measure import Progress
-        from services.warmup import warm_up
 
-        if quick and full:
-            raise UsageError("--quick and --full contradict each other: give one of them, or none")
-        bench: PaperBench[Any] = import_module(f"ops.bench.paper_{name}").BENCH
-        with Progress() as progress:
-            warm_up(lambda step: progress.say(f"compiling: {step}"))
-            size = "quick" if quick else "full" if full else "default"
-            suite = bench.run(size, runs, seed, figure, progress)
-        _finish_suite(suite, out)
+def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
+    from importlib import import_module
+
+    from ops.bench.measure import Progress
+    from services.warmup import warm_up
+
+    if quick and full:
+        raise UsageError("--quick and --full contradict each other: give one of them, or none")
+    bench: PaperBench[Any] = import_module(f"ops.bench.{module}").BENCH
+    with Progress() as progress:
+        warm_up(lambda step: progress.say(f"compiling: {step}"))
+        size = "quick" if quick else "full" if full else "default"
+        suite = bench.run(size, runs, seed, figure, progress)
+    _finish_suite(suite, out)
 
 
 _redraws(
@@ -218,10 +222,26 @@ _redraws(
     "hybmig",
     "The figures of the HybMig paper, 15 to 22, redrawn: counters, and a simulated clock where load matters.",
 )
-_redraws(
-    "jit",
-    "The figures of the JIT paper, 10 to 17, redrawn: feedback on and off, nested loops and hash joins.",
-)
+
+
+@app.command()
+def jit(
+    quick: PaperQuick = False,
+    full: Full = False,
+    figure: FigureNumber = None,
+    kafka: Annotated[
+        bool,
+        typer.Option(
+            "--kafka",
+            help="What feedback saves, and costs, between joins placed per operator on Kafka; no figure of the paper.",
+        ),
+    ] = False,
+    runs: PaperRuns = None,
+    seed: Seed = 1,
+    out: Out = Path("bench-results"),
+) -> None:
+    """The figures of the JIT paper, 10 to 17, redrawn: feedback on and off, nested loops and hash joins."""
+    _redraw("jit_kafka" if kafka else "paper_jit", quick, full, figure, runs, seed, out)
 
 
 def _finish_suite(suite: Suite, out: Path) -> None:

@@ -107,7 +107,8 @@ def worker(
         typer.Option(
             envvar="WEIR_JIT",
             help="Just-in-time feedback: joins do not produce what no join above them can use now, and produce it when "
-            "one can. Results stay the same; it rests where it does not pay. Not with placement per-operator.",
+            "one can. Results stay the same; it rests where it does not pay. With placement per-operator it cannot be "
+            "switched within a group.",
         ),
     ] = Switch.OFF,
     epoch: Annotated[
