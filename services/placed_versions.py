@@ -37,7 +37,9 @@ from services.security import KafkaClients
 from services.settings import WorkerSettings
 from services.topics import ControlTopics, Lane
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+"""Kafka says nothing of offsets that an open transaction may still change. Where a worker has died that is until its
+tasks have been taken over: a session timeout and a rebalance or two."""
 
 STRATEGIES = ("moving-state", "auto")
 """What a change of plans may be asked for by; `auto` has no other to choose."""

@@ -178,7 +178,7 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
         change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
         send(feed, rng, 160 * turn - 80, 80)
-        wait_for(lambda change=change: change.ended() or _decided(team), team[0].said("the cut"))
+        wait_for(lambda change=change: change.ended() or decided(team), team[0].said("the cut"))
         team.pop(0).kill()
         team.append(workers.start(case, *options))
         send(feed, rng, 160 * turn, 80)
@@ -216,7 +216,8 @@ def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers
     assert_exact(case, Reader(case.bootstrap, case.sink), heir)
 
 
-def _decided(team: list[WorkerProcess]) -> bool:
+def decided(team: list[WorkerProcess]) -> bool:
+    """True when a worker knows that its plan will change."""
     return any("plan will change" in worker.text() for worker in team)
 
 
