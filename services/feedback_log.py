@@ -107,7 +107,7 @@ class FeedbackLog:
             except StateError as problem:
                 self._log.warning("feedback message passed over", reason=str(problem))
                 continue
-            if isinstance(said, Demanded):
+            if isinstance(said, Demanded) and len(said.suspend) % 8 == len(said.resume) % 8 == 0:
                 with self._lock:
                     for inbox in self._inboxes.get(said.topic, ()):
                         inbox.put(said)

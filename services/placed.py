@@ -14,7 +14,8 @@ time ago; who reads one deletes from its beginning what its commits no longer ne
 its repartition topics.
 
 A reader and the tasks that write to it know of each other by the topic, its partition and the channels in it
-(`operators.placed.decompose.Edge`): the address of whatever one of them has to tell the other.
+(`operators.placed.decompose.Edge`): the address of whatever one of them has to tell the other. With feedback
+(`services.task_feedback`) readers ask in a topic of their own, `<group>.feedback`; answers are in band.
 
 **Limits.** Exactly once only. No idle timeouts: a silent source holds back what it is joined with. Where the split
 follows the sources' partitions and some are added, a new group is needed. A reader takes all channels of a partition as

@@ -17,7 +17,6 @@ from operators.placed.feedback import PlacedFeedback
 from operators.watermark import NEVER
 from schemas.codecs.notice import Notice
 from schemas.control import Demanded
-from schemas.errors import StateError
 from services.delivery import BlockRecord
 from services.feedback_log import FeedbackLog
 from services.metrics import TaskMetrics
@@ -83,12 +82,8 @@ class TaskFeedback:
                 said = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            try:
-                suspend, resume = _words(said.suspend), _words(said.resume)
-            except ValueError as error:
-                raise StateError(f"feedback to {said.topic}[{said.partition}] is cut short: {error}") from None
             if supply is not None:
-                supply.ask(said.partition, suspend, resume, said.need)
+                supply.ask(said.partition, _words(said.suspend), _words(said.resume), said.need)
 
     def owes(self) -> bool:
         """True when a reader waits for an answer that can be given."""

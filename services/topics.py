@@ -219,6 +219,8 @@ class TopicAdmin:
                 future.result()
                 self._log.info("topic deleted", topic=name)
             except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue  # another worker was first
                 self._log.warning("topic not deleted", topic=name, reason=error.args[0].str())
 
     def registry(self, replication: int) -> str:

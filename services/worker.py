@@ -48,7 +48,7 @@ from services.tables import Tables
 from services.task_opener import TaskOpener, Work
 from services.task_spec import TaskSpec, streams_by_topic
 from services.task_statistics import Publisher
-from services.topics import TopicAdmin
+from services.topics import ControlTopics, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
 
@@ -195,7 +195,8 @@ class Worker:
                 control.append(*reports_of_the_dead(view, version))
             if version > 1:
                 # A slower worker may still ask what became of the version before this one, but not of older ones.
-                self._admin.delete(self._versions.layout(version - 2, view).internal)
+                gone = ControlTopics.of(self._versions.group(version - 2)).feedback
+                self._admin.delete([*self._versions.layout(version - 2, view).internal, gone])
         spec = TaskSpec(
             query=self._query,
             plan=plan,

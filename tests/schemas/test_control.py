@@ -12,6 +12,7 @@ from schemas.control import (
     Answer,
     ControlMessage,
     Cut,
+    Demanded,
     Done,
     Opened,
     Propose,
@@ -64,6 +65,7 @@ MESSAGES = st.one_of(
         engine=st.dictionaries(TEXTS, st.integers(0, 9)),
     ),
     st.builds(RegisteredQuery, name=TEXTS, text=TEXTS, pick=st.none() | TEXTS),
+    st.builds(Demanded, topic=TEXTS, partition=st.integers(0, 99), need=TIMES, suspend=st.binary(), resume=st.binary()),
 )
 
 

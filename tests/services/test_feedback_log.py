@@ -1,0 +1,96 @@
+"""What tasks ask of each other through the feedback topic, and a task's own notices read back, on a real broker."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+
+from operators.placed.decompose import Edge
+from schemas.codecs.exchange import encode_exchange
+from schemas.codecs.notice import Notice, encode_notice
+from schemas.columns import Batch, Column
+from schemas.control import Demanded
+from schemas.query import Column as ColumnRef
+from schemas.query import Type
+from services import notices
+from services.control_log import ControlLog
+from services.feedback_log import FeedbackLog
+from services.notices import read_back
+from services.security import KafkaClients
+from services.topics import TopicAdmin
+from tests.broker_fixture import Topics
+from tests.worker_harness import wait_for
+
+pytestmark = pytest.mark.kafka
+
+WORDS = np.array([7, 2**63], np.uint64)
+
+
+def edge_over(topic: str) -> Edge:
+    """One column, two channels in each of two partitions."""
+    return Edge(topic, ("A", "B"), (ColumnRef("A", "x", Type.BIGINT),), (5, 5), 2, 2, False, ())
+
+
+def nothing(edge: Edge) -> Batch:
+    """No rows of an edge."""
+    columns = {field.name: Column(field.type, np.zeros(0, np.int64)) for field in edge.fields}
+    return Batch(np.zeros(0, np.int64), columns)
+
+
+def test_who_writes_to_a_topic_hears_what_is_asked_of_it(topics: Topics) -> None:
+    """From now on, and nothing that is asked of others; garbage is passed over."""
+    clients = KafkaClients(topics.bootstrap)
+    group = topics("group")
+    topic = TopicAdmin(clients).feedback(group, -1)
+    control = ControlLog(clients, group, "test").start()
+    log = FeedbackLog(clients, topic, "test", control).start()
+    mine, others = log.open("mine"), log.open("others")
+    said = Demanded(topic="mine", partition=3, need=5, suspend=struct.pack("<2Q", 7, 2**63))
+    try:
+        # The reader begins at the end, wherever that is when it first asks.
+        wait_for(lambda: log.send(said) or not mine.empty(), "the first message")
+        heard = mine.get_nowait()
+        assert heard == said
+        producer = Producer({"bootstrap.servers": topics.bootstrap, "log_level": 0})
+        producer.produce(topic, b"garbage", partition=0)
+        assert producer.flush(10) == 0
+        log.send(Demanded(topic="mine", partition=4, need=6, resume=b"seven b"))
+        last = Demanded(topic="mine", partition=4, need=6)
+        log.send(last)
+        found = [heard]
+        wait_for(lambda: found.append(mine.get(timeout=10)) or found[-1] == last, "the last message")
+        assert all(one in (said, last) for one in found), "half a signature is none"
+        assert others.empty()
+        log.leave("mine", mine)
+    finally:
+        log.close()
+        control.close()
+
+
+def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the last whole one of its channel on, however far back that is; of each partition."""
+    monkeypatch.setattr(notices, "FIRST_LOOK", 2)
+    topic = topics("internal", 2)
+    edge = edge_over(topic)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "log_level": 0})
+
+    def write(partition: int, channel: int, number: int, whole: bool) -> None:
+        notice = Notice(channel, number, whole, WORDS, WORDS[:1], nothing(edge))
+        producer.produce(topic, encode_notice(edge.fields, notice), partition=partition)
+
+    write(0, 1, 1, False)
+    write(0, 1, 2, True)
+    write(0, 1, 3, False)
+    write(0, 0, 1, True)
+    for watermark in range(40):
+        producer.produce(topic, encode_exchange(edge.fields, 0, watermark, True, nothing(edge)), partition=0)
+    write(1, 1, 1, False)
+    assert producer.flush(10) == 0
+    found = read_back(KafkaClients(topics.bootstrap), edge, (0, 1), 1)
+    assert [(one.number, one.whole) for one in found[0]] == [(2, True), (3, False)]
+    assert [(one.number, one.whole) for one in found[1]] == [(1, False)]
+    assert found[1][0].suspended.tolist() == WORDS.tolist()
+    assert read_back(KafkaClients(topics.bootstrap), edge, (1,), 0) == {1: []}
