@@ -6,7 +6,8 @@ history, which a worker reads as fast as it can.) At the end a tuple of every st
 results out.
 
 Tuples and bytes are those of the whole run, by the worker's metrics and in the topics themselves, which are read when
-all is over; processor time and delays count from the first full window on, when kernels have been loaded.
+all is over. Processor time and delays count from the first full window on, when kernels have been loaded; processor
+time of a history is all of it.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ class Sent:
         state_bytes: of all states at that time.
         stored_bytes: what the internal topics take on the broker's disk, compressed, with the marks of transactions; 0
             where the broker is not ours.
-        cpu_s: of the worker, from the first full window on.
+        cpu_s: of the worker, from the first full window on; all of a history.
         ages_ms: per result since then, from its last component's time to when it could be read; empty of a history.
         late_s: how late a tuple was written at worst.
     """
@@ -320,10 +321,11 @@ def run_worker(
     with WorkerProcess(bootstrap, query, folder / group, group, *options) as worker:
         try:
             worker.wait_ready()
+            cpu = worker.cpu_seconds()
             feed.start()
             if not task.together:
                 _until(lambda: time.time() >= feed.began + task.window_ms / 1000, worker, "the window fills")
-            cpu = worker.cpu_seconds()
+                cpu = worker.cpu_seconds()
             _until(lambda: not feed.is_alive(), worker, "all tuples are written")
             feed.flush()
             at_end = worker.metrics()

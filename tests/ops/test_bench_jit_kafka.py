@@ -97,8 +97,7 @@ def test_losses_are_told() -> None:
     claim = figure.claims[0]
     assert claim.what == "bytes: with / without feedback, worst workload"
     assert claim.measured.median == pytest.approx(1.5)
-    assert claim.met is False
-    assert figure.claims[-1].met is True
+    assert [claim.met for claim in figure.claims] == [False, True, None, None]
     lines = {line[0]: line[1:] for line in details(TASKS[1], costs, 2).table}
     assert lines["bytes in all"] == ("1,000", "1,500", "0.67x")
     assert lines["bytes of notices"] == ("0", "300", "")
@@ -106,9 +105,10 @@ def test_losses_are_told() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_a_run_finds_all_results_with_less_on_the_way(broker: SessionBroker, tmp_path: Path) -> None:
     task = replace(TASKS[0].scaled(0.5), window_ms=1_000)
-    settings = JitKafkaSettings(bootstrap=broker.bootstrap, tasks=(task,), seconds=3.0, runs=1)
+    settings = JitKafkaSettings(bootstrap=broker.bootstrap, tasks=(task,), seconds=2.5, runs=1)
     with Progress() as progress:
         suite = bench_jit_kafka(settings, progress)
         with pytest.raises(UsageError, match="figure 10 is drawn without Kafka"):
