@@ -70,6 +70,7 @@ class Task:
         self.results: list[Row] = []
         self.repeated = 0
         self.cut = 0
+        self.over = False
         self.committed = {self._lane(given, p): 0 for given, p in self.lanes}
         self.points = {lane: [ReplayPoint(0, NEVER)] * self._channels(given) for given, p, lane in self._each()}
         self.open()
@@ -193,6 +194,15 @@ class Task:
                 self.append(self.operator.outputs[0].topic, partition, raw)
         self.commit()
 
+    def conclude(self, end: int) -> None:
+        """Come to the end of the plan: let everything go, and do nothing more. Not before those that feed it have."""
+        if self.over or self.feedback is None or self.cut < end:
+            return
+        if not any(demand.suspended for demand in self.feedback.demands.values()):
+            self.over = True
+            for partition, raw, _ in self.feedback.release():
+                self.append(self.operator.outputs[0].topic, partition, raw)
+
     def append(self, topic: str, partition: int, raw: bytes) -> None:
         self.topics.log((topic, partition)).append(raw)
 
@@ -214,7 +224,12 @@ class Task:
 
 
 class Chain:
-    """All tasks of a plan over rows (per stream and partition, in arrival order) that are all there already."""
+    """All tasks of a plan over rows (per stream and partition, in arrival order) that are all there already.
+
+    Args:
+        end: how far tasks go.
+        ends: there they end, as where another plan takes over.
+    """
 
     def __init__(
         self,
@@ -225,6 +240,7 @@ class Chain:
         end: int = 1_000_000,
         *,
         feedback: bool = False,
+        ends: bool = False,
     ) -> None:
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
@@ -232,6 +248,7 @@ class Chain:
             for p, part in enumerate(rows[stream.name]):
                 self.topics.log((stream.topic, p)).extend(part)
         self.end = end
+        self.ends = ends
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
         self.mail: list[Letter] = []
         self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
@@ -246,8 +263,12 @@ class Chain:
         for given, p in task.lanes:
             lane = task._lane(given, p)
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
+        if task.over:
+            return
         task.close_sources()
         task.epoch(self.end)
+        if self.ends:
+            task.conclude(self.end)
         self.mail += task.letters()
 
     def deliver(self, letter: Letter) -> None:

@@ -82,6 +82,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._join.enter_late(side, self.admit(side, tuples)", "self._join.enter_late(side, (tuples)"),
         ("reader.suspended.remove(notice.resumed)", "pass"),
         ("if ready and any(", "if any("),
+        ("self._to_resume[partition] = [reader.suspended.hashes()]", "pass"),
         ("suspended.add(signatures[found], tuples.expiry[found])", "pass"),
         ("        reader.suspended.add(below, self._until(engine, len(below)))\n", ""),
     ),

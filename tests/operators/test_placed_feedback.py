@@ -127,6 +127,20 @@ def test_what_is_kept_back_comes_when_it_is_demanded(seed: int, split: int, deat
 
 
 @PROPERTY
+@given(st.integers(0, 2**32), st.integers(1, 2), st.integers(1, SPAN))
+def test_a_plan_ends_with_nothing_kept_back(seed: int, split: int, end: int) -> None:
+    """Where another plan takes over: every task ends when it has come there, and those that read it still get all."""
+    rng = random.Random(seed)
+    query, plan, rows = sparse(rng)
+    with pressed(rng):
+        chain = Chain(query, parse_plan(plan, query), rows, split, end, feedback=True, ends=True)
+        drive(chain, rng, deaths=False)
+    assert all(task.over for task in chain.tasks if task.feedback is not None)
+    expected = [row for row in oracle.results(query, rows) if row["_ts"] < end]
+    assert canonical(merged(chain.results())) == canonical(expected)
+
+
+@PROPERTY
 @given(joins(), st.integers(0, 2**32), st.integers(1, 3))
 def test_any_query_gives_the_oracles_results(case: Case, seed: int, split: int) -> None:
     rng = random.Random(seed)
