@@ -19,10 +19,14 @@ from schemas.codecs.notice import Notice
 from schemas.control import Demanded
 from services.delivery import BlockRecord
 from services.feedback_log import FeedbackLog
+from services.logs import Log
 from services.metrics import TaskMetrics
 from services.placed import Part
 
 RESEND_S = 1.0
+
+PATIENCE_S = 30.0
+"""Waiting for an answer longer than this is told once."""
 
 MOST_SIGNATURES = 32_768
 """Signatures in one message: some 350 KB."""
@@ -43,6 +47,7 @@ class TaskFeedback:
         notices: Mapping[int, Sequence[Notice]],
         committed_cut: int,
         metrics: TaskMetrics,
+        log: Log,
     ) -> None:
         self.placed = PlacedFeedback(part.operator, part.share)
         self._share = part.share
@@ -50,6 +55,9 @@ class TaskFeedback:
         self._notices = notices
         self._committed_cut = committed_cut
         self._metrics = metrics
+        self._log = log
+        self._waiting_since: float | None = None
+        self._told = False
         self._topic = part.operator.outputs[0].topic if part.operator.outputs else ""
         self._inbox = link.open(self._topic) if self._topic else None
         self._asked: dict[str, U64] = {}
@@ -110,12 +118,26 @@ class TaskFeedback:
 
     def say(self, now: float) -> None:
         """Send what there is to say: new demands at once, others again after a while."""
+        self._look_for_silence(now)
         again = now - self._said >= RESEND_S
         if again:
             self._said = now
         need = max(min(self._committed_cut, self.placed.hold), NEVER)
         for demand in self.placed.demands.values():
             self._say(demand, need, again)
+
+    def _look_for_silence(self, now: float) -> None:
+        waiting = [demand.edge.producer for demand in self.placed.demands.values() if len(demand.wanted)]
+        if not waiting:
+            self._waiting_since, self._told = None, False
+            return
+        self._waiting_since = self._waiting_since or now
+        if not self._told and now - self._waiting_since > PATIENCE_S:
+            self._told = True
+            self._log.warning(
+                "results wait for tuples that a task below keeps back and was asked for; is there a worker for it?",
+                operator=waiting[0],
+            )
 
     def _say(self, demand: Demand, need: int, again: bool) -> None:
         suspend, wanted = demand.take_suspends(), demand.wanted

@@ -160,7 +160,7 @@ class TaskOpener:
                 give_up,
                 changed,
                 ended,
-                self._feedback(spec, recovery, metrics),
+                self._feedback(spec, recovery, metrics, log),
             )
         except BaseException:
             sink.close()
@@ -209,7 +209,7 @@ class TaskOpener:
         placed = self.feedback is not None and isinstance(layout, PlacedLayout)
         return placed and takes_part(layout.part(number).operator)
 
-    def _feedback(self, spec: TaskSpec, recovery: RecoveryPlan, metrics: TaskMetrics) -> TaskFeedback | None:
+    def _feedback(self, spec: TaskSpec, recovery: RecoveryPlan, metrics: TaskMetrics, log: Log) -> TaskFeedback | None:
         """A task's part in feedback."""
         part = spec.part
         if self.feedback is None or part is None or not takes_part(part.operator):
@@ -220,7 +220,7 @@ class TaskOpener:
                 partitions = (part.share,) if edge.forward else range(edge.partitions)
                 channel = 0 if edge.forward else part.share
                 notices |= read_back(spec.settings.clients, edge, partitions, channel)
-        return TaskFeedback(part, self.feedback, notices, recovery.cut, metrics)
+        return TaskFeedback(part, self.feedback, notices, recovery.cut, metrics, log)
 
     def _migrations(
         self,

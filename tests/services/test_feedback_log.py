@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-from operators.placed.decompose import Edge
+from operators.engine import Engine
+from operators.placed.decompose import Edge, decompose
+from operators.plan import parse_plan
 from schemas.codecs.exchange import encode_exchange
-from schemas.codecs.notice import Notice, encode_notice
+from schemas.codecs.notice import Notice, Words, encode_notice
 from schemas.columns import Batch, Column
 from schemas.control import Demanded
 from schemas.query import Column as ColumnRef
@@ -18,10 +20,15 @@ from schemas.query import Type
 from services import notices
 from services.control_log import ControlLog
 from services.feedback_log import FeedbackLog
+from services.logs import get_log
+from services.metrics import WorkerMetrics
 from services.notices import read_back
+from services.placed import Part
 from services.security import KafkaClients
+from services.task_feedback import TaskFeedback
 from services.topics import TopicAdmin
 from tests.broker_fixture import Topics
+from tests.operators.test_placed_feedback import query_of
 from tests.worker_harness import wait_for
 
 pytestmark = pytest.mark.kafka
@@ -94,3 +101,42 @@ def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.M
     assert [(one.number, one.whole) for one in found[1]] == [(1, False)]
     assert found[1][0].suspended.tolist() == WORDS.tolist()
     assert read_back(KafkaClients(topics.bootstrap), edge, (1,), 0) == {1: []}
+
+
+def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and asks again every second; an answer ends it."""
+    clients = KafkaClients(topics.bootstrap)
+    group = topics("group")
+    control = ControlLog(clients, group, "test").start()
+    log = FeedbackLog(clients, TopicAdmin(clients).feedback(group, -1), "test", control).start()
+    query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
+    top, _ = decompose(query, parse_plan("((A B) C)", query), {f"t{a}": 1 for a in "abc"}, 1, feedback=True)
+    metrics = WorkerMetrics("q").of("0")
+    task = TaskFeedback(Part(top, 0), log, {}, 0, metrics, get_log("task", task=0))
+    engine = Engine(
+        top.query, plan=top.plan, partitions={s.name: (0,) for s in top.query.streams()}, feedback=task.placed.of
+    )
+    task.placed.attach(engine)
+    task.restore()
+    ((stream, demand),) = task.placed.demands.items()
+    none = WORDS[:0]
+
+    def notice(number: int, suspended: Words, resumed: Words) -> None:
+        task.placed.note(stream, Notice(0, number, False, suspended, resumed, nothing(demand.edge)))
+
+    try:
+        notice(1, WORDS, none)
+        demand.want(WORDS, 5)
+        for now in (100.0, 100.5, 101.5, 131.0, 132.0):
+            task.say(now)
+        warnings = [record for record in caplog.records if "results wait for tuples" in record.getMessage()]
+        assert len(warnings) == 1
+        assert task.limit == 5
+        assert metrics.feedback_requests._value.get() == 4, "at once, then every second"
+        notice(2, none, WORDS)
+        assert task.limit > 5
+        assert task.clear()
+    finally:
+        task.close()
+        log.close()
+        control.close()
