@@ -346,7 +346,7 @@ _TRACK = (
 )
 
 _SELDOM = (
-    "Where there is a single change in the whole run, either spends less than a hundredth of its time on it; two "
+    "Where there is a single change in the whole run, either spends a hundredth of its time on it at most; two "
     "engines that do the same work differ by more (Fig. 9)."
 )
 
