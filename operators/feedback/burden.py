@@ -31,7 +31,10 @@ RETURNED = 700.0
 """Letting a tuple in late, beside entering it into its state."""
 
 LATE = 150_000.0
-"""What it costs to let anything in late in a slice: a round of joins, and later probes that look in two places."""
+"""What it costs to let anything in late in a slice: a round of joins."""
+
+LATE_HASHED = 400_000.0
+"""The same in hash joins, whose later probes look in two tables."""
 
 
 class Input(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import CALLED, CHECKED, LATE, LOOKED_AT, Input, TreeBurden
+from operators.feedback.burden import CALLED, CHECKED, LATE, LATE_HASHED, LOOKED_AT, Input, TreeBurden
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.lattice import Lattice
@@ -91,6 +91,7 @@ class Guard:
         self.burden = TreeBurden(below, consumer.join)
         self.account = Account()
         self._entry, self._consumer = entry, consumer
+        self._late_price = LATE_HASHED if consumer.join.match.condition.keys else LATE
         self._before = self._came()
         self.came = self.observed = 0
         self.kept_back = self.returned = self.checked = self.swept = self.late = 0
@@ -117,7 +118,7 @@ class Guard:
     def book(self, slices: int) -> float:
         """Settle what has been done in so many slices; what that has gained. See `watching` for whether it goes on."""
         spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED
-        spent += self.returned * self.burden.returned + self.late * LATE
+        spent += self.returned * self.burden.returned + self.late * self._late_price
         earned = self.kept_back * self.burden.saved
         self.kept_back = self.returned = self.checked = self.swept = self.late = 0
         self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
@@ -129,7 +130,7 @@ class Guard:
         newest, oldest = useless
         came = max(self.came, 1)
         back = came * max(newest - oldest, LEAST_RETURNED) / slices
-        spent = (came + self.observed) * CHECKED + slices * (CALLED + LATE * (1.0 - math.exp(-back)))
+        spent = (came + self.observed) * CHECKED + slices * (CALLED + self._late_price * (1.0 - math.exp(-back)))
         trial = Trial(newest, oldest, spent / came)
         return came * trial.gain(self.burden) if trial.promises(self.burden) else 0.0
 
