@@ -206,8 +206,39 @@ def test_a_value_without_partner_is_suspended_and_resumed() -> None:
     run.turn(low, 1)
     assert low.feedback.kept_back() == 0
     assert run.sent()[4:] == [2, 5, 8], "two epochs of A's x = 2, and 8 results of x = 1: the first is among them anew"
+    ((_, log),) = [(lane, log) for lane, log in run.chain.topics.logs.items() if isinstance(log[0], bytes)]
+    log.append(log[-1])
     run.chain.finish()
     check(run.chain, run.query, run.rows)
+    assert top.repeated == 1, "a notice that is there twice changes nothing"
+
+
+def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
+    """Of A's y = 1 no D is there: C's join keeps back what has come of it, then A's own join does, and C's lets go of
+    it; when a D comes all of it comes once."""
+    query = query_of([100, 100, 100, 4], "A.k = B.k AND B.x = C.x AND A.y = D.y")
+    times = list(range(1, 60, 2))
+    rows = {name: tuples(at=times, y=[1] * len(times)) for name in "ab"}
+    rows |= {"c": tuples(at=[2, *times[10:]]), "d": tuples(at=times, y=[1 if at == 51 else 0 for at in times])}
+    chain = Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, feedback=True)
+    _, middle, bottom = (task.feedback for task in chain.tasks)
+    assert middle is not None
+    assert bottom is not None
+    kept: list[tuple[int, int]] = []
+    for _ in range(40):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+        kept.append((middle.kept_back(), bottom.kept_back()))
+        mail, chain.mail = chain.mail, []
+        for letter in mail:
+            chain.deliver(letter)
+    at_middle = [i for i, (mine, below) in enumerate(kept) if mine and not below]
+    at_bottom = [i for i, (mine, below) in enumerate(kept) if below and not mine]
+    assert at_middle
+    assert at_bottom
+    assert at_middle[0] < at_bottom[0]
+    chain.finish()
+    check(chain, query, rows)
 
 
 def test_nothing_is_made_while_the_other_input_is_empty() -> None:
