@@ -406,7 +406,9 @@ class TreeFeedback:
         begun = False
         for _ in self._guards:
             watch, guard = self._guards[self._turn]
-            if not guard.watching and len(watch.state) and guard.may_pay(self._slices):
+            if guard.waits > 0:
+                guard.waits -= 1
+            elif not guard.watching and len(watch.state) and guard.may_pay(self._slices):
                 if self._lacking is None:
                     if self._purse < SCREENED:
                         return
@@ -414,6 +416,8 @@ class TreeFeedback:
                     self._lacking = watch.screen(guard, self._ends(guard), self._now)
                 promise = guard.promise(self._lacking, self._slices)
                 cost = _trial_cost(watch)
+                guard.disappoints = 0 if promise else min(2 * guard.disappoints + 1, RARELY)
+                guard.waits = guard.disappoints
                 if promise:
                     if max(self._purse, PAID_BACK * promise) < cost * (1 + trials.STAKE):
                         return

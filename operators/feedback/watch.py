@@ -76,6 +76,8 @@ class Guard:
         blacklist: the home's tuples that are kept back.
         burden: what a tuple of the home costs that is not kept back.
         account: whether it watches, and what it may lose.
+        waits: so many times it is passed over when trials are given; `disappoints`: after each look at it so far that
+            promised nothing.
         came, observed: new tuples of the home that were not kept back, and observed ones, as of the last booking.
         kept_back, returned, checked, swept: tuples that it kept back and that came back, signatures and entries looked
             at, since the last booking; late: slices in which some came back.
@@ -92,6 +94,7 @@ class Guard:
         self.account = Account()
         self._entry, self._consumer = entry, consumer
         self._late_price = LATE_HASHED if consumer.join.match.condition.keys else LATE
+        self.waits = self.disappoints = 0
         self._before = self._came()
         self.came = self.observed = 0
         self.kept_back = self.returned = self.checked = self.swept = self.late = 0

@@ -125,7 +125,6 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._bring_back(watch.release(now), watch.depth)\n", "            watch.release(now)\n"),
         ("        if self._guards and self._admitting:\n", "        if self._guards:\n"),
         ("if self._watching or self._back or not self._admitting:", "if self._watching or not self._admitting:"),
-        ("if watch.is_idle(self._now) or watch.idling:", "if False:"),
         ("                guard.account.begin(0.0)\n", "                pass\n"),
         ("                    state.retract(entries[lost])\n", "                    pass\n"),
         ("                    blacklist.drop(entries[lost])\n", "                    pass\n"),
