@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.bench.figures import Figure, PaperBench, Suite, over
@@ -28,9 +28,15 @@ _CHAIN = {"A.k = B.k": 200, "B.y = C.y": 400, "A.x = D.x": 1_000}
 _RATES = {"A": 400.0, "B": 400.0, "C": 100.0, "D": 2.0}
 _LEFT_DEEP = "(((A B) C) D)"
 _FEW = PlacedTask("left-deep, few demanded", "D has 8 of 1,000 values at a time", _LEFT_DEEP, _CHAIN, _RATES)
+_FASTER = replace(
+    _FEW.scaled(5.0),
+    title="left-deep, few demanded, five times as fast",
+    about="the first with five times the rates and values",
+)
 
 TASKS = (
     _FEW,
+    _FASTER,
     PlacedTask(
         "bushy, few demanded",
         "C D has few results, with a few of 1,000 values",
