@@ -100,7 +100,7 @@ class JitKafkaSettings:
     tasks: tuple[PlacedTask, ...] = TASKS
     seconds: float = 12.0
     share: float = 1.0
-    runs: int = 3
+    runs: int = 2
     seed: int = 1
     heap: str = "1g"
 
@@ -248,6 +248,6 @@ def details(task: PlacedTask, runs: Runs, place: int) -> Figure:
 BENCH = PaperBench(
     quick=JitKafkaSettings(seconds=8.0, runs=1),
     default=JitKafkaSettings(),
-    full=JitKafkaSettings(seconds=16.0, runs=5),
+    full=JitKafkaSettings(seconds=16.0, runs=3),
     draw=bench_jit_kafka,
 )

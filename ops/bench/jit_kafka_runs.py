@@ -116,7 +116,6 @@ def expected_results(task: PlacedTask, batches: Mapping[str, Batch]) -> Counter[
     engine = Engine(query, plan=parse_plan(task.plan, query))
     for name, batch in batches.items():
         engine.push(name, 0, batch)
-        engine.close(name, 0)
     found = engine.advance(BEGIN_MS + CLOSING_MS)
     columns = [found.columns[name.lower()].values.tolist() for name in task.rates]
     return Counter(zip(*columns, strict=True))
