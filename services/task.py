@@ -328,7 +328,7 @@ class Task:
                 else:
                     self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
             self._hold(self._ahead())
-            if self._feedback is not None:
+            if self._feedback is not None and self._feedback.waiting:
                 self._feedback.say(time.monotonic())
             if left <= 0:
                 return
@@ -398,6 +398,8 @@ class Task:
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
         if delivering or (due and (moved or self._migrations.doubted)):
             self._deliver(results, commit=due or self.spec.settings.transactional)
+        if self._feedback is not None:
+            self._feedback.say(now)
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
             self._report()

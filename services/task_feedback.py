@@ -80,7 +80,12 @@ class TaskFeedback:
 
     def waits_for(self, topic: str) -> bool:
         """True while the task waits for what comes through a topic, however far ahead that is."""
-        return any(demand.edge.topic == topic and len(demand.wanted) for demand in self.placed.demands.values())
+        return any(demand.edge.topic == topic and demand.waiting for demand in self.placed.demands.values())
+
+    @property
+    def waiting(self) -> bool:
+        """True while the task lacks something that it has asked for."""
+        return any(demand.waiting for demand in self.placed.demands.values())
 
     def hear(self) -> None:
         """Take up what readers have asked for."""
@@ -127,7 +132,7 @@ class TaskFeedback:
             self._say(demand, need, again)
 
     def _look_for_silence(self, now: float) -> None:
-        waiting = [demand.edge.producer for demand in self.placed.demands.values() if len(demand.wanted)]
+        waiting = [demand.edge.producer for demand in self.placed.demands.values() if demand.waiting]
         if not waiting:
             self._waiting_since, self._told = None, False
             return

@@ -122,6 +122,11 @@ class Demand:
         return np.unique(np.concatenate([words for words, _ in self._wants])) if self._wants else NONE
 
     @property
+    def waiting(self) -> bool:
+        """True while it has not got all that it has asked for."""
+        return bool(self._wants)
+
+    @property
     def limit(self) -> int:
         """The task lacks something from this event time on."""
         return min((since for _, since in self._wants), default=END)

@@ -84,13 +84,11 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("if ready and any(", "if any("),
         ("self._to_resume[partition] = [reader.suspended.hashes()]", "pass"),
         ("suspended.add(signatures[found], tuples.expiry[found])", "pass"),
-        ("        reader.suspended.add(below, self._until(engine, len(below)))\n", ""),
     ),
     "placed/feedback.py": (
         ("demand.want(wanted, END)", "pass"),
         ("len(demand.withholds(wanted)) or ", ""),
         ("            if self._restored:\n", "            if False:\n"),
-        ("            self._check(demand, demand.withheld())\n", "            pass\n"),
         ("now = min(now, self.hold)", "pass"),
     ),
 }

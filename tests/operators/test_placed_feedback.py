@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators import state
 from operators.placed import demand, route, withholding
 from operators.placed.decompose import decompose
 from operators.plan import parse_plan
@@ -79,6 +80,7 @@ def pressed(rng: random.Random) -> Iterator[None]:
         patch.setattr(demand, "PERIOD", rng.choice([1024, 5]))
         patch.setattr(demand, "FIRST_REST", rng.choice([4, 100]))
         patch.setattr(route, "BLOCK_BYTES", rng.choice([1 << 18, 1]))
+        patch.setattr(state, "FIRST_CAPACITY", rng.choice([1024, 2]))
         yield
 
 
@@ -213,30 +215,90 @@ def test_a_value_without_partner_is_suspended_and_resumed() -> None:
     assert top.repeated == 1, "a notice that is there twice changes nothing"
 
 
+def passing_on(times: list[int], demanded: set[int]) -> tuple[Chain, Query, dict[str, list[list[Row]]]]:
+    """(((A B) C) D), where D wants A's y = 1, which all of A has, at few times."""
+    query = query_of([100, 100, 100, 4], "A.k = B.k AND B.x = C.x AND A.y = D.y")
+    rows = {name: tuples(at=times, y=[1] * len(times)) for name in "ab"}
+    rows |= {"c": tuples(at=times[::5]), "d": tuples(at=times, y=[1 if at in demanded else 0 for at in times])}
+    return Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, feedback=True), query, rows
+
+
+def rounds(chain: Chain, count: int) -> Iterator[list[Letter]]:
+    """Each task takes a record of each partition, then all letters are delivered; these letters."""
+    for _ in range(count):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+        mail, chain.mail = chain.mail, []
+        yield mail
+        for letter in mail:
+            chain.deliver(letter)
+
+
 def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
     """Of A's y = 1 no D is there: C's join keeps back what has come of it, then A's own join does, and C's lets go of
     it; when a D comes all of it comes once."""
-    query = query_of([100, 100, 100, 4], "A.k = B.k AND B.x = C.x AND A.y = D.y")
-    times = list(range(1, 60, 2))
-    rows = {name: tuples(at=times, y=[1] * len(times)) for name in "ab"}
-    rows |= {"c": tuples(at=[2, *times[10:]]), "d": tuples(at=times, y=[1 if at == 51 else 0 for at in times])}
-    chain = Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, feedback=True)
+    chain, query, rows = passing_on(list(range(1, 60, 2)), {51})
     _, middle, bottom = (task.feedback for task in chain.tasks)
     assert middle is not None
     assert bottom is not None
-    kept: list[tuple[int, int]] = []
-    for _ in range(40):
-        for task in reversed(chain.tasks):
-            chain.turn(task, 1)
-        kept.append((middle.kept_back(), bottom.kept_back()))
-        mail, chain.mail = chain.mail, []
-        for letter in mail:
-            chain.deliver(letter)
+    kept = [(middle.kept_back(), bottom.kept_back()) for _ in rounds(chain, 40)]
     at_middle = [i for i, (mine, below) in enumerate(kept) if mine and not below]
     at_bottom = [i for i, (mine, below) in enumerate(kept) if below and not mine]
     assert at_middle
     assert at_bottom
     assert at_middle[0] < at_bottom[0]
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notices that say all leave out what has become pointless; this has not, there or further up."""
+    monkeypatch.setattr(withholding, "WHOLE_BYTES", 1)
+    chain, query, rows = passing_on(list(range(1, 420, 4)), {353})
+    for _ in rounds(chain, 130):
+        pass
+    chain.finish()
+    check(chain, query, rows)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_old_letter_withholds_nothing(dies: bool) -> None:
+    """A's join is told again what it was told long ago: C's join, which now passes on all, asks for it at once."""
+    chain, query, rows = passing_on(list(range(1, 160, 2)), {51, *range(71, 160, 2)})
+    _, middle, bottom = chain.tasks
+    old: list[Letter] = []
+    for at, mail in enumerate(rounds(chain, 90)):
+        old += [letter for letter in mail if letter.lane[0] == "1.A-B" and len(letter.suspend)]
+        if at in (45, 55):
+            for letter in old:
+                bottom.deliver(letter)
+            chain.turn(bottom, 1)
+        if dies and at in (46, 56):
+            middle.die()
+    assert old
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_a_task_recalls_its_own_notices_only() -> None:
+    """Of two that write to the same partition one hears what is not demanded, the other does not, and dies."""
+    times = list(range(1, 100, 2))
+    values = [at % 8 for at in times]
+    rows = {name: tuples(at=times, x=values, k=values) for name in "ab"} | {"c": tuples(at=times, x=[99] * len(times))}
+    query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 2, feedback=True)
+    first, second = (task for task in chain.tasks if task.operator.name == "(A B)")
+    for _ in range(60):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+        for letter in chain.mail:
+            first.deliver(letter)
+        chain.mail.clear()
+    assert first.feedback is not None
+    assert first.feedback.kept_back() > 0
+    second.die()
+    assert second.feedback is not None
+    assert second.feedback.kept_back() == 0
     chain.finish()
     check(chain, query, rows)
 
