@@ -203,7 +203,8 @@ class Trial:
                 while not self.caught_up():
                     if appeared(0.2):
                         worker.signal(signal.SIGSTOP)
-                        if self.open_records() > 0:
+                        # Still open when asked again: its commit was not on the way already.
+                        if all(self.open_records() > 0 for _ in range(3)):
                             return True
                         worker.signal(signal.SIGCONT)
                     assert worker.process.poll() is None, worker.said("worker ended")
