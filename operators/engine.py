@@ -115,8 +115,7 @@ class Engine:
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        retracts = bool(feedback) and executor in ("xjoin", "stairs")
-        self._sources = Sources(query, hashed=hashed, retracts=retracts, kept=kept)
+        self._sources = Sources(query, hashed=hashed, kept=kept)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
@@ -382,7 +381,7 @@ class Engine:
             good: Mask | None = None if self._possible else np.zeros(n, np.bool_)
             if shared or not restored:
                 for predicate in self._selections[alias]:
-                    passed = holds(predicate, _reader(batch), n)
+                    passed = holds(predicate, batch_reader(batch), n)
                     good = passed if good is None else good & passed
             chosen[alias] = None if good is None or good.all() else good
             self._seen[alias][0] += n
@@ -548,7 +547,7 @@ def _no_column(column: ColumnRef) -> Column:
     raise InvariantError(f"a constant predicate reads {column}")
 
 
-def _reader(batch: Batch) -> Resolve:
+def batch_reader(batch: Batch) -> Resolve:
     """Resolves columns of a source batch; `_ts` is its event time."""
 
     def resolve(column: ColumnRef) -> Column:

@@ -38,17 +38,15 @@ class Sources:
         cut: every tuple with a smaller ts has been stored.
         tables: the aliases that are tables; their rows are all stored before anything else (`operators.tables`).
         equalities: which equalities follow from which; a set difference has none, it does not join.
-        retracts: tuples are taken out of states before their time (`operators.feedback`), so that expiry is kept.
         hashed: False where every join is to be a nested loop.
     """
 
     def __init__(
-        self, query: Query, *, retracts: bool = False, hashed: bool = True, kept: Sequence[ColumnRef] = ()
+        self, query: Query, *, hashed: bool = True, kept: Sequence[ColumnRef] = ()
     ) -> None:
         """Args: `kept`: columns to keep beside those."""
         self.query = query
         self.hashed = hashed
-        self.retracts = retracts
         self.cut = 0
         self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
         self.rows_windows: dict[str, int] = {

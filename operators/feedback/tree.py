@@ -34,8 +34,7 @@ from operators.plan import Join, Leaf, Plan
 from operators.state import SideState
 from operators.statistics import EdgeStatistics
 from operators.tree import XJoinTree
-from operators.tuples import FOREVER, Tuples
-from operators.watermark import NEVER
+from operators.tuples import Tuples
 from schemas.errors import InvariantError
 
 SWEEP_SHARE = 0.05
@@ -275,14 +274,14 @@ class TreeFeedback:
         ours, theirs = late[suppressed], late[observed]
         if ours is not None and ours.until >= place.depth:
             # Kept back for this consumer: nothing that it holds matches them.
-            self._enter_late(join, suppressed, ours.tuples)
+            join.enter_late(suppressed, ours.tuples, self._now)
             ours = None
         if theirs is not None:
             made.append(Late(self._joined(join, observed, theirs.tuples), theirs.until))
-            self._enter_late(join, observed, theirs.tuples)
+            join.enter_late(observed, theirs.tuples, self._now)
         if ours is not None:
             made.append(Late(self._joined(join, suppressed, ours.tuples), min(part.until for part in late if part)))
-            self._enter_late(join, suppressed, ours.tuples)
+            join.enter_late(suppressed, ours.tuples, self._now)
         self._late_made[id(node)] += sum(len(part.tuples) for part in made)
         new = [self._new.pop(id(child)) for child in children]
         some = len(new[LEFT]) or len(new[RIGHT])
@@ -299,15 +298,6 @@ class TreeFeedback:
         join.counters.comparisons += compared
         join.counters.results += len(found)
         return found
-
-    def _enter_late(self, join: BinaryJoin, side: int, late: Tuples) -> None:
-        match, state = join.match, join.states[side]
-        if len(late) == 0:
-            return
-        if state.older is None:
-            state.older, state.older_until = match.new_state(side, sorted_by_ts=False), NEVER
-        state.older_until = max(state.older_until, min(int(late.expiry.max()) + 1, FOREVER))
-        match.enter(state.older, match.prepare(side, late.reorder(match.sides[side])), self._now)
 
     # --- Taking out what has lost its partners ----------------------------------------------------------
 

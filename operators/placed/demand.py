@@ -13,11 +13,9 @@ nobody, and costs where it is taken back soon: then the task rests for a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from operators.engine import Engine
+from operators.engine import Engine, batch_reader
 from operators.evaluate import Resolve
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.signatures import Signatures
@@ -167,7 +165,7 @@ class Demand:
     def observe(self, batch: Batch) -> None:
         """Tuples of the other input have been read: what they can meet must be there."""
         n = len(batch)
-        resolve = _reader(batch)
+        resolve = batch_reader(batch)
         expiry = np.minimum(batch.ts + self._other_life, FOREVER)
         for own in self._own:
             signatures, valid = own.kind.signatures(own.opposite, resolve, n)
@@ -282,7 +280,7 @@ class Demand:
             self.checked += len(tuples)
             return found
 
-        engine.withdraw(self.stream, channel, lambda batch: useless(_reader(batch), len(batch)))
+        engine.withdraw(self.stream, channel, lambda batch: useless(batch_reader(batch), len(batch)))
         state = self._join.states[self.side]
         for part in (state, state.older):
             if part is not None:
@@ -296,10 +294,3 @@ class Demand:
         """Bytes of what is known."""
         sets = [*self._withheld, self._told, *(own.present for own in self._own)]
         return sum(one.size_bytes() for one in sets)
-
-
-def _reader(batch: Batch) -> Callable[[ColumnRef], Column]:
-    def resolve(column: ColumnRef) -> Column:
-        return Column(column.type, batch.ts) if column.name == "_ts" else batch.columns[column.name]
-
-    return resolve

@@ -117,7 +117,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):", "in (LEFT, RIGHT):"),
         ("if ours is not None and ours.until >= place.depth:", "if ours is not None:"),
-        ("            self._enter_late(join, observed, theirs.tuples)\n", ""),
+        ("            join.enter_late(observed, theirs.tuples, self._now)\n", ""),
         ("until = Tuples.concat([held.tuples, tuples], tuples.aliases), min(", "until = tuples, min("),
         ("tuples.aliases), min(until, held.until)", "tuples.aliases), max(until, held.until)"),
         ("self._late[id(node)] = Late(tuples, min(", "self._late[id(node)] = Late(tuples, max("),
