@@ -152,9 +152,10 @@ class Analysis:
             total = {f: sum(getattr(edge, f) for edge in same) for f in (*MESSAGES, *_EDGE_COUNTS)}
             said = ", ".join(f"{total[message]:,} {message}" for message in MESSAGES if total[message])
             made, late, not_made = total["demanded"], total["late"], total["suppressed"]
+            detecting = seconds(sum(edge.detecting_s for edge in same))
             lines.append(
                 f"feedback {consumer} to {producer}: {said or 'nothing said'}; {made:,} results made, {late:,} of them "
-                f"late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now"
+                f"late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now; detecting took {detecting}"
                 + ("" if any(edge.watching for edge in same) else "; resting")
             )
         return lines

@@ -86,7 +86,7 @@ class Engine:
             makes the executor's part in feedback that others give (`operators.placed.feedback`).
         kept: columns to store that only `feedback` reads.
         detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
-        clock: seconds, for what migrations report of silence; the engine has none of its own.
+        clock: seconds, for what migrations report of silence and feedback of detecting; the engine has none of its own.
 
     Attributes:
         load: the share of one core's time that keeping up with the input takes, set by who knows; 0 in a replay.
@@ -157,7 +157,7 @@ class Engine:
         if callable(feedback):
             self._feedback = feedback(self._executor)
         elif feedback:
-            self._feedback = feedback_of(self._executor, 0, detector)
+            self._feedback = feedback_of(self._executor, 0, detector, clock)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -305,7 +305,7 @@ class Engine:
             self._feedback = None
         self._executor = self._schedule.step(self._executor, at)
         if self._feeds and self._feedback is None and not self._schedule.migrating:
-            self._feedback = feedback_of(self._executor, at, self._detector)
+            self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
         """Cut an epoch by event time into pieces that suit the cache and the shortest window.

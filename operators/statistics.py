@@ -106,6 +106,8 @@ class EdgeStatistics:
             never be demanded.
         checked: signatures computed and looked up, and state entries looked at: what it costs to tell.
         saved_bytes: of the states of the results that were not made, estimated.
+        detecting_s: seconds spent finding what is not demanded and looking tuples up in blacklists, by the engine's
+            clock.
     """
 
     consumer: str
@@ -123,6 +125,7 @@ class EdgeStatistics:
     forgotten: int = 0
     checked: int = 0
     saved_bytes: int = 0
+    detecting_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,7 @@ def added(former: tuple[EdgeStatistics, ...], edges: tuple[EdgeStatistics, ...])
     for edge in edges:
         before = found.get((edge.consumer, edge.producer))
         if before is not None:
-            counted = (f.name for f in fields(edge) if isinstance(getattr(edge, f.name), int) and f.name != "watching")
+            counted = (f.name for f in fields(edge) if f.name not in ("consumer", "producer", "watching"))
             edge = replace(edge, **{name: getattr(edge, name) + getattr(before, name) for name in counted})
         found[edge.consumer, edge.producer] = edge
     return tuple(found.values())

@@ -64,6 +64,9 @@ class WorkerMetrics:
         self.plan_version = gauge("plan_version", "Version of the plan in force, 0 the worker's own.")
         self.migration_silence = gauge("migration_longest_silence_seconds", "Longest silence of the last plan change.")
         self.feedback = counter("feedback_messages", "What joins told each other, by message.", (*_TASK, "message"))
+        self.detecting = counter(
+            "feedback_detecting_seconds", "Time spent finding what is not demanded, and what has become so."
+        )
         self.suppressed = gauge("feedback_suppressed_results", "Intermediate results not produced, estimated.")
         self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
         self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
@@ -112,9 +115,11 @@ class TaskMetrics:
         self.migrating = worker.migrating.labels(*labels)
         self.plan_version = worker.plan_version.labels(*labels)
         self.migration_silence = worker.migration_silence.labels(*labels)
+        self._detecting = worker.detecting.labels(*labels)
         self._suppressed = worker.suppressed.labels(*labels)
         self._kept_back = worker.kept_back.labels(*labels)
         self._said = dict.fromkeys(MESSAGES, 0)
+        self._detected_s = 0.0
 
     def feedback(self, edges: Sequence[EdgeStatistics]) -> None:
         """What feedback has done since the task began."""
@@ -122,6 +127,9 @@ class TaskMetrics:
             said = sum(getattr(edge, message) for edge in edges)
             self._worker.feedback.labels(*self._labels, message).inc(max(0, said - self._said[message]))
             self._said[message] = said
+        detected_s = sum(edge.detecting_s for edge in edges)
+        self._detecting.inc(max(0.0, detected_s - self._detected_s))
+        self._detected_s = detected_s
         self._suppressed.set(sum(edge.suppressed for edge in edges))
         self._kept_back.set(sum(edge.kept_back for edge in edges))
 

@@ -95,6 +95,7 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
         "feedback": {
             **{name: sum(getattr(edge, name) for edge in engine.feedback) for name in MESSAGES},
             "suppressed_results": sum(edge.suppressed for edge in engine.feedback),
+            "detecting_s": round(sum(edge.detecting_s for edge in engine.feedback), 6),
             "edges": [asdict(edge) for edge in engine.feedback],
         },
         "spill": dict.fromkeys(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from operators.eddy import Eddy
@@ -46,18 +46,21 @@ class Feedback(Protocol):
         ...
 
 
-def feedback_of(executor: Executor, now: int, detector: str = BLOOM) -> Feedback | None:
+def feedback_of(
+    executor: Executor, now: int, detector: str = BLOOM, clock: Callable[[], float] = lambda: 0.0
+) -> Feedback | None:
     """Feedback between an executor's operators from here on; None where there is nothing to say.
 
     Args:
         executor: not migrating.
         now: everything with a smaller ts has been processed.
         detector: of trees joined by nested loops, one of `operators.feedback.watch.DETECTORS`.
+        clock: seconds, for what detecting takes.
     """
     if isinstance(executor, XJoinTree) and len(executor.joins) > 1:
-        return TreeFeedback(executor, now, detector)
+        return TreeFeedback(executor, now, detector, clock)
     if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
-        return StemFeedback(executor)
+        return StemFeedback(executor, clock)
     return None
 
 

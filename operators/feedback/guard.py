@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind
+from operators.feedback.stopwatch import Stopwatch
 from operators.feedback.trials import CALLED, CHECKED, MERGED, SWEPT, Account, Burden
 from operators.kernels.hashing import U64
 from operators.tuples import Tuples
@@ -48,6 +50,7 @@ class Guard:
         place: which of the signatures of its stream's tuples are its own.
         burden: what its stream's tuples cost.
         static: it observes a table, whose rows never change.
+        clock: seconds.
 
     Attributes:
         alias, by: the stream whose tuples it keeps back, and the one that it observes.
@@ -58,11 +61,14 @@ class Guard:
         admitted, refused: tuples that it let through and that it did not, on arrival.
         swept: entries looked at to make filters anew.
         account: whether it watches.
+        detecting: runs while its driver has it look for what is not demanded.
     """
 
     peer: Guard
 
-    def __init__(self, kind: Kind, observed: Kind, place: int, burden: Burden, *, static: bool) -> None:
+    def __init__(
+        self, kind: Kind, observed: Kind, place: int, burden: Burden, clock: Callable[[], float], *, static: bool
+    ) -> None:
         self.kind = kind
         self.observed = observed
         self.place = place
@@ -73,6 +79,7 @@ class Guard:
         self.handled = self.admitted = self.refused = self.swept = 0
         self.due = LEAST_HANDLED
         self.counters = EdgeCounters()
+        self.detecting = Stopwatch(clock)
         self.account = Account()
         self.burden = burden
         self._settled = self._booked()

@@ -19,7 +19,7 @@ their last partner, too. Which guards watch is decided in `operators.feedback.tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -47,12 +47,16 @@ SWEPT_SHARE = 0.1
 class StemFeedback:
     """Drives an M-Join or an eddy with SteMs, with feedback; see `operators.feedback.feedback.Feedback`.
 
+    Args:
+        clock: seconds, for what detecting takes.
+
     Attributes:
         guards: two for every two streams with an equality between them, by the stream that they guard.
     """
 
-    def __init__(self, executor: MJoin | Eddy) -> None:
+    def __init__(self, executor: MJoin | Eddy, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._executor = executor
+        self._clock = clock
         self._sources = executor.sources
         self._aliases = executor.plan.aliases
         self._probing = trials.ENTERED + (trials.ROUTED if isinstance(executor, Eddy) else 0.0)
@@ -87,7 +91,8 @@ class StemFeedback:
         for side, alias in enumerate((one, other)):
             burden = Burden(len(self._stems[alias]), self._probing)
             static = (other, one)[side] in self._sources.tables
-            pair.append(Guard(kinds[side], kinds[1 - side], len(self._guards[alias]), burden, static=static))
+            place = len(self._guards[alias])
+            pair.append(Guard(kinds[side], kinds[1 - side], place, burden, self._clock, static=static))
         for side, guard in enumerate(pair):
             guard.peer = pair[1 - side]
             self._guards[guard.alias].append(guard)
@@ -120,7 +125,8 @@ class StemFeedback:
         self._slices += 1
         for guard in self._watching:
             if guard.handled > guard.due or guard.filter.full:
-                self._renew(guard, now)
+                with guard.detecting:
+                    self._renew(guard, now)
         if sum(self._came.values()) >= trials.BOOKED_TUPLES:
             self._book(now)
         return found
@@ -133,7 +139,9 @@ class StemFeedback:
             for alias, part in seen.items():
                 for guard in self._guards[alias]:
                     if guard.peer.watching:
-                        back.setdefault(guard.by, []).append(guard.peer.observe(part, now))
+                        with guard.peer.detecting:
+                            returned = guard.peer.observe(part, now)
+                        back.setdefault(guard.by, []).append(returned)
         for alias, parts in back.items():
             self._let_in(alias, parts, now)
         return {alias: self._admit(alias, part, now).tuples for alias, part in new.items()}
@@ -170,6 +178,7 @@ class StemFeedback:
                 returned=guard.counters.returned,
                 forgotten=guard.counters.forgotten,
                 checked=guard.counters.checked + guard.swept,
+                detecting_s=guard.detecting.seconds,
             )
             for guard in self.guards
         )
@@ -183,7 +192,8 @@ class StemFeedback:
         for guard in self._guards[alias]:
             own, valid = np.zeros(0, np.uint64), None
             if guard.watching or guard.peer.watching:
-                own, valid = guard.kind.own_hashes(self._sources, tuples)
+                with (guard if guard.watching else guard.peer).detecting:
+                    own, valid = guard.kind.own_hashes(self._sources, tuples)
             hashes.append(own)
             if valid is not None:
                 guard.counters.forgotten += len(tuples) - int(np.count_nonzero(valid))
@@ -195,7 +205,8 @@ class StemFeedback:
         """Those of a stream's tuples that no guard keeps back."""
         for guard in self._guards[alias]:
             if guard.watching and len(given):
-                given = guard.admit(given, now)
+                with guard.detecting:
+                    given = guard.admit(given, now)
         return given
 
     def _let_in(self, alias: str, parts: list[Tuples], now: int) -> None:
@@ -294,13 +305,16 @@ class StemFeedback:
                     if self._purse < trials.SCREENED:
                         break
                     self._purse -= trials.SCREENED
-                    self._screened = self._may_pay(guard, now)
+                    with guard.detecting:
+                        self._screened = self._may_pay(guard, now)
                 cost = trial_cost(len(_stored(self._sources, guard.by))) if self._screened else 0.0
                 if self._purse < cost:
                     break
                 self._purse -= cost
-                if self._screened and self._try(guard, trials.STAKE * cost, now):
-                    self._purse -= trials.STAKE * cost
+                if self._screened:
+                    with guard.detecting:
+                        begun = self._try(guard, trials.STAKE * cost, now)
+                    self._purse -= trials.STAKE * cost if begun else 0.0
                 self._screened = False
             self._turn += 1
         self._watching = [guard for guard in self.guards if guard.watching]

@@ -91,14 +91,18 @@ class TreeFeedback:
     Args:
         tree: an X-Join tree or STAIRs, whose states are complete.
         detector: one of `operators.feedback.watch.DETECTORS`.
+        clock: seconds, for what detecting takes.
 
     Attributes:
         watches: the consumers that give feedback, in the order in which they observe.
     """
 
-    def __init__(self, tree: XJoinTree, now: int, detector: str = BLOOM) -> None:
+    def __init__(
+        self, tree: XJoinTree, now: int, detector: str = BLOOM, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._tree = tree
         self._detector = detector
+        self._clock = clock
         self._loops = not all(join.match.condition.keys for _, join in tree.joins)
         self._joins = {id(node): join for node, join in tree.joins}
         self._steps: list[Callable[[], None]] = []
@@ -197,6 +201,7 @@ class TreeFeedback:
             checked=counters.checked,
             suppressed=suppressed,
             saved_bytes=suppressed * 8 * (len(watch.producer.aliases) + ENTRY_WORDS),
+            detecting_s=watch.detecting.seconds,
         )
 
     # --- The order of a slice -------------------------------------------------------------------------
@@ -211,7 +216,8 @@ class TreeFeedback:
         side = suppressed_side(node)
         watch = None
         if side is not None:
-            watch = Watch(self._tree.sources, node, self._joins, depth, side, self._detector, told=bool(above))
+            sources, joins = self._tree.sources, self._joins
+            watch = Watch(sources, node, joins, depth, side, self._detector, self._clock, told=bool(above))
         place = _Place(node, join, depth, watch)
         children = (node.left, node.right)
         for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
@@ -236,14 +242,16 @@ class TreeFeedback:
             late = [*late, back]
         if self._admitting:
             for watch in home.watches:
-                new = watch.admit(node, new, self._now)
+                with watch.detecting:
+                    new = watch.admit(node, new, self._now)
         self._new[id(node)] = new
         late = [part for part in late if len(part.tuples)]
         if late:
             tuples = Tuples.concat([part.tuples for part in late], node.aliases)
             if self._admitting:
                 for watch in home.watches:
-                    tuples = watch.admit(node, tuples, self._now)
+                    with watch.detecting:
+                        tuples = watch.admit(node, tuples, self._now)
             if len(tuples):
                 self._late[id(node)] = Late(tuples, min(part.until for part in late))
 
@@ -254,7 +262,9 @@ class TreeFeedback:
         late = self._late.get(id(observed))
         if late is not None:
             arrived.append(late.tuples)
-        self._bring_back(watch.observe(arrived, self._now), watch.depth)
+        with watch.detecting:
+            back = watch.observe(arrived, self._now)
+        self._bring_back(back, watch.depth)
 
     def _bring_back(self, parts: list[Tuples], until: int) -> None:
         for tuples in parts:
@@ -287,7 +297,8 @@ class TreeFeedback:
         some = len(new[LEFT]) or len(new[RIGHT])
         found = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
         if place.watch is not None and self._admitting:
-            place.watch.detect(new[suppressed], self._now)
+            with place.watch.detecting:
+                place.watch.detect(new[suppressed], self._now)
         self._let_pass(node, found, made)
 
     def _joined(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:
@@ -304,10 +315,12 @@ class TreeFeedback:
     def _sweep(self) -> None:
         """Look for tuples in the states that no consumer can use any more, and take them out."""
         for watch in self.watches:
-            watch.renew(self._now)
+            with watch.detecting:
+                watch.renew(self._now)
         for watch, guard in self._guards:
             if guard.watching and not watch.idling:
-                self._sweep_home(self._homes[guard.home.aliases], watch, guard)
+                with watch.detecting:
+                    self._sweep_home(self._homes[guard.home.aliases], watch, guard)
 
     def _sweep_home(self, home: _Home, watch: Watch, guard: Guard) -> None:
         (join, side, _), *above = home.path
@@ -403,7 +416,8 @@ class TreeFeedback:
                     if self._purse < SCREENED:
                         return
                     self._purse -= SCREENED
-                    self._lacking = watch.screen(guard, self._ends(guard), self._now)
+                    with watch.detecting:
+                        self._lacking = watch.screen(guard, self._ends(guard), self._now)
                 promise = guard.promise(self._lacking, self._slices)
                 cost = _trial_cost(watch)
                 guard.disappoints = 0 if promise else min(2 * guard.disappoints + 1, RARELY)
@@ -412,7 +426,8 @@ class TreeFeedback:
                     if max(self._purse, PAID_BACK * promise) < cost * (1 + trials.STAKE):
                         return
                     self._purse -= cost
-                    begun = watch.try_out(guard, self._ends(guard), self._slices, trials.STAKE * cost, self._now)
+                    with watch.detecting:
+                        begun = watch.try_out(guard, self._ends(guard), self._slices, trials.STAKE * cost, self._now)
             self._turn = (self._turn + 1) % len(self._guards)
             self._lacking = None
             if begun:

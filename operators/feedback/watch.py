@@ -11,7 +11,7 @@ outside of this consumer, there is an order in which all is known when it is ask
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import Kind, lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.signatures import Signatures
+from operators.feedback.stopwatch import Stopwatch
 from operators.feedback.trials import Account, Trial
 from operators.feedback.waiting import Waiting
 from operators.join import BinaryJoin
@@ -152,6 +153,7 @@ class Watch:
             when the observed input has been empty for a window: by then what it kept back first would have died.
         static: the observed input never changes: what it does not demand is forgotten. Of tables, unless a consumer
             above may have tuples of theirs taken out.
+        detecting: runs while its driver has it look for what is not demanded.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Watch:
         depth: int,
         suppressed: int,
         detector: str,
+        clock: Callable[[], float],
         *,
         told: bool,
     ) -> None:
@@ -196,6 +199,7 @@ class Watch:
         self._patience = 0
         self._longest = max(sources.life[alias] for alias in self.producer.aliases)
         self.counters = EdgeCounters()
+        self.detecting = Stopwatch(clock)
 
     @property
     def state(self) -> SideState:

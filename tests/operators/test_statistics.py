@@ -12,7 +12,7 @@ import pytest
 from operators.engine import Engine
 from operators.migration.strategies import STRATEGIES
 from operators.plan import parse_plan
-from operators.statistics import EngineStatistics
+from operators.statistics import EdgeStatistics, EngineStatistics, added
 from schemas.errors import DataError
 from tests.feeding import to_batch
 from tests.operators.tiny import inputs, query, run
@@ -164,3 +164,14 @@ def test_statistics_pass_through_json() -> None:
     del document["results"]
     with pytest.raises(DataError, match="results"):
         EngineStatistics.from_document(document)
+
+
+def test_edges_of_former_plans_are_counted_together() -> None:
+    """Counts and times are added up; what holds now is of the plan that runs."""
+    left = EdgeStatistics("(A B)", "A", True, suspend=2, kept_back=5, checked=3, detecting_s=0.5)
+    gone = EdgeStatistics("(C D)", "C", True, resume=1, kept_back=1)
+    now = EdgeStatistics("(A B)", "A", True, suspend=1, kept_back=7, detecting_s=0.25)
+    found = {edge.consumer: edge for edge in added((left, gone), (now,))}
+    assert found["(A B)"] == EdgeStatistics("(A B)", "A", True, suspend=3, kept_back=7, checked=3, detecting_s=0.75)
+    assert found["(C D)"] == EdgeStatistics("(C D)", "C", False, resume=1)
+    assert added((left,), ()) == added(added((left,), ()), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from operators.engine import Engine
 from operators.migration.strategies import STRATEGIES, check_strategy
 from operators.plan import parse_plan
+from operators.statistics import MESSAGES
 from operators.watermark import END
 from schemas.errors import UsageError
 from schemas.query import Query
@@ -77,7 +79,9 @@ def statistics(
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_what_feedback_says_is_told(executor: str) -> None:
-    engine = Engine(FOUR, plan=parse_plan(PLANS[0], FOUR), executor=executor, feedback=True)
+    seconds = itertools.count()
+    plan = parse_plan(PLANS[0], FOUR)
+    engine = Engine(FOUR, plan=plan, executor=executor, feedback=True, clock=lambda: next(seconds) / 1000)
     rng = np.random.default_rng(1)
     for stream in FOUR.streams():
         ts = np.sort(rng.integers(500 if stream is FOUR.streams()[-1] else 0, 1000, 200)).astype(np.int64)
@@ -85,11 +89,13 @@ def test_what_feedback_says_is_told(executor: str) -> None:
     for end in (*range(50, 1001, 50), END):
         engine.advance(end)
     found = json.loads(stats_json(RunStatistics(), engine))["feedback"]
-    assert set(found) == {"suspend", "resume", "mark", "unmark", "suppressed_results", "edges"}
+    assert found.keys() == {*MESSAGES, "suppressed_results", "detecting_s", "edges"}
     assert found["edges"]
     if executor in ("xjoin", "stairs"):  # half joins begin by looking for long whether it pays
         assert found["suspend"] >= found["resume"] > 0
+        assert found["detecting_s"] >= 0.001
     assert sum(edge["suspend"] for edge in found["edges"]) == found["suspend"]
+    assert sum(edge["detecting_s"] for edge in found["edges"]) == pytest.approx(found["detecting_s"])
     assert all(edge["consumer"] and edge["producer"] for edge in found["edges"])
 
 
