@@ -268,9 +268,9 @@ class SideState:
         entries = np.arange(self.lo, self.hi, dtype=np.int64)
         return entries[ring_read(self.expiry, self.lo, self.hi) != GONE] if self._retracted else entries
 
-    def living(self, now: int) -> tuple[I64, Tuples]:
-        """The entries that live at `now`, without `older`, and their numbers. O(n)."""
-        entries = self.entries()
+    def living(self, now: int, entries: I64 | None = None) -> tuple[I64, Tuples]:
+        """Those of some entries, or of all, that live at `now`, without `older`, and their numbers. O(n)."""
+        entries = self.entries() if entries is None else entries
         rows, expiry = self.gather(entries)
         alive = expiry >= now
         entries = entries[alive]

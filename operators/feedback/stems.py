@@ -26,8 +26,8 @@ import numpy as np
 from operators.eddy import Eddy
 from operators.feedback import trials
 from operators.feedback.bloom import Bloom
-from operators.feedback.guard import Guard, Hashed
 from operators.feedback.kinds import level_one
+from operators.feedback.stem_guard import Hashed, StemGuard
 from operators.feedback.trials import Burden, Trial, trial_cost, work_of
 from operators.feedback.waiting import Waiting
 from operators.kernels.hashing import U64
@@ -63,7 +63,7 @@ class StemFeedback:
         self._stems: dict[str, list[tuple[Match, int, SideState]]] = {alias: [] for alias in self._aliases}
         for match, side, state in executor.stems():
             self._stems[state.aliases[0]].append((match, side, state))
-        self._guards: dict[str, list[Guard]] = {alias: [] for alias in self._aliases}
+        self._guards: dict[str, list[StemGuard]] = {alias: [] for alias in self._aliases}
         for n, one in enumerate(self._aliases):
             for other in self._aliases[n + 1 :]:
                 self._add_guards(one, other)
@@ -71,7 +71,7 @@ class StemFeedback:
         self._idle = {alias: Waiting(alias) for alias in self._aliases}
         self._lives_until = {alias: _lives_until(self._sources, alias) for alias in self._aliases}
         self._never = any(self._lives_until[alias] == NEVER for alias in self._sources.tables)
-        self._watching: list[Guard] = []
+        self._watching: list[StemGuard] = []
         self._entered = dict.fromkeys(self._aliases, 0)
         # Since the accounts were settled last: tuples that came, and slices.
         self._came = dict.fromkeys(self._aliases, 0)
@@ -87,12 +87,12 @@ class StemFeedback:
         kinds = [kind for side in (LEFT, RIGHT) for kind in level_one(match, side) if kind.equal]
         if len(kinds) < 2:
             return
-        pair: list[Guard] = []
+        pair: list[StemGuard] = []
         for side, alias in enumerate((one, other)):
             burden = Burden(len(self._stems[alias]), self._probing)
             static = (other, one)[side] in self._sources.tables
             place = len(self._guards[alias])
-            pair.append(Guard(kinds[side], kinds[1 - side], place, burden, self._clock, static=static))
+            pair.append(StemGuard(kinds[side], kinds[1 - side], place, burden, self._clock, static=static))
         for side, guard in enumerate(pair):
             guard.peer = pair[1 - side]
             self._guards[guard.alias].append(guard)
@@ -234,7 +234,7 @@ class StemFeedback:
                 state.keep(np.zeros(state.hi - state.lo, np.bool_))
                 match.enter(state, match.prepare(side, held.take(held.expiry >= now)), now)
 
-    def _renew(self, guard: Guard, now: int) -> None:
+    def _renew(self, guard: StemGuard, now: int) -> None:
         """Make a filter anew from what lives, and keep back what has lost its last partner."""
         filter, looked_at = self._filter(guard, now)
         self._fold(guard.alias, now)
@@ -245,7 +245,7 @@ class StemFeedback:
             for _, _, state in others:
                 state.keep(~np.isin(state.gather(np.arange(state.lo, state.hi))[0][0], gone))
 
-    def _filter(self, guard: Guard, now: int) -> tuple[Bloom, int]:
+    def _filter(self, guard: StemGuard, now: int) -> tuple[Bloom, int]:
         """A filter of the observed stream's living tuples, and how many these are."""
         living = _living(self._sources, guard.by, _stored(self._sources, guard.by), now)
         hashes, valid = guard.observed.own_hashes(self._sources, living)
@@ -253,7 +253,7 @@ class StemFeedback:
         filter.add(hashes if valid is None else hashes[valid])
         return filter, len(hashes)
 
-    def _sweep(self, guard: Guard, state: SideState, now: int) -> I64:
+    def _sweep(self, guard: StemGuard, state: SideState, now: int) -> I64:
         """Take out of a state of the guard's stream what has no partner; (n,) the rows."""
         entries = np.arange(state.lo, state.hi)
         rows, expiry = state.gather(entries)
@@ -324,7 +324,7 @@ class StemFeedback:
         self._came = dict.fromkeys(self._aliases, 0)
         self._slices = 0
 
-    def _may_pay(self, guard: Guard, now: int) -> bool:
+    def _may_pay(self, guard: StemGuard, now: int) -> bool:
         """Whether a guard is worth a trial, by its stream's newest tuples and the newest that it observes."""
         self._weigh(guard)
         if guard.burden.saved <= 0.0:
@@ -339,10 +339,10 @@ class StemFeedback:
             found &= valid
         return bool(np.count_nonzero(found) <= trials.PARTNERED_AT_MOST * len(found))
 
-    def _weigh(self, guard: Guard) -> None:
+    def _weigh(self, guard: StemGuard) -> None:
         guard.burden.update(self._executor.burden(guard.alias, guard.by), self._entered[guard.alias])
 
-    def _try(self, guard: Guard, stake: float, now: int) -> bool:
+    def _try(self, guard: StemGuard, stake: float, now: int) -> bool:
         """Give a guard a trial, and let it watch with a stake if it promises to pay; whether it does."""
         rows = _stored(self._sources, guard.alias)
         newest, oldest = (

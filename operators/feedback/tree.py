@@ -27,7 +27,8 @@ import numpy as np
 from operators.feedback import trials
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.burden import CHECKED, LOOKED_AT, work_of
-from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Guard, Watch, living, suppressed_side
+from operators.feedback.tree_guard import TreeGuard
+from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Watch, suppressed_side
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
 from operators.plan import Join, Leaf, Plan
@@ -322,11 +323,11 @@ class TreeFeedback:
                 with watch.detecting:
                     self._sweep_home(self._homes[guard.home.aliases], watch, guard)
 
-    def _sweep_home(self, home: _Home, watch: Watch, guard: Guard) -> None:
+    def _sweep_home(self, home: _Home, watch: Watch, guard: TreeGuard) -> None:
         (join, side, _), *above = home.path
         found = False
         for state in _parts(join.states[side]):
-            entries, tuples = living(state, state.entries(), self._now)
+            entries, tuples = state.living(self._now)
             useless = watch.sweep(guard, tuples, self._now)
             if useless.any():
                 found = True
@@ -337,7 +338,7 @@ class TreeFeedback:
             if depth < watch.depth:
                 break
             for state in _parts(join.states[side]):
-                entries, tuples = living(state, state.entries(), self._now)
+                entries, tuples = state.living(self._now)
                 lost = watch.lost(guard, tuples)
                 if lost.any():
                     state.retract(entries[lost])
@@ -377,7 +378,7 @@ class TreeFeedback:
         """Settle all accounts. Of the guards whose stake is spent the one that has lost most gives up: what each saves
         depends on the others, and those that are left may pay now. What it has kept back enters with the next slice.
         If none gives up, one that rests may get a trial."""
-        spent: list[tuple[Watch, Guard]] = []
+        spent: list[tuple[Watch, TreeGuard]] = []
         for watch, guard in self._guards:
             guard.weigh()
             if guard.watching:
@@ -394,7 +395,7 @@ class TreeFeedback:
         self._size_bytes = None
         self._watching = sum(guard.watching for _, guard in self._guards)
 
-    def _give_up(self, spent: list[tuple[Watch, Guard]]) -> None:
+    def _give_up(self, spent: list[tuple[Watch, TreeGuard]]) -> None:
         watch, worst = min(spent, key=lambda one: one[1].account.credit)
         for _, guard in spent:
             self._purse -= guard.account.lost
@@ -436,13 +437,13 @@ class TreeFeedback:
             if self._turn == 0 and not self._watching:
                 self._rarely = min(2 * self._rarely, RARELY)
 
-    def _ends(self, guard: Guard) -> tuple[Tuples, Tuples]:
+    def _ends(self, guard: TreeGuard) -> tuple[Tuples, Tuples]:
         """Some of the newest and of the oldest living tuples of a guard's home."""
         join, side, _ = self._homes[guard.home.aliases].path[0]
         state, some = join.states[side], trials.SAMPLED_TUPLES
         newest = np.arange(max(state.lo, state.hi - some), state.hi)
         oldest = np.arange(state.lo, min(state.lo + some, state.hi))
-        return living(state, newest, self._now)[1], living(state, oldest, self._now)[1]
+        return state.living(self._now, newest)[1], state.living(self._now, oldest)[1]
 
 
 def _trial_cost(watch: Watch) -> float:

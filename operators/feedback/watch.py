@@ -10,20 +10,18 @@ outside of this consumer, there is an order in which all is known when it is ask
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import CALLED, CHECKED, LATE, LATE_HASHED, LOOKED_AT, Input, TreeBurden
+from operators.feedback.burden import Input
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.kinds import Kind, lattice, level_one
+from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.signatures import Signatures
 from operators.feedback.stopwatch import Stopwatch
-from operators.feedback.trials import Account, Trial
+from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.waiting import Waiting
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
@@ -33,7 +31,7 @@ from operators.plan import Join, Leaf, Plan
 from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import Tuples
-from schemas.columns import I64, Mask
+from schemas.columns import Mask
 
 MOST_SOURCES = 2
 """A kind of sub-tuples is of so many sources at most: the lattice (Fig. 7) doubles with each source that a join reads,
@@ -45,9 +43,6 @@ first join; or, in joins by nested loops, by comparing what has been produced wi
 
 LEAST_FILTERED = 1024
 """A filter is made for at least this many observed tuples."""
-
-LEAST_RETURNED = 0.02
-"""A trial expects at least this share of the useless tuples to come back."""
 
 SCREENED_TUPLES = 1024
 """About so many observed tuples are looked at to see whether a guard is worth a trial."""
@@ -64,79 +59,6 @@ def suppressed_side(node: Join) -> int | None:
     if 1 in (left, right):
         return LEFT if right == 1 else RIGHT
     return RIGHT if left > right else LEFT
-
-
-class Guard:
-    """What a consumer says of some sources of its suppressed input.
-
-    Attributes:
-        kind: the sub-tuples that it speaks of, by the columns that its join reads of them.
-        home: the lowest sub-plan that has them: where they are kept back.
-        suspended: signatures that no observed tuple matches (the paper's MNS buffer).
-        filter: signatures that observed tuples match, and some more.
-        blacklist: the home's tuples that are kept back.
-        burden: what a tuple of the home costs that is not kept back.
-        account: whether it watches, and what it may lose.
-        waits: so many times it is passed over when trials are given; `disappoints`: after each look at it so far that
-            promised nothing.
-        came, observed: new tuples of the home that were not kept back, and observed ones, as of the last booking.
-        kept_back, returned, checked, swept: tuples that it kept back and that came back, signatures and entries looked
-            at, since the last booking; late: slices in which some came back.
-    """
-
-    def __init__(self, kind: Kind, home: Plan, entry: Input, below: list[BinaryJoin], consumer: Input) -> None:
-        """Args: `entry` is where the home's tuples enter their first join, `consumer` the observed input."""
-        self.kind = kind
-        self.home = home
-        self.suspended = Signatures()
-        self.filter = Bloom()
-        self.blacklist = Blacklist(home.aliases)
-        self.burden = TreeBurden(below, consumer.join)
-        self.account = Account()
-        self._entry, self._consumer = entry, consumer
-        self._late_price = LATE_HASHED if consumer.join.match.condition.keys else LATE
-        self.waits = self.disappoints = 0
-        self._before = self._came()
-        self.came = self.observed = 0
-        self.kept_back = self.returned = self.checked = self.swept = self.late = 0
-
-    @property
-    def watching(self) -> bool:
-        """Whether it observes and keeps back."""
-        return self.account.watching
-
-    def _came(self) -> tuple[int, int]:
-        return self._entry.came, self._consumer.came
-
-    def weigh(self) -> None:
-        """Take in what has come since the last time."""
-        now = self._came()
-        self.came, self.observed = now[0] - self._before[0], now[1] - self._before[1]
-        self._before = now
-        self.burden.update(self.came + self.returned, self.kept_back - self.returned)
-
-    def may_pay(self, slices: int) -> bool:
-        """Whether it would pay if nothing at all were demanded: else no trial is needed."""
-        return self.came * self.burden.saved > slices * CALLED + (self.came + self.observed) * CHECKED
-
-    def book(self, slices: int) -> float:
-        """Settle what has been done in so many slices; what that has gained. See `watching` for whether it goes on."""
-        spent = self.checked * CHECKED + self.swept * LOOKED_AT + slices * CALLED
-        spent += self.returned * self.burden.returned + self.late * self._late_price
-        earned = self.kept_back * self.burden.saved
-        self.kept_back = self.returned = self.checked = self.swept = self.late = 0
-        self.account.book(earned, spent, len(self.blacklist) * self.burden.returned)
-        return earned - spent
-
-    def promise(self, useless: Sequence[float], slices: int) -> float:
-        """What watching would have gained in the last slices, with such shares of useless tuples among the newest and
-        the oldest; nothing if it would not pay."""
-        newest, oldest = useless
-        came = max(self.came, 1)
-        back = came * max(newest - oldest, LEAST_RETURNED) / slices
-        spent = (came + self.observed) * CHECKED + slices * (CALLED + self._late_price * (1.0 - math.exp(-back)))
-        trial = Trial(newest, oldest, spent / came)
-        return came * trial.gain(self.burden) if trial.promises(self.burden) else 0.0
 
 
 class Watch:
@@ -179,15 +101,15 @@ class Watch:
         self.producer = children[suppressed]
         self.static = not told and frozenset(children[self.observed].aliases) <= sources.tables
         self._consumer = Input(self.join, self.observed)
-        self.guards: list[Guard] = []
-        self._at: dict[int, list[Guard]] = {}
+        self.guards: list[TreeGuard] = []
+        self._at: dict[int, list[TreeGuard]] = {}
         singles = tuple(kind for kind in level_one(self.join.match, suppressed) if kind.equal)
         for kind in (*singles, *lattice(singles)):
             if len(kind.aliases) <= MOST_SOURCES and kind.equal:
                 home, above = _home(self.producer, frozenset(kind.aliases))
                 first = above[-1] if above else node
                 entry = Input(joins[id(first)], LEFT if first.left is home else RIGHT)
-                guard = Guard(kind, home, entry, [joins[id(join)] for join in above], self._consumer)
+                guard = TreeGuard(kind, home, entry, [joins[id(join)] for join in above], self._consumer)
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
         self._lattice: Lattice | None = None
@@ -276,7 +198,7 @@ class Watch:
                 tuples = self._admit(guard, tuples, now)
         return tuples
 
-    def _admit(self, guard: Guard, tuples: Tuples, now: int) -> Tuples:
+    def _admit(self, guard: TreeGuard, tuples: Tuples, now: int) -> Tuples:
         hashes, valid = guard.kind.own_hashes(self._sources, tuples)
         if valid is not None and not valid.all():
             # What is null there can never be used.
@@ -289,7 +211,7 @@ class Watch:
             tuples = tuples.take(~useless)
         return tuples
 
-    def sweep(self, guard: Guard, held: Tuples, now: int) -> Mask:
+    def sweep(self, guard: TreeGuard, held: Tuples, now: int) -> Mask:
         """Look through tuples that the home's state holds; (n,) True where they are kept back from now on."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
         self._looked_at(guard, len(hashes))
@@ -300,7 +222,7 @@ class Watch:
             self._suspend(guard, held.take(useless), hashes[useless], now)
         return useless
 
-    def lost(self, guard: Guard, held: Tuples) -> Mask:
+    def lost(self, guard: TreeGuard, held: Tuples) -> Mask:
         """(n,) True for those of a state above the home, after its sweep, that are made of tuples kept back."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
         self._looked_at(guard, len(hashes))
@@ -331,23 +253,23 @@ class Watch:
                 idle.purge_rows(self._sources.first_live_row(alias))
             idle.purge(now)
 
-    def rest(self, guard: Guard, now: int) -> Tuples:
+    def rest(self, guard: TreeGuard, now: int) -> Tuples:
         """Stop watching; what is let go, at the guard's home."""
         self.counters.returned += len(guard.blacklist)
         return self._given_up(guard, now)
 
-    def screen(self, guard: Guard, ends: Sequence[Tuples], now: int) -> list[float]:
+    def screen(self, guard: TreeGuard, ends: Sequence[Tuples], now: int) -> list[float]:
         """The shares of some of the newest and oldest tuples of a resting guard's home that seem to have no partner, by
         some of those observed, evenly spread."""
         state = self.state
         step = max(1, (state.hi - state.lo) // SCREENED_TUPLES)
-        seen = living(state, np.arange(state.lo, state.hi, step, dtype=np.int64), now)[1]
+        _, seen = state.living(now, np.arange(state.lo, state.hi, step, dtype=np.int64))
         filter = Bloom(2 * SCREENED_TUPLES)
         filter.add(_known(*guard.kind.opposite_hashes(self._sources, seen)))
         # Who has no partner among these has none among as many others as often.
         return [share**step for share in self._lacking(guard, filter, ends)]
 
-    def try_out(self, guard: Guard, ends: Sequence[Tuples], slices: int, stake: float, now: int) -> bool:
+    def try_out(self, guard: TreeGuard, ends: Sequence[Tuples], slices: int, stake: float, now: int) -> bool:
         """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
         with a stake, if that promises to pay. Whether it does."""
         self._renew(guard, [self._held(now)])
@@ -358,7 +280,7 @@ class Watch:
         guard.filter = Bloom()
         return False
 
-    def _lacking(self, guard: Guard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
+    def _lacking(self, guard: TreeGuard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
         """Which share of each part of a home's tuples is not in a filter; none of no tuples."""
         shares: list[float] = []
         for tuples in ends:
@@ -388,7 +310,7 @@ class Watch:
         )
         return guards + sum(idle.size_bytes() for idle in self.idle.values())
 
-    def _given_up(self, guard: Guard, now: int) -> Tuples:
+    def _given_up(self, guard: TreeGuard, now: int) -> Tuples:
         self._count(guard, resumed=len(guard.suspended))
         guard.suspended, guard.filter = Signatures(), Bloom()
         return guard.blacklist.take_all(now)
@@ -412,11 +334,11 @@ class Watch:
                 guard.suspended.add(hashes, lacking.expiry)
                 self._count(guard, suspended=len(guard.suspended) - before)
 
-    def _useless(self, guard: Guard, hashes: U64) -> Mask:
+    def _useless(self, guard: TreeGuard, hashes: U64) -> Mask:
         suspended = guard.suspended.contains(hashes)
         return suspended if self._lattice is not None else suspended | ~guard.filter.contains(hashes)
 
-    def _suspend(self, guard: Guard, tuples: Tuples, hashes: U64, now: int) -> None:
+    def _suspend(self, guard: TreeGuard, tuples: Tuples, hashes: U64, now: int) -> None:
         before = len(guard.suspended)
         guard.suspended.add(hashes, tuples.expiry)
         self._count(guard, suspended=len(guard.suspended) - before)
@@ -427,7 +349,7 @@ class Watch:
             self.counters.kept_back += len(tuples)
             guard.blacklist.put(tuples, hashes, now)
 
-    def _count(self, guard: Guard, *, suspended: int = 0, resumed: int = 0) -> None:
+    def _count(self, guard: TreeGuard, *, suspended: int = 0, resumed: int = 0) -> None:
         """Count messages: what only the producer as a whole can keep back is marked (Type II)."""
         if guard.home is self.producer:
             self.counters.mark += suspended
@@ -441,11 +363,11 @@ class Watch:
             self.counters.returned += len(tuples)
             back.append(tuples)
 
-    def _looked_up(self, guard: Guard, count: int) -> None:
+    def _looked_up(self, guard: TreeGuard, count: int) -> None:
         self.counters.checked += count
         guard.checked += count
 
-    def _looked_at(self, guard: Guard, count: int) -> None:
+    def _looked_at(self, guard: TreeGuard, count: int) -> None:
         self.counters.checked += count
         guard.swept += count
 
@@ -454,7 +376,7 @@ class Watch:
         held = self.state.tuples()
         return held.take(held.expiry >= now)
 
-    def _renew(self, guard: Guard, parts: list[Tuples]) -> None:
+    def _renew(self, guard: TreeGuard, parts: list[Tuples]) -> None:
         """Make a guard's filter anew, of these observed tuples."""
         guard.filter = Bloom(max(LEAST_FILTERED, 2 * sum(len(part) for part in parts)))
         for part in parts:
@@ -473,14 +395,6 @@ def _home(producer: Plan, aliases: frozenset[str]) -> tuple[Plan, list[Join]]:
         above.append(node)
         node = inside[0]
     return node, above
-
-
-def living(state: SideState, entries: I64, now: int) -> tuple[I64, Tuples]:
-    """Those of some entries of a state that live: their numbers, and the tuples."""
-    rows, expiry = state.gather(entries)
-    alive = expiry >= now
-    tuples = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
-    return entries[alive], tuples.take(alive)
 
 
 def _known(hashes: U64, valid: Mask | None) -> U64:

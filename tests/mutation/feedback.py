@@ -89,7 +89,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("int(tuples.expiry.max()), int(tuples.rows.max())", "int(tuples.expiry.min()), int(tuples.rows.max())"),
         ("int(tuples.expiry.max()), int(tuples.rows.max())", "int(tuples.expiry.max()), int(tuples.rows.min())"),
     ),
-    "feedback/guard.py": (
+    "feedback/stem_guard.py": (
         ("        self.filter.add(hashes)\n", ""),
         ("seen.hashes[self.peer.place]", "seen.hashes[0]"),
         ("back = self.blacklist.take(hashes, now)\n", "back = Tuples.empty((self.alias,))\n"),
@@ -199,8 +199,8 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
 def tests_of(file: str) -> list[str]:
     """The tests most likely to notice an error in a file, under tests/operators."""
     name = PurePath(file).stem
-    if name in ("guard", "stems"):
+    if name in ("stem_guard", "stems"):
         return ["feedback/test_stems.py", "feedback/test_stems_properties.py"]
-    if name in ("tree", "watch", "lattice") and "kernels" not in file:
+    if name in ("tree", "tree_guard", "watch", "lattice") and "kernels" not in file:
         return ["feedback/test_paper_examples.py", "feedback/test_feedback_properties.py"]
     return [f"feedback/test_{name}.py"]

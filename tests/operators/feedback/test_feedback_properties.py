@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import bloom, tree, trials, watch
+from operators.feedback import bloom, tree, tree_guard, trials, watch
 from operators.migration.strategies import STRATEGIES
 from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
@@ -92,8 +92,8 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
         patch.setattr(trials, "MARGIN", -1e9)
         patch.setattr(trials, "STAKE", stake)
         if stake > 1:
-            patch.setattr(watch, "Account", lambda: trials.Account(True, stake, stake))
-        patch.setattr(watch.Guard, "may_pay", lambda *_: True)
+            patch.setattr(tree_guard, "Account", lambda: trials.Account(True, stake, stake))
+        patch.setattr(tree_guard.TreeGuard, "may_pay", lambda *_: True)
         yield
 
 

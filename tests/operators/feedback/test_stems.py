@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from operators.engine import Engine
-from operators.feedback import guard, stems, trials
-from operators.feedback.guard import Guard
+from operators.feedback import stem_guard, stems, trials
+from operators.feedback.stem_guard import StemGuard
 from operators.feedback.stems import StemFeedback
 from operators.plan import left_deep
 from schemas.language import parse_program
@@ -54,7 +54,7 @@ class Fed:
         assert isinstance(found, StemFeedback)
         return found
 
-    def guard(self, name: str) -> Guard:
+    def guard(self, name: str) -> StemGuard:
         """`A -> B` keeps A's tuples back for want of B's."""
         (found,) = [g for g in self.feedback.guards if f"{g.alias} -> {g.by}" == name]
         return found
@@ -176,8 +176,8 @@ def test_a_stream_lives_as_long_as_its_last_tuple() -> None:
 
 def test_what_lost_its_last_partner_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """b0 dies at 11, and a9 has no partner any more; seen when the filter is made anew, and a9 comes back for b18."""
-    monkeypatch.setattr(guard, "LEAST_HANDLED", 0)
-    monkeypatch.setattr(guard, "RENEWED_AFTER", 0)
+    monkeypatch.setattr(stem_guard, "LEAST_HANDLED", 0)
+    monkeypatch.setattr(stem_guard, "RENEWED_AFTER", 0)
     fed = watching()
     assert fed(10, a="9 k=0 v=0", b="9 k=3") == [(9, 0, 0)]
     assert fed(13, c="12 v=0", a="12 k=4 v=0") == []
@@ -187,8 +187,8 @@ def test_what_lost_its_last_partner_is_taken_out(monkeypatch: pytest.MonkeyPatch
 
 def test_a_stem_is_compacted_for_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, but less than the share that pays for it has lost its partners."""
-    monkeypatch.setattr(guard, "LEAST_HANDLED", 0)
-    monkeypatch.setattr(guard, "RENEWED_AFTER", 0)
+    monkeypatch.setattr(stem_guard, "LEAST_HANDLED", 0)
+    monkeypatch.setattr(stem_guard, "RENEWED_AFTER", 0)
     monkeypatch.setattr(stems, "SWEPT_SHARE", 1.0)
     fed = watching()
     fed(10, a="9 k=0 v=0", b="9 k=3")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import blacklist, bloom, guard, stems, trials
+from operators.feedback import blacklist, bloom, stem_guard, stems, trials
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
@@ -37,8 +37,8 @@ def watchful(stake: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
         if hasty:
             patch.setattr(blacklist, "FIRST_CAPACITY", 1)
             patch.setattr(bloom, "LEAST_EXPECTED", 1)
-            patch.setattr(guard, "LEAST_HANDLED", 1)
-            patch.setattr(guard, "RENEWED_AFTER", 1)
+            patch.setattr(stem_guard, "LEAST_HANDLED", 1)
+            patch.setattr(stem_guard, "RENEWED_AFTER", 1)
             patch.setattr(stems, "SWEPT_SHARE", 0.0)
         yield
 

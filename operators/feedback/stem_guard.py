@@ -41,7 +41,7 @@ class Hashed:
         return Hashed(self.tuples.take(index), [hashes[index] if len(hashes) else _NONE for hashes in self.hashes])
 
 
-class Guard:
+class StemGuard:
     """What one stream says about another's tuples.
 
     Args:
@@ -64,7 +64,7 @@ class Guard:
         detecting: runs while its driver has it look for what is not demanded.
     """
 
-    peer: Guard
+    peer: StemGuard
 
     def __init__(
         self, kind: Kind, observed: Kind, place: int, burden: Burden, clock: Callable[[], float], *, static: bool
