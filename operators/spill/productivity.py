@@ -1,0 +1,183 @@
+"""What each partition group of each join gives for the memory that it takes (state-spill 3.2), traced from a sample.
+
+Three counts per join and group:
+
+- `local`: results of that join that came from the group: its P_output for the strategy local-output (3.2.1).
+- `output`: results of the *query* that came from the group: P_output of the global strategies (3.2.2).
+- `inter`: bytes that intermediate results of the group took in the states of joins above: P_inter (3.2.3, Fig. 10, 11).
+
+P_size is the states' to tell. A result is traced by Algorithm 1: a join's split function is its key's hash, and the key
+can be read from any result that covers the join's left side, so the groups that a result went through are the split
+functions of all joins below, applied to it. Joins without a key have one group, 0.
+
+Only a sample is traced: of each join and slice SAMPLED_RESULTS, one in each such part of them, its place in the part
+by the golden ratio. So every result is as likely to be taken as any other and counts stay unbiased, without chance, and
+whatever rhythm the results have. Each stands for as many as there are per sample: the counts of a join sum to what it
+made.
+
+Counts are of the recent past, where the paper has totals. A decision asks what a group gives for its memory now, and
+three things make a total say something else:
+
+- The group has been spilled: what it gave, it gave with tuples that are gone. It begins at nothing, as the group of its
+  own that it is (state-spill 4.1).
+- Others have been spilled, and what it gave came of them as well. Whenever memory is freed, all counts fade (FADE).
+  Measured on two of the paper's workloads with a tenth of the memory, the global strategies then give 4 to 44 % more
+  results than with totals.
+- Its tuples have expired, or the data has drifted. With a half-life, counts fade with the source tuples that come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.join import BinaryJoin
+from operators.kernels.hashing import U64
+from operators.keys import key_hashes
+from operators.match import LEFT
+from operators.sources import Sources
+from operators.tuples import Tuples
+from schemas.columns import I64
+from schemas.errors import InvariantError
+
+SAMPLED_RESULTS = 1_024
+"""Results that are traced per join and slice, at most."""
+
+ENTRY_WORDS = 4
+"""Words of a state's entry beside its rows: ts, expiry, key and index."""
+
+FADE = 2.0
+"""When a share s of the memory is freed, counts keep (1 - s) ** FADE of themselves; 0 for totals. A power, so that it
+does not matter into how many spills the same is cut."""
+
+GOLDEN = 0.6180339887498949
+"""Multiples of it, modulo 1, are spread evenly over 0 .. 1."""
+
+Counts = npt.NDArray[np.float64]
+
+
+def split(hashes: U64, groups: int) -> I64:
+    """(n,) the partition group of each key hash: its upper bits, where `groups` is a power of two.
+
+    Args:
+        groups: 1 .. 2**32.
+    """
+    upper: U64 = hashes >> np.uint64(32)
+    return np.asarray((upper * np.uint64(groups)) >> np.uint64(32)).astype(np.int64)
+
+
+class Lineage:
+    """The split functions of a plan's joins.
+
+    Args:
+        joins: children before parents.
+
+    Attributes:
+        below: per join, itself and the joins whose results it is made of, ascending.
+    """
+
+    def __init__(self, sources: Sources, joins: Sequence[BinaryJoin], groups: int) -> None:
+        self._sources = sources
+        self._groups = groups
+        self._keys = [join.match.key(LEFT) for join in joins]
+        covered = [frozenset(join.aliases) for join in joins]
+        self.below = [
+            np.array([k for k, inner in enumerate(covered[: number + 1]) if inner <= outer], np.int64)
+            for number, outer in enumerate(covered)
+        ]
+
+    def trace(self, join: int, results: Tuples) -> I64:
+        """(len(below[join]), n) the groups that results of a join went through (Algorithm 1)."""
+        n = len(results)
+        resolve = self._sources.resolver(results.aliases, results.rows)
+        known: dict[object, I64] = {(): np.zeros(n, np.int64)}
+        for number in self.below[join]:
+            key = self._keys[number]
+            if key not in known:
+                hashes, _ = key_hashes([operand.values(resolve, n) for operand in key])
+                known[key] = split(hashes, self._groups)
+        return np.array([known[self._keys[number]] for number in self.below[join]], np.int64)
+
+
+class Productivity:
+    """The counts of a plan's joins.
+
+    Args:
+        joins: children before parents; the last gives the query's results.
+        groups: per join.
+        half_life_tuples: counts halve while so many source tuples come; None for no such fading.
+        fade: see FADE.
+
+    Attributes:
+        local, output, inter: (joins, groups), see the module.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        joins: Sequence[BinaryJoin],
+        groups: int,
+        *,
+        half_life_tuples: int | None = None,
+        fade: float = FADE,
+    ) -> None:
+        if half_life_tuples is not None and half_life_tuples < 1:
+            raise InvariantError(f"half_life_tuples must be > 0, got {half_life_tuples}")
+        self.groups = groups
+        self._lineage = Lineage(sources, joins, groups)
+        self._entry_bytes = [8 * (len(join.aliases) + ENTRY_WORDS) for join in joins]
+        self._half_life = half_life_tuples
+        self._fade = fade
+        self._samples = 0
+        shape = (len(joins), groups)
+        self.local: Counts = np.zeros(shape)
+        self.output: Counts = np.zeros(shape)
+        self.inter: Counts = np.zeros(shape)
+
+    def note(self, join: int, produced: Tuples, *, final: bool) -> None:
+        """Count results that a join has just made, while their source tuples are stored.
+
+        Args:
+            final: they are results of the query; else they are kept in a state of the join above.
+
+        Cost: per join below, one key of SAMPLED_RESULTS tuples.
+        """
+        n = len(produced)
+        if n == 0:
+            return
+        m = min(n, SAMPLED_RESULTS)
+        traced = self._lineage.trace(join, produced.take(self._positions(n, m)) if m < n else produced)
+        below = self._lineage.below[join]
+        cells = (np.arange(len(below))[:, np.newaxis] * self.groups + traced).ravel()
+        counts = np.bincount(cells, minlength=len(below) * self.groups).reshape(len(below), self.groups) * (n / m)
+        self.local[join] += counts[-1]
+        if final:
+            self.output[below] += counts
+        else:
+            self.inter[below] += counts * self._entry_bytes[join]
+
+    def age(self, tuples: int) -> None:
+        """So many source tuples have come."""
+        if self._half_life is not None:
+            self._keep(0.5 ** (tuples / self._half_life))
+
+    def spilled(self, joins: I64, groups: I64, share: float) -> None:
+        """Groups have left, which had this share of the memory that all groups had."""
+        if not 0.0 <= share <= 1.0:
+            raise InvariantError(f"spilled {share} of the memory; a share is 0 .. 1")
+        self._keep((1.0 - share) ** self._fade)
+        for counts in (self.local, self.output, self.inter):
+            counts[joins, groups] = 0.0
+
+    def _keep(self, factor: float) -> None:
+        if factor < 1.0:
+            for counts in (self.local, self.output, self.inter):
+                counts *= factor
+
+    def _positions(self, n: int, m: int) -> I64:
+        """(m,) ascending positions below n, one in each m-th of them, each as likely as any other over many calls."""
+        within = (np.arange(self._samples, self._samples + m) * GOLDEN) % 1.0
+        self._samples += m
+        return np.minimum(((np.arange(m) + within) * (n / m)).astype(np.int64), n - 1)

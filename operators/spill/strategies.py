@@ -1,0 +1,163 @@
+"""Which partition groups leave memory: four strategies behind one interface (state-spill 3).
+
+A strategy puts candidates, groups of all joins alike, in the order in which they are to go; `choose` takes as many of
+them as the wanted bytes need. The paper's four:
+
+- `bottom-up` (3.1.1): joins nearest the sources first, their groups by lot.
+- `local-output` (3.2.1): the least P_output / P_size, P_output counting the join's own results.
+- `global-output` (3.2.2): the same, P_output counting the query's results that went through the group.
+- `global-output-penalty` (3.2.3): P_output / (P_size + P_inter): what the group makes joins above keep is its cost too.
+
+Orders depend on what the candidates are and on nothing else, not on the order in which they are given: equal ones go
+largest first, then by join and group. Lots are hashes of seed, turn, join and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.kernels.hashing import F64, U64, combine_words, mix_words
+from operators.spill.productivity import Counts, Productivity
+from schemas.columns import I64
+from schemas.errors import InvariantError, UsageError
+
+DEFAULT_STRATEGY = "global-output-penalty"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """`n` partition groups that could be spilled.
+
+    Attributes:
+        joins, groups: (n,) which they are; joins as in the plan, children before parents.
+        heights: (n,) of their joins over the sources: 0 where both inputs are sources.
+        size_bytes: (n,) what spilling frees, > 0: P_size.
+        local, output, inter_bytes: (n,) see `operators.spill.productivity`.
+        seed, turn: of the lots; the turn is how many spills there were before, so that each has lots of its own.
+    """
+
+    joins: I64
+    groups: I64
+    heights: I64
+    size_bytes: I64
+    local: F64
+    output: F64
+    inter_bytes: F64
+    seed: int = 0
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.size_bytes) and int(self.size_bytes.min()) <= 0:
+            raise InvariantError(f"a candidate of {int(self.size_bytes.min())} bytes; spilling it frees nothing")
+
+    def __len__(self) -> int:
+        return len(self.joins)
+
+    @staticmethod
+    def of(productivity: Productivity, size_bytes: I64, heights: Sequence[int], *, turn: int = 0) -> Candidates:
+        """All groups that hold anything.
+
+        Args:
+            size_bytes: (joins, groups) int64.
+            heights: per join.
+        """
+        joins, groups = np.nonzero(size_bytes > 0)
+
+        def at(counts: Counts) -> F64:
+            return counts[joins, groups]
+
+        return Candidates(
+            joins.astype(np.int64),
+            groups.astype(np.int64),
+            np.asarray(heights, np.int64)[joins],
+            size_bytes[joins, groups],
+            at(productivity.local),
+            at(productivity.output),
+            at(productivity.inter),
+            turn=turn,
+        )
+
+
+Strategy = Callable[[Candidates], I64]
+"""(n,) the candidates' positions in the order in which they are to go."""
+
+
+def bottom_up(candidates: Candidates) -> I64:
+    """Joins nearest the sources first, their groups by lot."""
+    return _ascending(candidates, candidates.heights, _lots(candidates))
+
+
+def local_output(candidates: Candidates) -> I64:
+    """The least productive for their own join first."""
+    return _ascending(candidates, candidates.local / candidates.size_bytes)
+
+
+def global_output(candidates: Candidates) -> I64:
+    """The least productive for the query first."""
+    return _ascending(candidates, candidates.output / candidates.size_bytes)
+
+
+def global_output_penalty(candidates: Candidates) -> I64:
+    """The least productive for the query first, for all memory that comes of them."""
+    return _ascending(candidates, candidates.output / (candidates.size_bytes + candidates.inter_bytes))
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "bottom-up": bottom_up,
+    "local-output": local_output,
+    "global-output": global_output,
+    "global-output-penalty": global_output_penalty,
+}
+
+
+def strategy_of(name: str) -> Strategy:
+    """The strategy called `name`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in STRATEGIES:
+        raise UsageError(f"no spill strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+def choose(strategy: Strategy, candidates: Candidates, wanted_bytes: int) -> I64:
+    """(m,) positions of the candidates to spill, in order: as few of the strategy's first as free the wanted bytes, or
+    all where they do not."""
+    if wanted_bytes <= 0:
+        return np.zeros(0, np.int64)
+    order = strategy(candidates)
+    freed = np.cumsum(candidates.size_bytes[order])
+    return order[: int(np.searchsorted(freed, wanted_bytes, side="left")) + 1]
+
+
+def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
+    """How high each join stands over the sources, 0 where both inputs are sources.
+
+    Args:
+        covers: per join the aliases it covers, children before parents.
+    """
+    sets = [frozenset(aliases) for aliases in covers]
+    heights: list[int] = []
+    for number, outer in enumerate(sets):
+        under = [heights[k] + 1 for k in range(number) if sets[k] < outer]
+        heights.append(max(under, default=0))
+    return heights
+
+
+def _ascending(candidates: Candidates, first: I64 | F64, second: U64 | None = None) -> I64:
+    """Positions by `first`, then `second`; ties largest first, then by join and group."""
+    keys: list[I64 | F64 | U64] = [candidates.groups, candidates.joins, -candidates.size_bytes]
+    if second is not None:
+        keys.append(second)
+    return np.lexsort((*keys, first)).astype(np.int64)
+
+
+def _lots(candidates: Candidates) -> U64:
+    lots: U64 = mix_words(np.full(len(candidates), candidates.seed, np.uint64))
+    for word in (np.full(len(candidates), candidates.turn), candidates.joins, candidates.groups):
+        lots = combine_words(lots, word.astype(np.uint64))
+    return lots
