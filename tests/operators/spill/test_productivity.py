@@ -222,6 +222,20 @@ def test_many_results_are_sampled_without_bias() -> None:
         assert share == pytest.approx(1 / values, rel=0.1)
 
 
+def test_no_place_in_a_slice_is_left_out_or_preferred() -> None:
+    """Each slice makes twice as many results as are traced, and one of a certain group, always at the same place."""
+    pair = query("SELECT A.x FROM A [UNBOUNDED], B [UNBOUNDED] WHERE A.x = B.x;", A="x", B="x")
+    slices, made = 40, 2 * SAMPLED_RESULTS
+    for place in (0, 1_000, made - 1):
+        traced = Traced(pair, "(A B)", groups=1 << 12)
+        traced.slice(B={"x": [1, 2]})
+        values = np.ones(made, np.int64)
+        values[place] = 2
+        for _ in range(slices):
+            traced.slice(A={"x": values.tolist()})
+        assert traced.counts.output[0, group_of(2, 1 << 12)] == pytest.approx(slices, rel=0.15)
+
+
 def test_what_a_group_gave_before_it_was_spilled_is_not_what_the_rest_gives() -> None:
     """Totals with fade 0: only the groups that left begin anew."""
     traced = Traced(CHAIN, "(((A B) C) D)", fade=0.0)
@@ -258,8 +272,8 @@ def test_counts_halve_while_a_half_life_of_tuples_comes() -> None:
     lasting, fading = (Traced(CHAIN, "(((A B) C) D)", half_life_tuples=life) for life in (None, 100))
     for traced in (lasting, fading):
         traced.slice(**chain_slice(7))
-        traced.counts.age(60)
-        traced.counts.age(140)
+        for tuples in (40, 60, 100):
+            traced.counts.age(tuples)
     for name in ("local", "output", "inter"):
         assert getattr(fading.counts, name) == pytest.approx(getattr(lasting.counts, name) / 4)
     with pytest.raises(InvariantError, match="half_life_tuples must be > 0, got 0"):

@@ -62,6 +62,16 @@ def test_groups_of_all_joins_are_compared() -> None:
     assert chosen("global-output", some, 30) == [(1, 1), (2, 1), (0, 1)]
 
 
+def test_what_counts_is_what_a_group_gives_for_its_size() -> None:
+    """3.2.1, 3.2.3: the first gives more than the second, but less for its bytes, and for those above."""
+    some = candidates((0, 1, 60, 30, 30, 40), (0, 2, 20, 20, 20, 180))
+    for name in ("local-output", "global-output"):
+        assert chosen(name, some, 10) == [(0, 1)]
+    assert chosen("global-output-penalty", some, 10) == [(0, 2)]
+    heavy = candidates((0, 1, 60, 30, 30, 20), (0, 2, 20, 20, 20, 18))
+    assert chosen("global-output-penalty", heavy, 10) == [(0, 1)]
+
+
 def test_bottom_up_empties_one_join_after_the_other() -> None:
     rows: list[Row] = [(join, group, 10, 0, 0, 0) for join in (2, 0, 1) for group in range(8)]
     gone = chosen("bottom-up", candidates(*rows), 200)

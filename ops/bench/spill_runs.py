@@ -1,0 +1,128 @@
+"""The workload of the state-spill experiments: five streams, three joins, values that repeat at rates of their own.
+
+State-spill 6.1: streams A, B, C, D, E of two columns each; Join1 is A.x = B.x = C.x, Join2 D.x = C.y, Join3 E.x = D.y;
+a tuple every 50 ms per stream. A value appears R times for every K tuples of its column: K is the *tuple range*, R the
+*range join ratio*. Values of different partitions have different ratios; their average is the *join ratio* of the join.
+The paper does not say how they differ: here a third of the partitions, picked by lot per join, has twice the average, a
+third two thirds and a third one third; or ratios fall by rank as Zipf has it. With `phases` partitions exchange their
+ratios so many times less one, which is what drifting data does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.kernels.hashing import F64, mix_words
+from operators.plan import Plan, parse_plan
+from operators.spill.productivity import split
+from schemas.columns import I64, Batch, Column
+from schemas.language import parse_program
+from schemas.query import Query, Type
+
+PLAN = "((((A B) C) D) E)"
+INTERARRIVAL_MS = 50
+THIRDS = (2.0, 2.0 / 3.0, 1.0 / 3.0)
+"""Of the average ratio, in a third of the partitions each."""
+
+COLUMNS = {"A": (0, None), "B": (0, None), "C": (0, 1), "D": (1, 2), "E": (2, None)}
+"""Which join each stream's x and y belong to; a column without one holds the tuple's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One setting.
+
+    Attributes:
+        ratios: join ratios of Join1, Join2, Join3.
+        tuple_range: K.
+        tuples: per stream.
+        partitions: that share a ratio; of the key's hash, as the engine's partition groups are.
+        zipf: ratios fall with this power of the partition's rank; 0 for thirds.
+        phases: parts of equal length between which partitions exchange ratios.
+    """
+
+    ratios: tuple[float, float, float]
+    tuple_range: int = 6_000
+    tuples: int = 12_000
+    partitions: int = 256
+    zipf: float = 0.0
+    phases: int = 1
+
+    @property
+    def name(self) -> str:
+        """As the paper has it: 3-1-1."""
+        return "-".join(f"{ratio:g}" for ratio in self.ratios)
+
+    @property
+    def minutes(self) -> float:
+        """Of event time."""
+        return self.tuples * INTERARRIVAL_MS / 60_000
+
+    def query(self, window: str = "UNBOUNDED") -> Query:
+        """The three joins."""
+        declared = "\n".join(
+            f"CREATE STREAM {name} (ts TIMESTAMP, x BIGINT, y BIGINT) WITH (topic = '{name}', timestamp = 'ts');"
+            for name in COLUMNS
+        )
+        sources = ", ".join(f"{name} [{window}]" for name in COLUMNS)
+        return parse_program(
+            f"{declared}\nSELECT A.y AS a, B.y AS b, C.y AS c, D.y AS d, E.y AS e FROM {sources} "
+            "WHERE A.x = B.x AND B.x = C.x AND C.y = D.x AND D.y = E.x;"
+        ).queries[0]
+
+    def plan(self) -> Plan:
+        """Left-deep, Join1 as its two binary joins."""
+        return parse_plan(PLAN, self.query())
+
+    def partition_ratios(self, join: int, seed: int, phase: int = 0) -> F64:
+        """(partitions,) the ratio of each partition's values in a join."""
+        rank = np.random.default_rng((seed, join)).permutation(self.partitions)
+        rank = (rank + phase * (self.partitions // 3)) % self.partitions
+        if self.zipf:
+            shares = 1.0 / (rank + 1.0) ** self.zipf
+        else:
+            shares = np.array(THIRDS)[rank * 3 // self.partitions]
+        found: F64 = shares * (self.ratios[join] / shares.mean())
+        return found
+
+    def values(self, join: int, seed: int, phase: int = 0) -> tuple[I64, F64]:
+        """The values of a join's columns and the ratio of each, which sum to the tuple range."""
+        by_partition = self.partition_ratios(join, seed, phase)
+        count = max(1, round(self.tuple_range / self.ratios[join]))
+        values = np.arange(count, dtype=np.int64) + (join + 1) * 1_000_000_000
+        ratios = by_partition[split(mix_words(values.view(np.uint64)), self.partitions)]
+        return values, ratios * (self.tuple_range / ratios.sum())
+
+    def column(self, stream: str, join: int, seed: int) -> I64:
+        """(tuples,) the values of a stream's column: a value of ratio R comes once in every K / R tuples, somewhere."""
+        rng = np.random.default_rng((seed, join, ord(stream)))
+        parts = []
+        ends = [self.tuples * (phase + 1) // self.phases for phase in range(self.phases)]
+        for phase, length in enumerate(np.diff([0, *ends]).tolist()):
+            values, ratios = self.values(join, seed, phase)
+            copies = length / self.tuple_range * ratios
+            whole = np.ceil(copies + 1).astype(np.int64)
+            which = np.repeat(np.arange(len(values)), whole)
+            turn = np.arange(len(which)) - np.repeat(np.cumsum(whole) - whole, whole)
+            # Each value's first interval begins anywhere before the first tuple, so that all are not at the same place.
+            begin = rng.random(len(values))[which]
+            at = (turn + rng.random(len(which)) - begin) / ratios[which]
+            order = np.argsort(at, kind="stable")
+            order = order[at[order] >= 0.0][:length]
+            parts.append(values[which[order]])
+        return np.concatenate(parts)
+
+    def batches(self, seed: int) -> dict[str, Batch]:
+        """All tuples of each stream."""
+        found = {}
+        number = np.arange(self.tuples, dtype=np.int64)
+        for offset, (name, joins) in enumerate(COLUMNS.items()):
+            ts = number * INTERARRIVAL_MS + offset
+            columns = {"ts": Column(Type.TIMESTAMP, ts)}
+            for label, join in zip("xy", joins, strict=True):
+                values = number if join is None else self.column(name, join, seed)
+                columns[label] = Column(Type.BIGINT, values)
+            found[name] = Batch(ts, columns)
+        return found
