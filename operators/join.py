@@ -6,6 +6,8 @@ counts as later).
 
 from __future__ import annotations
 
+import numpy as np
+
 from operators.match import LEFT, RIGHT, Match, MatchCounters, Prepared
 from operators.sources import Sources
 from operators.state import SideState
@@ -55,10 +57,16 @@ class BinaryJoin:
         return Tuples.merge(*found)
 
     def enter_late(self, side: int, late: Tuples, now: int) -> None:
-        """Put tuples into a side's state after their time, in any order; what they make is somebody else's to find."""
+        """Put tuples into a side's state after their time, in any order; what they make is somebody else's to find.
+        They are in `older` from then on, unless the state holds nothing of their time or later."""
         if len(late) == 0:
             return
         state = self.states[side]
+        if state.first_at(int(late.ts.min())) == state.hi and int(late.ts.max()) < now:
+            # Ascending by ts, and of equal ts in the order of their coming, by which ROWS windows find the dead.
+            late = late.take(np.lexsort((late.rows[0], late.ts)))
+            self.match.enter(state, self.match.prepare(side, late.reorder(self.match.sides[side])), now)
+            return
         if state.older is None:
             state.older, state.older_until = self.match.new_state(side, sorted_by_ts=False), NEVER
         state.older_until = max(state.older_until, min(int(late.expiry.max()) + 1, FOREVER))

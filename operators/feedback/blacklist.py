@@ -1,26 +1,33 @@
 """The blacklist of one kind (JIT IV-B): suspended tuples, by signature, until a partner of theirs comes.
 
 A list is taken out as a whole when its signature resumes, so a tuple costs O(1) to put and to take, however often its
-signature comes and goes. What was taken, and what has died meanwhile, leaves its place in the pool when the pool is
+signature comes and goes. A signature is known as long as its list is there, though all in it may have died: it has no
+partner still. What was taken, and what has died meanwhile, leaves its place in the pool when the pool is
 full, or when as many tuples have been handled as it holds: also O(1) per tuple, and the memory follows the number of
 living tuples, up and down.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from operators.kernels.blacklist import link_entries, take_lists
+from operators.kernels.blacklist import has_lists, link_entries, take_lists
 from operators.kernels.hashing import U64
+from operators.kernels.index import I32
 from operators.kernels.signatures import VACANT
 from operators.tuples import Tuples
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64
-"""Tuples that a blacklist has room for from its first one on; a power of two."""
+"""Tuples that a blacklist has room for from its first one on."""
 
 FILLED = 0.75
-"""A full pool that would be filled by more than this share after throwing out the dead is doubled instead."""
+"""A full pool is made anew without the dead, of such a size that no more than this share of it is filled."""
+
+SLOTS = 1.5
+"""Slots of the table per tuple that the pool has room for, at least."""
 
 
 class Blacklist:
@@ -45,37 +52,46 @@ class Blacklist:
         self._ts: I64 = np.zeros(capacity, np.int64)
         self._expiry: I64 = np.zeros(capacity, np.int64)
         self._signatures: U64 = np.zeros(capacity, np.uint64)
-        self._behind: I64 = np.zeros(capacity, np.int64)
-        # As many signatures as tuples at most: half full.
-        self._keys: U64 = np.zeros(2 * capacity, np.uint64)
-        self._heads: I64 = np.full(2 * capacity, VACANT)
+        self._behind: I32 = np.zeros(capacity, np.int32)
+        # As many signatures as tuples at most.
+        slots = 1 << (math.ceil(SLOTS * capacity) - 1).bit_length() if capacity else 0
+        self._heads: I32 = np.zeros(slots, np.int32)
 
     def __len__(self) -> int:
         """Tuples held, of which some may have died since the last sweep."""
         return self._count
 
-    def put(self, tuples: Tuples, signatures: U64, now: int) -> None:
-        """List tuples under their (n,) signatures. What expired before `now` may make room."""
+    def put(self, tuples: Tuples, signatures: U64, now: int) -> int:
+        """List tuples under their (n,) signatures; how many of these are new. What expired before `now` may make
+        room."""
         if self._used + len(tuples) > len(self._ts):
             self._sweep(now, len(tuples))
-        self._append(tuples, signatures)
         self._handled += len(tuples)
+        return self._append(tuples, signatures)
 
-    def _append(self, tuples: Tuples, signatures: U64) -> None:
+    def _append(self, tuples: Tuples, signatures: U64) -> int:
         first, n = self._used, len(tuples)
         place = slice(first, first + n)
         self._rows[:, place] = tuples.rows
         self._ts[place], self._expiry[place], self._signatures[place] = tuples.ts, tuples.expiry, signatures
-        self.signatures += link_entries(signatures, first, self._behind, self._keys, self._heads)
+        begun = int(link_entries(first, first + n, self._signatures, self._behind, self._heads))
+        self.signatures += begun
         self._used += n
         self._count += n
+        return begun
+
+    def has(self, signatures: U64) -> Mask:
+        """(n,) True for signatures that are known."""
+        if self.signatures == 0:
+            return np.zeros(len(signatures), np.bool_)
+        return np.asarray(has_lists(signatures, self._signatures, self._heads))
 
     def take(self, signatures: U64, now: int) -> Tuples:
         """Take out all tuples under (n,) signatures; those that live at `now`, ascending by ts."""
         self._handled += len(signatures)
-        if self._count == 0:
+        if self.signatures == 0:
             return Tuples.empty(self.aliases)
-        entries, lists = take_lists(signatures, self._behind, self._keys, self._heads)
+        entries, lists = take_lists(signatures, self._signatures, self._behind, self._heads)
         self.signatures -= lists
         self._count -= int(np.count_nonzero(self._expiry[entries] != VACANT))
         self._handled += len(entries)
@@ -122,14 +138,12 @@ class Blacklist:
         entries = np.arange(self._used)
         living = entries[self._lives(entries, now)]
         kept, signatures = self._gathered(living), self._signatures[living]
-        capacity = FIRST_CAPACITY if len(living) + need else 0
-        while FILLED * capacity < len(living) + need:
-            capacity *= 2
-        self._begin(capacity)
+        need += len(living)
+        self._begin(max(math.ceil(need / FILLED), FIRST_CAPACITY) if need else 0)
         self.signatures = self._count = self._handled = 0
         self._append(kept, signatures)
 
     def size_bytes(self) -> int:
         """Bytes of the arrays held, free places included."""
         pool = (self._rows, self._ts, self._expiry, self._signatures, self._behind)
-        return sum(array.nbytes for array in (*pool, self._keys, self._heads))
+        return sum(array.nbytes for array in (*pool, self._heads))

@@ -22,7 +22,7 @@ LEAST_EXPECTED = 1024
 
 
 class Bloom:
-    """A set of hashes that answers "certainly not" or "perhaps".
+    """A set of hashes that answers "certainly not" or "perhaps". Empty it takes no room.
 
     Attributes:
         expected: how many entries it is sized for.
@@ -32,9 +32,9 @@ class Bloom:
     def __init__(self, expected: int = LEAST_EXPECTED) -> None:
         self.added = 0
         needed = -(-max(expected, LEAST_EXPECTED) * BITS_PER_ENTRY // 64)
-        blocks = 1 << (needed - 1).bit_length()
-        self.expected = blocks * 64 // BITS_PER_ENTRY
-        self._blocks: U64 = np.zeros(blocks, np.uint64)
+        self._size = 1 << (needed - 1).bit_length()
+        self.expected = self._size * 64 // BITS_PER_ENTRY
+        self._blocks: U64 = np.zeros(0, np.uint64)
 
     @property
     def full(self) -> bool:
@@ -43,11 +43,15 @@ class Bloom:
 
     def add(self, hashes: U64) -> None:
         """Add (n,) hashes."""
+        if len(self._blocks) == 0:
+            self._blocks = np.zeros(self._size, np.uint64)
         self.added += len(hashes)
         set_bits(hashes, self._blocks)
 
     def contains(self, hashes: U64) -> Mask:
         """(n,) False where the hash was certainly not added."""
+        if len(self._blocks) == 0:
+            return np.zeros(len(hashes), np.bool_)
         return np.asarray(has_bits(hashes, self._blocks))
 
     def size_bytes(self) -> int:

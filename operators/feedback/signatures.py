@@ -20,6 +20,9 @@ from schemas.columns import I64, Mask
 FIRST_CAPACITY = 64
 """Slots of a buffer from its first entry on; a power of two."""
 
+FULL = 2 / 3
+"""A buffer that would be filled by more than this share is made anew, at most half full."""
+
 
 class Signatures:
     """A set of hashes, each with an expiry."""
@@ -36,7 +39,7 @@ class Signatures:
     def add(self, hashes: U64, expiry: I64) -> None:
         """Add (n,) hashes, which may repeat; one that is there keeps the later expiry."""
         need = self._count + len(hashes)
-        if 2 * need > len(self._keys):
+        if need > FULL * len(self._keys):
             self._rebuild(np.flatnonzero(self._expiry != VACANT), need)
         self._count += enter_greatest(hashes, expiry, self._keys, self._expiry)
         self._handled += len(hashes)
@@ -73,7 +76,7 @@ class Signatures:
         """Begin anew with the entries in some slots, and room for `need` entries in all."""
         keys, expiry = self._keys[kept], self._expiry[kept]
         capacity = FIRST_CAPACITY if need or len(kept) else 0
-        while capacity < 4 * max(need, len(kept)):
+        while capacity < 2 * max(need, len(kept)):
             capacity *= 2
         self._keys = np.zeros(capacity, np.uint64)
         self._expiry = np.full(capacity, VACANT)

@@ -12,7 +12,10 @@ from operators.feedback.kinds import Kind
 from operators.feedback.signatures import Signatures
 from operators.feedback.trials import Account, Trial
 from operators.join import BinaryJoin
+from operators.kernels.hashing import U64
 from operators.plan import Plan
+from operators.tuples import Tuples
+from schemas.columns import I64, Mask
 
 LEAST_RETURNED = 0.02
 """A trial expects at least this share of the useless tuples to come back."""
@@ -24,9 +27,12 @@ class TreeGuard:
     Attributes:
         kind: the sub-tuples that it speaks of, by the columns that its join reads of them.
         home: the lowest sub-plan that has them: where they are kept back.
-        suspended: signatures that no observed tuple matches (the paper's MNS buffer).
         filter: signatures that observed tuples match, and some more.
-        blacklist: the home's tuples that are kept back.
+        blacklist: the home's tuples that are kept back, by signature; those that it knows are suspended: no observed
+            tuple matches them (the paper's MNS buffer).
+        unlisted: signatures that are suspended without any tuple in the blacklist; see `lists`.
+        lists: every suspended tuple is in the blacklist. Not so what a table will never match, which is forgotten, nor
+            what the lattice has found in states, until it is taken out of them.
         burden: what a tuple of the home costs that is not kept back.
         account: whether it watches, and what it may lose.
         waits: so many times it is passed over when trials are given; `disappoints`: after each look at it so far that
@@ -36,11 +42,14 @@ class TreeGuard:
             at, since the last booking; late: slices in which some came back.
     """
 
-    def __init__(self, kind: Kind, home: Plan, entry: Input, below: list[BinaryJoin], consumer: Input) -> None:
+    def __init__(
+        self, kind: Kind, home: Plan, entry: Input, below: list[BinaryJoin], consumer: Input, *, lists: bool
+    ) -> None:
         """Args: `entry` is where the home's tuples enter their first join, `consumer` the observed input."""
         self.kind = kind
         self.home = home
-        self.suspended = Signatures()
+        self.lists = lists
+        self.unlisted = Signatures()
         self.filter = Bloom()
         self.blacklist = Blacklist(home.aliases)
         self.burden = TreeBurden(below, consumer.join)
@@ -56,6 +65,46 @@ class TreeGuard:
     def watching(self) -> bool:
         """Whether it observes and keeps back."""
         return self.account.watching
+
+    @property
+    def signatures(self) -> int:
+        """How many are suspended."""
+        return self.blacklist.signatures if self.lists else len(self.unlisted)
+
+    def suspends(self, hashes: U64) -> Mask:
+        """(n,) True for signatures that are suspended."""
+        return self.blacklist.has(hashes) if self.lists else self.unlisted.contains(hashes)
+
+    def suspend(self, hashes: U64, expiry: I64) -> int:
+        """Suspend signatures of tuples that are not in the blacklist; how many are new."""
+        before = len(self.unlisted)
+        self.unlisted.add(hashes, expiry)
+        return len(self.unlisted) - before
+
+    def keep_back(self, tuples: Tuples, hashes: U64, now: int) -> int:
+        """Suspend tuples and list them under their signatures; how many of these are new."""
+        begun = self.blacklist.put(tuples, hashes, now)
+        return begun if self.lists else self.suspend(hashes, tuples.expiry)
+
+    def resume(self, hashes: U64, now: int) -> tuple[int, Tuples]:
+        """Take out what observed tuples match: how many signatures, and the tuples that live."""
+        if self.lists:
+            before = self.blacklist.signatures
+            returned = self.blacklist.take(hashes, now)
+            return before - self.blacklist.signatures, returned
+        hit = self.unlisted.hit(hashes)
+        self.unlisted.remove(hit)
+        return len(hit), self.blacklist.take(hit, now)
+
+    def release(self, now: int) -> tuple[int, Tuples]:
+        """Take out everything, as `resume` does, and forget what is observed."""
+        resumed, returned = self.signatures, self.blacklist.take_all(now)
+        self.unlisted, self.filter = Signatures(), Bloom()
+        return resumed, returned
+
+    def size_bytes(self) -> int:
+        """Bytes of all that it keeps."""
+        return self.unlisted.size_bytes() + self.filter.size_bytes() + self.blacklist.size_bytes()
 
     def _came(self) -> tuple[int, int]:
         return self._entry.came, self._consumer.came

@@ -19,7 +19,6 @@ from operators.feedback.burden import Input
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
-from operators.feedback.signatures import Signatures
 from operators.feedback.stopwatch import Stopwatch
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.waiting import Waiting
@@ -104,17 +103,19 @@ class Watch:
         self.guards: list[TreeGuard] = []
         self._at: dict[int, list[TreeGuard]] = {}
         singles = tuple(kind for kind in level_one(self.join.match, suppressed) if kind.equal)
+        self._lattice: Lattice | None = None
+        if detector == LATTICE and not self.join.match.condition.keys and 0 < len(singles) <= MOST_NODES:
+            self._lattice = Lattice(self.join.match, suppressed, singles)
+        lists = self._lattice is None and not self.static
         for kind in (*singles, *lattice(singles)):
             if len(kind.aliases) <= MOST_SOURCES and kind.equal:
                 home, above = _home(self.producer, frozenset(kind.aliases))
                 first = above[-1] if above else node
                 entry = Input(joins[id(first)], LEFT if first.left is home else RIGHT)
-                guard = TreeGuard(kind, home, entry, [joins[id(join)] for join in above], self._consumer)
+                below = [joins[id(join)] for join in above]
+                guard = TreeGuard(kind, home, entry, below, self._consumer, lists=lists)
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
-        self._lattice: Lattice | None = None
-        if detector == LATTICE and not self.join.match.condition.keys and 0 < len(singles) <= MOST_NODES:
-            self._lattice = Lattice(self.join.match, suppressed, singles)
         self.idle = {alias: Waiting(alias) for alias in self.producer.aliases}
         self.idling = False
         self._empty_since: int | None = None
@@ -149,14 +150,11 @@ class Watch:
                 self._looked_up(guard, len(hashes))
                 if self._lattice is None:
                     guard.filter.add(hashes)
-                hit = guard.suspended.hit(hashes)
-                if len(hit):
-                    guard.suspended.remove(hit)
-                    self._count(guard, resumed=len(hit))
-                    returned = guard.blacklist.take(hit, now)
-                    guard.returned += len(returned)
-                    some |= len(returned) > 0
-                    self._bring(back, returned)
+                resumed, returned = guard.resume(hashes, now)
+                self._count(guard, resumed=resumed)
+                guard.returned += len(returned)
+                some |= len(returned) > 0
+                self._bring(back, returned)
             guard.late += some
             if guard.filter.full:
                 self._renew(guard, [self._held(now), *arrived])
@@ -226,7 +224,7 @@ class Watch:
         """(n,) True for those of a state above the home, after its sweep, that are made of tuples kept back."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
         self._looked_at(guard, len(hashes))
-        lost = guard.suspended.contains(hashes)
+        lost = guard.suspends(hashes)
         return lost if valid is None else lost & valid
 
     def renew(self, now: int) -> None:
@@ -237,7 +235,7 @@ class Watch:
             held = self._held(now)
             for guard in watching:
                 self._renew(guard, [held])
-                guard.suspended.purge(now)
+                guard.unlisted.purge(now)
         for guard in self.guards:
             for alias in guard.blacklist.aliases:
                 if alias in windows:
@@ -304,16 +302,13 @@ class Watch:
 
     def size_bytes(self) -> int:
         """Bytes of all buffers and filters."""
-        guards = sum(
-            guard.suspended.size_bytes() + guard.filter.size_bytes() + guard.blacklist.size_bytes()
-            for guard in self.guards
-        )
+        guards = sum(guard.size_bytes() for guard in self.guards)
         return guards + sum(idle.size_bytes() for idle in self.idle.values())
 
     def _given_up(self, guard: TreeGuard, now: int) -> Tuples:
-        self._count(guard, resumed=len(guard.suspended))
-        guard.suspended, guard.filter = Signatures(), Bloom()
-        return guard.blacklist.take_all(now)
+        resumed, returned = guard.release(now)
+        self._count(guard, resumed=resumed)
+        return returned
 
     def detect(self, entered: Tuples, now: int) -> None:
         """With the lattice detector: find what of tuples that have entered nothing observed matches. Such tuples are
@@ -330,24 +325,21 @@ class Watch:
                 lacking = tuples.take(without)
                 hashes, _ = guard.kind.own_hashes(self._sources, lacking)
                 self._looked_up(guard, len(hashes))
-                before = len(guard.suspended)
-                guard.suspended.add(hashes, lacking.expiry)
-                self._count(guard, suspended=len(guard.suspended) - before)
+                self._count(guard, suspended=guard.suspend(hashes, lacking.expiry))
 
     def _useless(self, guard: TreeGuard, hashes: U64) -> Mask:
-        suspended = guard.suspended.contains(hashes)
+        suspended = guard.suspends(hashes)
         return suspended if self._lattice is not None else suspended | ~guard.filter.contains(hashes)
 
     def _suspend(self, guard: TreeGuard, tuples: Tuples, hashes: U64, now: int) -> None:
-        before = len(guard.suspended)
-        guard.suspended.add(hashes, tuples.expiry)
-        self._count(guard, suspended=len(guard.suspended) - before)
         guard.kept_back += len(tuples)
         if self.static:
             self.counters.forgotten += len(tuples)
+            suspended = guard.suspend(hashes, tuples.expiry)
         else:
             self.counters.kept_back += len(tuples)
-            guard.blacklist.put(tuples, hashes, now)
+            suspended = guard.keep_back(tuples, hashes, now)
+        self._count(guard, suspended=suspended)
 
     def _count(self, guard: TreeGuard, *, suspended: int = 0, resumed: int = 0) -> None:
         """Count messages: what only the producer as a whole can keep back is marked (Type II)."""

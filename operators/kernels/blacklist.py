@@ -1,7 +1,9 @@
-"""Lists of entries by 64-bit signature: chains through a pool, whose heads are found in a table.
+"""Lists of entries by 64-bit signature: chains through a pool, whose heads are found in an open-addressing table.
 
-The table is that of `operators.kernels.signatures` and leads from a signature to its newest entry; `behind` leads from
-an entry to the next older one of the same signature, -1 after the oldest.
+A slot of the table holds the number of a list's newest entry plus one, 0 where it is free; the signature is the entry's
+in the pool, so the table holds no copy of it. `behind` leads from an entry to the next older one of the same signature,
+-1 after the oldest. Taking a list out moves up what had been pushed behind its slot, as in
+`operators.kernels.signatures`. Callers keep some slots free, so everything is O(1) per signature and entry.
 """
 
 from __future__ import annotations
@@ -10,43 +12,79 @@ import numpy as np
 from numba import njit
 
 from operators.kernels.hashing import U64
-from operators.kernels.signatures import VACANT, slot_of, take_value
-from schemas.columns import I64
+from operators.kernels.index import I32
+from schemas.columns import I64, Mask
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot_of(signature, pool, heads):  # type: ignore[no-untyped-def]
+    """The slot of a signature's list, or the free one where it would go."""
+    mask = heads.shape[0] - 1
+    slot = np.int64(signature & np.uint64(mask))
+    while heads[slot] != 0 and pool[heads[slot] - 1] != signature:
+        slot = (slot + 1) & mask
+    return slot
 
 
 @njit(cache=True, nogil=True)
-def link_entries(signatures: U64, first: int, behind: I64, keys: U64, heads: I64) -> int:
-    """Put entries first .. first + n in front of their (n,) signatures' lists; the table has room for all. How many
-    lists that begins."""
+def link_entries(first: int, stop: int, pool: U64, behind: I32, heads: I32) -> int:
+    """Put entries first .. stop of the pool, whose signatures are there, in front of their lists. How many lists that
+    begins."""
     begun = 0
-    for i in range(signatures.shape[0]):
-        slot = slot_of(signatures[i], keys, heads)
-        if heads[slot] == VACANT:
-            behind[first + i] = -1
+    for entry in range(first, stop):
+        slot = _slot_of(pool[entry], pool, heads)
+        if heads[slot] == 0:
             begun += 1
-        else:
-            behind[first + i] = heads[slot]
-        keys[slot] = signatures[i]
-        heads[slot] = first + i
+        behind[entry] = heads[slot] - 1
+        heads[slot] = entry + 1
     return begun
 
 
 @njit(cache=True, nogil=True)
-def take_lists(signatures: U64, behind: I64, keys: U64, heads: I64) -> tuple[I64, int]:
+def has_lists(signatures: U64, pool: U64, heads: I32) -> Mask:
+    """(n,) True where a signature has a list."""
+    out = np.empty(signatures.shape[0], np.bool_)
+    for i in range(signatures.shape[0]):
+        out[i] = heads[_slot_of(signatures[i], pool, heads)] != 0
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _take_head(signature: np.uint64, pool: U64, heads: I32) -> int:
+    """Take a list out of the table; its newest entry, -1 where there is none."""
+    mask = heads.shape[0] - 1
+    hole = _slot_of(signature, pool, heads)
+    entry = int(heads[hole]) - 1
+    if entry < 0:
+        return entry
+    at = (hole + 1) & mask
+    while heads[at] != 0:
+        home = np.int64(pool[heads[at] - 1] & np.uint64(mask))
+        # It may move up unless its home lies behind the hole, cyclically in (hole, at].
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            heads[hole] = heads[at]
+            hole = at
+        at = (at + 1) & mask
+    heads[hole] = 0
+    return entry
+
+
+@njit(cache=True, nogil=True)
+def take_lists(signatures: U64, pool: U64, behind: I32, heads: I32) -> tuple[I64, int]:
     """Take the lists of (n,) signatures, which may repeat, out of the table; the entries of all, in any order, and how
     many lists these were."""
     taken = np.empty(signatures.shape[0], np.int64)
     lists = 0
     count = 0
     for i in range(signatures.shape[0]):
-        entry = take_value(signatures[i], keys, heads)
-        if entry == VACANT:
+        entry = _take_head(signatures[i], pool, heads)
+        if entry < 0:
             continue
         taken[lists] = entry
         lists += 1
         while entry >= 0:
             count += 1
-            entry = behind[entry]
+            entry = np.int64(behind[entry])
     out = np.empty(count, np.int64)
     at = 0
     for k in range(lists):
@@ -54,5 +92,5 @@ def take_lists(signatures: U64, behind: I64, keys: U64, heads: I64) -> tuple[I64
         while entry >= 0:
             out[at] = entry
             at += 1
-            entry = behind[entry]
+            entry = np.int64(behind[entry])
     return out, lists

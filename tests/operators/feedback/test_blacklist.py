@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from operators.feedback import blacklist
 from operators.feedback.blacklist import Blacklist
+from operators.kernels.blacklist import has_lists, link_entries, take_lists
 from operators.kernels.hashing import U64
 from operators.tuples import Tuples
 from tests.operators.profiles import PROPERTY
@@ -51,7 +52,8 @@ def shown(tuples: Tuples) -> list[tuple[int, int, int]]:
     return list(zip(tuples.rows[0].tolist(), tuples.ts.tolist(), tuples.expiry.tolist(), strict=True))
 
 
-SIGNATURE = st.sampled_from([0, 1, 4, 5, 2**64 - 1])
+EVERY = [0, 1, 4, 5, 2**64 - 1]
+SIGNATURE = st.sampled_from(EVERY)
 
 
 @PROPERTY
@@ -85,7 +87,9 @@ def test_what_lives_comes_out_once(steps: list[tuple[str, list]]) -> None:
             model = [e for e in model if e.signature not in asked]
         assert sum(e.expiry >= now for e in model) <= len(held) <= len(model)
         living = {e.signature for e in model if e.expiry >= now}
-        assert len(living) <= held.signatures <= len({e.signature for e in model})
+        known = {s for s in EVERY if held.has(words([s]))[0]}
+        assert living <= known <= {e.signature for e in model}
+        assert held.signatures == len(known)
 
 
 def test_ties_come_out_as_they_went_in() -> None:
@@ -107,7 +111,7 @@ def test_a_signature_that_comes_and_goes_costs_nothing_more() -> None:
         put(held, [Listed(turn, turn, 9999, 50)], turn)
         assert shown(held.take(words([50]), turn)) == [(turn, turn, 9999)]
     assert len(held) == 20
-    assert held.size_bytes() <= 32 * (6 * 8 + 2 * 16)
+    assert held.size_bytes() <= 32 * (5 * 8 + 4) + 64 * 4
 
 
 def test_memory_follows_the_living() -> None:
@@ -147,9 +151,47 @@ def test_what_is_dropped_does_not_come_back() -> None:
     held = Blacklist(("A", "B"))
     put(held, [Listed(k, 9 - k, 20, k % 2) for k in range(6)], 0)
     held.take(words([0]), 0)
+    assert held.has(words([0, 1])).tolist() == [False, True]
     places, tuples = held.held(0)
     assert tuples.rows[0].tolist() == [1, 3, 5]
     held.drop(places[[1, 2]])
     assert len(held) == 1
     assert shown(held.take_all(0)) == [(1, 8, 20)]
     assert len(held) == 0
+
+
+def test_a_signature_is_known_as_long_as_its_list_is_there() -> None:
+    """It has no partner still, though all that was listed has been dropped: what is similar joins the list, and both
+    are gone when a partner comes, also when nothing was there to take."""
+    held = Blacklist(("A", "B"))
+    assert not held.has(words([7]))[0]
+    put(held, [Listed(1, 5, 9, 7)], 0)
+    held.drop(held.held(0)[0])
+    assert (len(held), held.signatures, held.has(words([7]))[0]) == (0, 1, True)
+    put(held, [Listed(2, 5, 9, 7)], 0)
+    assert held.signatures == 1
+    assert shown(held.take(words([7]), 0)) == [(2, 5, 9)]
+    put(held, [Listed(3, 5, 9, 7)], 0)
+    held.drop(held.held(0)[0])
+    assert shown(held.take(words([7]), 0)) == []
+    assert (held.signatures, held.has(words([7]))[0]) == (0, False)
+
+
+def test_lists_move_up_when_one_before_them_is_taken() -> None:
+    """By home slot in a table of 8: 7 7 0 1, pushed to 7 0 1 2; one whose home is 5 stays there."""
+    pool = words([7, 15, 8, 9, 5])
+    behind, heads = np.zeros(5, np.int32), np.zeros(8, np.int32)
+    assert link_entries(0, 5, pool, behind, heads) == 5
+    assert heads.tolist() == [2, 3, 4, 0, 0, 5, 0, 1]
+    entries, lists = take_lists(words([23, 7]), pool, behind, heads)
+    assert (entries.tolist(), lists, heads.tolist()) == ([0], 1, [3, 4, 0, 0, 0, 5, 0, 2])
+    assert has_lists(words([7, 15, 8, 9, 5]), pool, heads).tolist() == [False, True, True, True, True]
+
+
+def test_what_stands_at_home_stays() -> None:
+    """Taking 7 out must not move 0 away from its home, nor 8 before it."""
+    pool = words([7, 0, 8])
+    behind, heads = np.zeros(3, np.int32), np.zeros(8, np.int32)
+    link_entries(0, 3, pool, behind, heads)
+    take_lists(words([7]), pool, behind, heads)
+    assert heads.tolist() == [2, 3, 0, 0, 0, 0, 0, 0]
