@@ -6,7 +6,7 @@ import typer
 
 from schemas.errors import WeirError
 from services import kernel_cache
-from services.commands import bench, broker, coordinator, demo, explain, migrate, query, run, warmup, worker
+from services.commands import bench, broker, coordinator, demo, explain, history, migrate, query, run, warmup, worker
 
 app = typer.Typer(
     name="weir",
@@ -25,6 +25,8 @@ app.command("worker")(worker.worker)
 app.command("coordinator")(coordinator.coordinator)
 app.command("migrate")(migrate.migrate)
 app.command("warmup")(warmup.warmup)
+app.command("backfill")(history.backfill)
+app.command("audit")(history.audit)
 app.add_typer(query.app, name="query")
 app.add_typer(broker.app, name="broker")
 app.add_typer(bench.app, name="bench")

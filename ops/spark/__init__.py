@@ -1,0 +1,1 @@
+"""Spark jobs: a query over history, and audits of what a running query wrote."""

@@ -1,0 +1,280 @@
+"""The answer of a join over history, by Spark.
+
+From the definition (design, section 2) alone: no plan, state or kernel of the engine takes part. Every source is a
+Parquet file of tuples that are not late (`ops.spark.stage`); they are joined in FROM order, but those that an equality
+connects first. Of each combination is known
+
+    hi    max(ts), the result's timestamp
+    dead  min(ts + d) over RANGE windows: the combination holds while hi <= dead
+    at    the place of its newest tuple in the total order (ts, stream ordinal, partition, offset)
+
+and a tuple of a ROWS window dies at the place of the n-th later tuple of its stream: the combination holds while `at`
+comes before all of those. A tuple that has died does not live again, so what fails once is dropped at once.
+
+Where both sides have RANGE windows, a new tuple's ts lies in [hi - d, dead]: an interval no longer than some w. Time is
+cut into buckets of w, the combination is put into both buckets that its interval meets, and the bucket is one more key
+of the join: Spark, which joins by equal keys only, never compares tuples that are far apart in time. Each pair meets
+in exactly one bucket, that of the new tuple.
+
+Limits: joins without any equality and without RANGE windows compare all pairs. A ROWS window numbers the tuples of its
+stream in one Spark task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ops.spark.expressions import join_key, sql_of
+from ops.spark.stage import OFF, PART, TS, field_column
+from schemas.query import Column, Compare, Expr, Query, Source, Stream, aliases_of, columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULT_TS = "ts"
+ENDLESS = 2**63 - 1
+"""The last ts of what never dies."""
+
+WIDEST = 2**53
+"""Buckets of this width and more would save nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Where a query's tuples are.
+
+    Attributes:
+        paths: Parquet files by name of stream or table.
+        apart: each partition's tuples are joined with those of the same partition of other streams only, and its ROWS
+            windows count by themselves: how a query with PARTITION BY runs on Kafka.
+        begin, end: results with begin <= ts < end are wanted.
+        ends: of a query whose partitions are apart, an end per partition in place of `end`.
+    """
+
+    paths: Mapping[str, str]
+    apart: bool = False
+    begin: int = 0
+    end: int = ENDLESS
+    ends: Mapping[int, int] | None = None
+
+    def within(self, ts: str, part: str) -> str:
+        """SQL: whether a result with that timestamp and partition is wanted."""
+        end = f"{self.end}L"
+        if self.ends is not None:
+            cases = " ".join(f"WHEN {number} THEN {at}L" for number, at in sorted(self.ends.items()))
+            end = f"CASE {part} {cases} ELSE 0L END" if cases else "0L"
+        return f"{ts} >= {self.begin}L AND {ts} < {end}"
+
+
+def output_column(index: int) -> str:
+    """What the value of `Query.outputs[index]` is called in an answer."""
+    return f"o{index}"
+
+
+def column_name(query: Query, column: Column) -> str:
+    """What a column of a source is called in Spark: no name of the query's, whatever characters it has."""
+    number = [source.alias for source in query.sources].index(column.alias)
+    if column.name == "_ts":
+        return f"s{number}_ts"
+    return f"s{number}_{field_column(query.sources[number].stream, column.name)}"
+
+
+def answer(spark: SparkSession, query: Query, history: History) -> DataFrame:
+    """The results of a query that is neither a set difference nor aggregated.
+
+    Returns:
+        a value per output (`output_column`), and their timestamp `ts`; in the order of `ts`, and among equal ones of
+        their tuples.
+    """
+    found = combinations(spark, query, history)
+    outputs = [
+        f"{sql_of(output.expr, lambda c: column_name(query, c))} AS {output_column(n)}"
+        for n, output in enumerate(query.outputs)
+    ]
+    order = [f"s{n}_at" for n in range(len(query.sources))]
+    return found.orderBy("hi", *order).selectExpr(*outputs, f"hi AS {RESULT_TS}")
+
+
+def combinations(spark: SparkSession, query: Query, history: History, *, kept: Sequence[Expr] = ()) -> DataFrame:
+    """The combinations that are results of a query's FROM and WHERE.
+
+    Returns:
+        the columns that outputs and `kept` read (`column_name`), `hi`, `dead`, `at`, `part`, and `s{n}_at` per source.
+    """
+    return _Joiner(spark, query, history, kept).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What has been joined.
+
+    Attributes:
+        sources: their numbers.
+        shortest: the shortest RANGE window; None where there is none.
+    """
+
+    frame: DataFrame
+    sources: frozenset[int]
+    shortest: int | None
+
+
+class _Joiner:
+    def __init__(self, spark: SparkSession, query: Query, history: History, kept: Sequence[Expr]) -> None:
+        self._spark = spark
+        self._query = query
+        self._history = history
+        self._open = list(query.predicates)
+        read = [*kept, *query.read_of_results(), *query.predicates]
+        self._read = list(dict.fromkeys(column for expr in read for column in columns_of(expr)))
+        self._rows = [n for n, source in enumerate(query.sources) if source.window.kind == "ROWS"]
+
+    def run(self) -> DataFrame:
+        sources = self._query.sources
+        left = list(range(len(sources)))
+        first = next(n for n in left if not sources[n].is_table)
+        bound = self._begin(first)
+        left.remove(first)
+        while left:
+            number = self._next(bound.sources, left)
+            left.remove(number)
+            bound = self._join(bound, number)
+        return bound.frame.where(self._history.within("hi", "part"))
+
+    def _begin(self, number: int) -> _Bound:
+        frame = self._source(number)
+        frame = frame.selectExpr(
+            "*", f"s{number}_ts AS hi", f"s{number}_end AS dead", f"s{number}_at AS at", f"s{number}_part AS part"
+        )
+        return self._alive(frame.drop(f"s{number}_end", f"s{number}_part"), frozenset({number}))
+
+    def _alive(self, frame: DataFrame, sources: frozenset[int]) -> _Bound:
+        """With what ROWS windows and predicates over no source say."""
+        for n in self._rows:
+            if n in sources:
+                frame = frame.where(f"s{n}_last IS NULL OR at < s{n}_last")
+        for predicate in self._closed(sources):
+            frame = frame.where(self._sql(predicate))
+        windows = [self._query.sources[n].window for n in sources]
+        ranges = [window.size for window in windows if window.kind == "RANGE"]
+        return _Bound(frame, sources, min(ranges, default=None))
+
+    def _closed(self, sources: frozenset[int]) -> list[Expr]:
+        """The predicates that read these sources only; each is given once."""
+        aliases = {self._query.sources[n].alias for n in sources}
+        closed = [predicate for predicate in self._open if aliases_of(predicate) <= aliases]
+        self._open = [predicate for predicate in self._open if predicate not in closed]
+        return closed
+
+    def _next(self, bound: frozenset[int], left: Sequence[int]) -> int:
+        """The source to join next: one that an equality connects, else any that a predicate does."""
+        aliases = {self._query.sources[n].alias for n in bound}
+
+        def connects(number: int, equal: bool) -> bool:
+            alias = self._query.sources[number].alias
+            return any(
+                alias in aliases_of(p) <= aliases | {alias} and (not equal or _is_equality(p))
+                for p in self._open
+                if len(aliases_of(p)) > 1
+            )
+
+        for equal in (True, False):
+            for number in left:
+                if connects(number, equal):
+                    return number
+        return left[0]
+
+    def _join(self, bound: _Bound, number: int) -> _Bound:
+        source = self._query.sources[number]
+        left, right = bound.frame, self._source(number)
+        conditions = [f"s{number}_ts <= dead", f"hi <= s{number}_end"]
+        # dead - hi <= shortest, so the interval [hi - d, dead] meets at most two buckets of this width.
+        width = (ENDLESS if bound.shortest is None else bound.shortest) + source.window.size + 1
+        if source.window.kind == "RANGE" and width < WIDEST:
+            begin, end = (bucket_of(text, width) for text in (f"hi - {source.window.size}L", "dead"))
+            left = left.selectExpr("*", f"explode(sequence({begin}, {end})) AS bucket")
+            right = right.selectExpr("*", f"{bucket_of(f's{number}_ts', width)} AS s{number}_bucket")
+            conditions.append(f"bucket = s{number}_bucket")
+        if self._history.apart and isinstance(source.stream, Stream):
+            conditions.append(f"part = s{number}_part")
+        sources = bound.sources | {number}
+        for predicate in self._closed(sources):
+            conditions.append(self._sql(predicate))
+            key = join_key(predicate, self._name)
+            if key is not None:
+                conditions.append(key)
+        from pyspark.sql import functions
+
+        joined = left.join(right, functions.expr(" AND ".join(f"({c})" for c in conditions)))
+        gone = ("hi", "dead", "at", "bucket", f"s{number}_bucket", f"s{number}_ts", f"s{number}_end", f"s{number}_part")
+        kept = [name for name in joined.columns if name not in gone or name in self._named(number)]
+        joined = joined.selectExpr(
+            *kept,
+            f"greatest(hi, s{number}_ts) AS hi",
+            f"least(dead, s{number}_end) AS dead",
+            f"greatest(at, s{number}_at) AS at",
+        )
+        return self._alive(joined, sources)
+
+    def _source(self, number: int) -> DataFrame:
+        """The tuples of a source that its own predicates take."""
+        source = self._query.sources[number]
+        frame = tuples_of(self._spark, self._query, number, self._history, self._named(number))
+        for predicate in self._closed(frozenset({number})):
+            frame = frame.where(self._sql(predicate))
+        if source.window.kind == "RANGE" and self._history.begin > source.window.size:
+            frame = frame.where(f"s{number}_end >= {self._history.begin}L")
+        return frame
+
+    def _named(self, number: int) -> list[str]:
+        alias = self._query.sources[number].alias
+        return [self._name(column) for column in self._read if column.alias == alias]
+
+    def _name(self, column: Column) -> str:
+        return column_name(self._query, column)
+
+    def _sql(self, expr: Expr) -> str:
+        return sql_of(expr, self._name)
+
+
+def tuples_of(
+    spark: SparkSession, query: Query, number: int, history: History, columns: Sequence[str]
+) -> DataFrame:
+    """All tuples of a source, before its predicates.
+
+    Returns:
+        of source n the given columns, `s{n}_ts`, `s{n}_end`: the last ts at which a RANGE window may hold it,
+        `s{n}_at`: its place in the total order, `s{n}_part`, and for a ROWS window `s{n}_last`: the place of the tuple
+        that ends it, NULL where none has come.
+    """
+    source = query.sources[number]
+    ordinal = -1
+    if isinstance(source.stream, Stream):
+        ordinal = [stream.name for stream in query.streams()].index(source.stream.name)
+    place = f"named_struct('ts', {TS}, 'stream', {ordinal}, 'part', {PART}, 'off', {OFF})"
+    prefix = f"s{number}_"
+    exprs = [f"{name.removeprefix(prefix)} AS {name}" for name in columns if name != f"{prefix}ts"]
+    exprs += [f"{TS} AS {prefix}ts", f"{_end(source)} AS {prefix}end", f"{PART} AS {prefix}part"]
+    exprs.append(f"{place} AS {prefix}at")
+    if source.window.kind == "ROWS":
+        split = f"PARTITION BY {PART} " if history.apart else ""
+        exprs.append(
+            f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last"
+        )
+    return spark.read.parquet(history.paths[source.stream.name]).selectExpr(*exprs)
+
+
+def _is_equality(expr: Expr) -> bool:
+    return isinstance(expr, Compare) and expr.op == "="
+
+
+def _end(source: Source) -> str:
+    if source.window.kind == "RANGE":
+        return f"coalesce(try_add({TS}, {source.window.size}L), {ENDLESS}L)"
+    return f"{ENDLESS}L"
+
+
+def bucket_of(text: str, width: int) -> str:
+    """The bucket of a time; floor division, also of negative ones."""
+    return f"(({text}) - pmod({text}, {width}L)) div {width}L"

@@ -1,0 +1,167 @@
+"""Two multisets of results held against each other, by Spark.
+
+Results are equal when all their values and their timestamp are; -0.0 equals 0.0, and NULL equals NULL. Of each distinct
+result it is counted how often it is in the exact answer and how often it was found:
+
+    missing   it was found less often than it should have been
+    doubled   it belongs to the answer, and was found too often
+    extra     it does not belong to the answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ops.spark.answer import RESULT_TS, History
+from ops.spark.results import result_columns
+from schemas.codecs.encode import encode_results
+from schemas.columns import ARROW_TYPES, I64, Batch, Column
+from schemas.query import Query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHOWN = 5
+"""Examples of each kind."""
+
+KINDS = ("missing", "extra", "doubled")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A result that is wrong.
+
+    Attributes:
+        line: as JSON.
+        expected, found: how often.
+        place: partition and offset (or line) of its first occurrence among what was found; None of a missing one.
+    """
+
+    line: str
+    expected: int
+    found: int
+    place: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a comparison found.
+
+    Attributes:
+        expected, found: results compared.
+        counts: by kind (`KINDS`) how many results are wrong.
+        examples: the first by kind, in the order of their timestamps.
+    """
+
+    expected: int = 0
+    found: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    examples: dict[str, list[Example]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is wrong."""
+        return not any(self.counts.values())
+
+
+class FoundResults:
+    """Stages results that were found, for Spark. Use as a context manager.
+
+    Attributes:
+        results: how many.
+    """
+
+    def __init__(self, path: Path, query: Query) -> None:
+        self.path = path
+        self.results = 0
+        self._columns = result_columns(query)
+        fields: list[Any] = [(key, ARROW_TYPES[kind]) for key, _, kind in self._columns]
+        self._schema = pa.schema([*fields, (RESULT_TS, pa.int64()), ("part", pa.int32()), ("off", pa.int64())])
+        self._writer: Any = pq.ParquetWriter(path, self._schema, compression="zstd", store_schema=False)
+
+    def add(self, batch: Batch, partition: int, offsets: I64) -> None:
+        """Results as `ops.spark.results.result_stream` decodes them, and where they were."""
+        arrays = [batch.columns[name].to_arrow() for _, name, _ in self._columns]
+        arrays += [pa.array(batch.ts), pa.array(np.full(len(batch), partition, np.int32)), pa.array(offsets)]
+        self._writer.write_table(pa.table(arrays, schema=self._schema))
+        self.results += len(batch)
+
+    def __enter__(self) -> FoundResults:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+def compare(
+    spark: SparkSession, query: Query, exact: DataFrame, found: FoundResults, history: History
+) -> Verdict:
+    """Hold what was found, as far as it is wanted, against the exact answer.
+
+    Args:
+        exact: as `ops.spark.results.answer_of` gives it of `history`.
+    """
+    columns = [*(key for key, _, _ in result_columns(query)), RESULT_TS]
+    nowhere = "CAST(NULL AS STRUCT<part: INT, off: BIGINT>) AS place"
+    wanted = exact.selectExpr(*columns, "1L AS e", "0L AS f", nowhere)
+    there = spark.read.parquet(str(found.path)).where(history.within(RESULT_TS, "part"))
+    there = there.selectExpr(*columns, "0L AS e", "1L AS f", "named_struct('part', part, 'off', off) AS place")
+    from pyspark.sql import functions as f
+
+    counted = (
+        wanted.unionByName(there)
+        .groupBy(*columns)
+        .agg(f.sum("e").alias("e"), f.sum("f").alias("f"), f.min("place").alias("place"))
+        .selectExpr(
+            "*",
+            "CASE WHEN f < e THEN 'missing' WHEN f > e AND e > 0 THEN 'doubled' WHEN f > e THEN 'extra' END AS kind",
+        )
+        .cache()
+    )
+    verdict = Verdict()
+    for row in counted.groupBy("kind").agg(
+        f.sum("e").alias("e"), f.sum("f").alias("f"), f.sum(f.expr("abs(f - e)")).alias("wrong")
+    ).collect():
+        verdict.expected += row["e"]
+        verdict.found += row["f"]
+        if row["kind"] is not None:
+            verdict.counts[row["kind"]] = row["wrong"]
+    for kind in KINDS:
+        if verdict.counts[kind]:
+            rows = counted.where(f"kind = '{kind}'").orderBy(RESULT_TS, *columns).limit(SHOWN).collect()
+            verdict.examples[kind] = [_example(query, row) for row in rows]
+    counted.unpersist()
+    return verdict
+
+
+def _example(query: Query, row: Any) -> Example:
+    columns = {name: Column.from_values([row[key]], kind) for key, name, kind in result_columns(query)}
+    line = encode_results(Batch(np.array([row[RESULT_TS]], np.int64), columns)).data.decode().rstrip("\n")
+    place = row["place"]
+    return Example(line, row["e"], row["f"], None if place is None else (place["part"], place["off"]))
+
+
+def report_lines(verdict: Verdict, others: Sequence[str] = ()) -> list[str]:
+    """A verdict for people: counts, then examples of each kind, then `others`."""
+    counts = ", ".join(f"{verdict.counts[kind]:,} {kind}" for kind in KINDS)
+    lines = [f"expected {verdict.expected:,} results, found {verdict.found:,}: {counts}"]
+    for kind in KINDS:
+        for example in verdict.examples[kind]:
+            where = "" if example.place is None else f" at {example.place[0]}:{example.place[1]}"
+            times = "" if kind == "extra" else f" ({example.found} of {example.expected})"
+            lines.append(f"  {kind}{times}{where}: {example.line}")
+        if verdict.counts[kind] and len(verdict.examples[kind]) == SHOWN:
+            lines.append(f"  {kind}: the first {SHOWN} are shown")
+    return [*lines, *others]
+
+

@@ -1,0 +1,174 @@
+"""A Spark session for Weir's jobs: quiet, private, and gone when its work is done.
+
+Spark's own log goes to a file beside the job's data, not between the lines that a command prints; of a job that fails
+the message names that file. Java's standard error, which Spark hands on as it is, goes there too.
+
+What a job shares with its executors lies in one folder: a temporary one for `local` masters, else one that the user
+names and that all machines see.
+
+Limits: one session per process, which is Spark's own limit; the first one's master counts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.errors import BrokerError, StateError, UsageError
+from services.kafka_jars import OLDEST_JAVA, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+LOG = "spark.log"
+SPLIT_BYTES = 32 << 20
+"""About how much of the input one task of a shuffle gets."""
+
+_SETTINGS = {
+    "spark.app.name": "weir",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # NULL where ANSI would raise: what `ops.spark.expressions` builds on.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
+}
+
+
+@contextmanager
+def work_folder(master: str, given: Path | None) -> Iterator[Path]:
+    """A fresh folder for what driver and executors share; deleted in the end.
+
+    Raises:
+        UsageError: a cluster's executors do not see a temporary folder of this machine, and no other was given.
+        StateError: the folder cannot be made.
+    """
+    if given is None and not is_local(master):
+        raise UsageError(f"--work-dir is needed with --master {master}: a folder that all its machines see")
+    try:
+        if given is not None:
+            given.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="weir-spark-", dir=given))
+    except OSError as error:
+        raise StateError(f"cannot make a folder for Spark in {given}: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs in this machine's driver alone."""
+    return master.partition("[")[0] == "local"
+
+
+@contextmanager
+def spark_session(master: str, folder: Path, **settings: str) -> Iterator[SparkSession]:
+    """A session, stopped in the end.
+
+    Args:
+        folder: for shuffles and the log.
+        settings: of Spark, beside Weir's own; dots written as `__`.
+
+    Raises:
+        UsageError: pyspark or Java is not installed.
+        StateError: Spark does not start.
+    """
+    check_installed()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    log = folder / LOG
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.master(master)
+    chosen = {**_SETTINGS, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    if is_local(master):
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen |= {name.replace("__", "."): value for name, value in settings.items()}
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    try:
+        with _standard_error_to(log):
+            spark: SparkSession = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise StateError(f"Spark does not start at {master}: {_last_words(log) or error}") from None
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def check_installed() -> None:
+    """See that pyspark and a Java for it are there, and let Spark find that Java.
+
+    Raises:
+        UsageError: one is not.
+    """
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "this command runs on Spark, and pyspark is not installed; accepted: pip install 'weir-streams[spark]'"
+        ) from None
+    try:
+        java = find_java()
+    except BrokerError:
+        raise UsageError(f"Spark needs Java {OLDEST_JAVA} or newer, and neither JAVA_HOME nor PATH has one") from None
+    home = java.resolve().parent.parent
+    if (home / "bin" / "java").exists():
+        os.environ["JAVA_HOME"] = str(home)
+
+
+def split_for(spark: SparkSession, size_bytes: int) -> None:
+    """Choose into how many parts shuffles split an input of that size."""
+    parts = max(spark.sparkContext.defaultParallelism, -(-size_bytes // SPLIT_BYTES))
+    spark.conf.set("spark.sql.shuffle.partitions", str(parts))
+
+
+@contextmanager
+def spark_errors(doing: str) -> Iterator[None]:
+    """Turn what Spark raises into one line.
+
+    Raises:
+        StateError: a job has failed.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise StateError(f"{doing} failed in Spark: {lines[0] if lines else type(error).__name__}") from error
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """Let a process that starts meanwhile write its standard error to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log that says something."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

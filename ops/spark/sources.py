@@ -1,0 +1,104 @@
+"""History from files, on its way to Spark: archives and tables, as `weir run` would read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ops.spark.stage import Stage
+from schemas.errors import UsageError
+from schemas.query import Query
+from services.files import SourceFile
+from services.query_files import source_paths
+from services.tables import Tables
+
+PARTITION = 0
+"""The files of a stream are one partition of it."""
+
+
+@dataclass(slots=True)
+class Intake:
+    """What became of the records that were read.
+
+    Attributes:
+        tuples: those that were decoded, late ones included.
+        late: of those, how many were late.
+        dead: records that are no tuples.
+        first_dead: where the first of those was, and why.
+    """
+
+    tuples: int = 0
+    late: int = 0
+    dead: int = 0
+    first_dead: str = field(default="")
+
+    def bury(self, count: int, first: str) -> None:
+        """Count records that are no tuples."""
+        if count:
+            self.dead += count
+            self.first_dead = self.first_dead or first
+
+
+def archives(query: Query, given: Sequence[str]) -> dict[str, list[str]]:
+    """Paths by stream name, in the streams' order, from `NAME=PATH` options.
+
+    A name given several times names the pieces of one archive, in the order in which they were written.
+
+    Raises:
+        UsageError: another form, an unknown or missing name, standard input twice.
+    """
+    firsts: list[str] = []
+    pieces: dict[str, list[str]] = {}
+    for option in given:
+        name, equals, path = option.partition("=")
+        if equals and path and name in pieces:
+            pieces[name].append(path)
+            continue
+        firsts.append(option)
+        pieces[name] = [path]
+    source_paths(query, firsts)
+    if sum(path == "-" for paths in pieces.values() for path in paths) > 1:
+        raise UsageError("--source: standard input can be read once only")
+    return {stream.name: pieces[stream.name] for stream in query.streams()}
+
+
+def open_archives(query: Query, paths: Mapping[str, Sequence[str]]) -> dict[str, list[SourceFile]]:
+    """The files, opened and checked.
+
+    Raises:
+        DataError, UsageError: as `services.files.SourceFile`.
+    """
+    streams = {stream.name: stream for stream in query.streams()}
+    return {name: [SourceFile(streams[name], path) for path in of] for name, of in paths.items()}
+
+
+def stage_archives(stage: Stage, files: Mapping[str, Sequence[SourceFile]], query: Query) -> Intake:
+    """Read all files to their ends.
+
+    Raises:
+        DataError: one cannot be read further.
+        StateError: the staging folder is full.
+    """
+    found = Intake()
+    for stream in query.streams():
+        row = 0
+        for file in files[stream.name]:
+            for block in file.blocks():
+                batch = block.decoded.batch
+                offsets = np.arange(row, row + len(batch), dtype=np.int64)
+                late = stage.add(stream, PARTITION, batch, offsets)
+                row += len(batch)
+                found.tuples += len(batch)
+                found.late += int(np.count_nonzero(late))
+                dead = block.decoded.dead
+                if dead:
+                    found.bury(len(dead), f"{file.name}:{block.lines[0]}: {dead[0].reason}")
+    return found
+
+
+def stage_tables(stage: Stage, tables: Tables, query: Query) -> None:
+    """All rows of a query's tables."""
+    for table in query.tables():
+        stage.add_table(table, tables.batches[table.name])

@@ -1,0 +1,165 @@
+"""Tuples on their way to Spark: Parquet files of Weir's columns, one per stream and table.
+
+Records are decoded by the project's own codecs (`schemas.codecs`), on the driver, so that types, NULLs and dead letters
+are those of a running query. Which tuples are late is decided here too, by the rule of the design's section 2 and in
+the order of arrival, and late ones are left out: what is staged is what the answer is made of.
+
+A file has the columns `f0`, `f1`, ... in the order of the declared fields, and
+
+    ts    event time in milliseconds; TABLE_TS for a table
+    part  the partition, `off` its offset (or the row's number): with `ts`, the place in the stream's order
+
+Cost: decoding on one core, some 500,000 records a second; Spark's part begins when all is staged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.columns import ARROW_TYPES, I64, Batch, Mask
+from schemas.errors import StateError
+from schemas.query import Query, Stream, Table
+
+TS, PART, OFF = "ts", "part", "off"
+ROW_GROUP = 1 << 18
+"""Rows that are written together."""
+
+
+def field_column(stream: Stream | Table, name: str) -> str:
+    """What a declared field is called in the files."""
+    return f"f{[field.name for field in stream.fields].index(name)}"
+
+
+class Stage:
+    """Writes the tuples of a query's streams and tables. Use as a context manager.
+
+    Attributes:
+        tuples: how many were staged.
+        late: by stream, how many were left out because they were late.
+    """
+
+    def __init__(self, folder: Path, query: Query) -> None:
+        self.tuples = 0
+        self.late: dict[str, int] = {}
+        self._writers: dict[str, _ColumnFile] = {}
+        inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
+        for number, given in enumerate(inputs):
+            self._writers[given.name] = _ColumnFile(folder / f"input-{number}.parquet", given)
+        self._largest: dict[tuple[str, int], int] = {}
+        self._first: dict[tuple[str, int], int] = {}
+
+    def add(
+        self, stream: Stream, partition: int, batch: Batch, offsets: I64, refused: Mask | None = None
+    ) -> Mask:
+        """Stage consecutive tuples of a partition.
+
+        Args:
+            offsets: (n,) int64 ascending.
+            refused: (n,) bool, True where the running query left a tuple out though its clock did not say so.
+
+        Returns:
+            (n,) bool: which of them are late by their partition's clock.
+
+        Raises:
+            StateError: the disk does not take them.
+        """
+        late = self._late(stream, partition, batch.ts)
+        kept = ~late if refused is None else ~(late | refused)
+        self.late[stream.name] = self.late.get(stream.name, 0) + int(np.count_nonzero(late))
+        if kept.all():
+            self._write(stream, partition, batch, offsets)
+        elif kept.any():
+            self._write(stream, partition, batch.take(kept), offsets[kept])
+        return late
+
+    def add_table(self, table: Table, rows: Batch) -> None:
+        """Stage all rows of a table.
+
+        Raises:
+            StateError: the disk does not take them.
+        """
+        self._write(table, 0, rows, np.arange(len(rows), dtype=np.int64))
+
+    def watermark(self, stream: Stream, partition: int) -> int:
+        """Before which a partition can bring nothing more that is not late; -1 before its first tuple."""
+        largest = self._largest.get((stream.name, partition))
+        return -1 if largest is None else max(largest - stream.disorder_ms, 0)
+
+    def first_ts(self, stream: Stream, partition: int) -> int:
+        """The timestamp of the first tuple that came of a partition; 0 before it."""
+        return self._first.get((stream.name, partition), 0)
+
+    def paths(self) -> dict[str, str]:
+        """The files by name of stream or table, once all is staged."""
+        return {name: str(writer.path) for name, writer in self._writers.items()}
+
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(writer.path.stat().st_size for writer in self._writers.values())
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _late(self, stream: Stream, partition: int, ts: I64) -> Mask:
+        """More than the declared disorder behind the largest timestamp that arrived before."""
+        if not len(ts):
+            return np.zeros(0, np.bool_)
+        key = stream.name, partition
+        self._first.setdefault(key, int(ts[0]))
+        before = np.empty(len(ts), np.int64)
+        before[0] = self._largest.get(key, int(ts[0]))
+        np.maximum(before[0], np.maximum.accumulate(ts[:-1]), out=before[1:])
+        self._largest[key] = max(int(before[-1]), int(ts[-1]))
+        return ts < before - stream.disorder_ms
+
+    def _write(self, given: Stream | Table, partition: int, batch: Batch, offsets: I64) -> None:
+        self._writers[given.name].write(partition, batch, offsets)
+        self.tuples += len(batch)
+
+
+class _ColumnFile:
+    """One Parquet file; there from the start, so that a stream without tuples is one without rows."""
+
+    def __init__(self, path: Path, given: Stream | Table) -> None:
+        self.path = path
+        self._names = [field.name for field in given.fields]
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        fields = [(f"f{n}", ARROW_TYPES[field.type]) for n, field in enumerate(given.fields)]
+        self._schema = pa.schema([*fields, (TS, pa.int64()), (PART, pa.int32()), (OFF, pa.int64())])
+        try:
+            self._writer: Any = pq.ParquetWriter(path, self._schema, compression="zstd", store_schema=False)
+        except OSError as error:
+            raise StateError(f"cannot create {path}: {error.strerror}") from None
+
+    def write(self, partition: int, batch: Batch, offsets: I64) -> None:
+        arrays = [batch.columns[name].to_arrow() for name in self._names]
+        arrays += [pa.array(batch.ts), pa.array(np.full(len(batch), partition, np.int32)), pa.array(offsets)]
+        self._waiting.append(pa.table(arrays, schema=self._schema))
+        self._rows += len(batch)
+        if self._rows >= ROW_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            rows, self._waiting, self._rows = pa.concat_tables(self._waiting), [], 0
+            try:
+                self._writer.write_table(rows, row_group_size=len(rows))
+            except OSError as error:
+                raise StateError(f"cannot write {self.path}: {error}") from None

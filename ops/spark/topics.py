@@ -1,0 +1,320 @@
+"""The past of topics: a query's input, what its tasks have committed, and what it wrote.
+
+**A consistent cut.** A task commits its input offsets, and with them the event time before which its results are out
+(`schemas.commits`), in the transaction that holds these results. So the committed offsets are read first, and whatever
+is read of the output after that has every result before the cut; of the input, the records before the offsets say what
+those results are. A query can be audited while it runs.
+
+Of a query with PARTITION BY task p has a cut of its own, writes the sink's partition p, and answers for the tuples of
+partition p. Where joins run apart (placement per-operator), the operators' cuts differ, those of the last are lowest
+or equal: the least of all is taken.
+
+Tuples that were late only because the query had stopped waiting for their partition (idle timeouts) are no function of
+the log; which they were is in the late topic, by partition and offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from ops.spark.compare import FoundResults
+from ops.spark.results import result_stream
+from ops.spark.sources import Intake
+from ops.spark.stage import Stage
+from schemas.codecs.json_codec import JsonDecoder
+from schemas.columns import I64, Mask
+from schemas.commits import Commit, decode_commit
+from schemas.errors import BrokerError, StateError
+from schemas.query import Query
+from services.fingerprint import fingerprint
+from services.lane import decoder_of
+from services.placement import Layout, lay_out
+from services.security import KafkaClients
+from services.topics import Lane, TopicAdmin
+
+BATCH = 20_000
+_WAIT_S = 1.0
+_TIMEOUT_S = 30.0
+_SILENCE_S = 60.0
+"""Kafka is taken for dead after that long without a record where one is known to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How far a running query has come.
+
+    Attributes:
+        offsets: input records before these have been taken.
+        end: results with a smaller timestamp are out.
+        ends: by task of a query with PARTITION BY, in place of `end`; else None.
+    """
+
+    offsets: Mapping[Lane, int]
+    end: int
+    ends: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Tuples that were refused though their partition's clock did not say so: offsets by (stream, partition)."""
+
+    offsets: Mapping[tuple[str, int], I64]
+
+    def refused(self, stream: str, partition: int, offsets: I64) -> Mask | None:
+        """(n,) bool: which of the tuples are among them; None for none."""
+        known = self.offsets.get((stream, partition))
+        return None if known is None else np.isin(offsets, known)
+
+
+def layout_of(clients: KafkaClients, query: Query) -> Layout:
+    """The tasks that a query has over its topics as they are.
+
+    Raises:
+        BrokerError: a topic is missing or no broker answers.
+    """
+    counts = TopicAdmin(clients).inputs((stream.topic for stream in query.streams()), wait=False)
+    return lay_out(query, counts)
+
+
+def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layout) -> Cut:
+    """What the tasks of a query have committed last.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: nothing is committed, or by another query.
+    """
+    lanes = [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
+    found = _committed(clients, group, lanes)
+    if not found:
+        raise StateError(
+            f"group {group!r} has committed nothing of {', '.join(sorted(layout.partitions))}: the query has not run, "
+            "or in another group (--group)"
+        )
+    offsets = {lane: offset for lane, (offset, _) in found.items()}
+    inner = _internal(clients, group, layout)
+    if inner:
+        messages = [*(message for _, message in found.values()), *inner]
+        return Cut(offsets, min(message.cut for message in messages))
+    own = fingerprint(query)
+    for (topic, number), (_, message) in found.items():
+        if message.fingerprint != own:
+            raise StateError(
+                f"{topic}[{number}]: what group {group!r} has committed is of another query; its windows, streams or "
+                "predicates were different (--group names another group)"
+            )
+    ends: dict[int, int] = {}
+    for task in range(layout.tasks):
+        said = [found[lane][1] for lane in layout.lanes(task) if lane in found]
+        ends[task] = max(said, key=lambda message: message.epoch).cut if said else 0
+    if layout.copartitioned:
+        return Cut(offsets, max(ends.values()), ends)
+    return Cut(offsets, ends[0])
+
+
+def _committed(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, Commit]]:
+    """Offsets and messages; waits while a transaction that moves them is open."""
+    consumer = Consumer(
+        clients.librdkafka(
+            group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0
+        )
+    )
+    asked = [TopicPartition(topic, number) for topic, number in lanes]
+    deadline = time.monotonic() + _TIMEOUT_S
+    try:
+        while True:
+            try:
+                answer = consumer.committed(asked, _TIMEOUT_S)
+                break
+            except KafkaException as error:
+                cause = error.args[0]
+                unstable = cause.retriable() or cause.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
+                if not unstable or time.monotonic() > deadline:
+                    raise BrokerError(f"committed offsets of group {group!r}: {cause.str()}") from None
+                time.sleep(0.05)
+    finally:
+        consumer.close()
+    found: dict[Lane, tuple[int, Commit]] = {}
+    for tp in answer:
+        if tp.error is not None:
+            raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {tp.error.str()}")
+        if tp.offset >= 0:
+            message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")
+            found[tp.topic, tp.partition] = tp.offset, message
+    return found
+
+
+def _internal(clients: KafkaClients, group: str, layout: Layout) -> list[Commit]:
+    """What a group has committed of topics that are not the query's: those between joins that run apart."""
+    admin = AdminClient(clients.librdkafka(log_level=0))
+    request = [ConsumerGroupTopicPartitions(group)]
+    try:
+        (future,) = admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT_S).values()
+        known: Any = future.result(_TIMEOUT_S).topic_partitions
+        there = admin.list_topics(timeout=_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise BrokerError(f"committed offsets of group {group!r}: {error.args[0].str()}") from None
+    lanes = [
+        (tp.topic, tp.partition)
+        for tp in known
+        if tp.offset >= 0 and tp.topic not in layout.partitions and tp.topic in there
+    ]
+    return [message for _, message in _committed(clients, group, lanes).values()] if lanes else []
+
+
+def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
+    """First offset and end of each log, the end of what is committed.
+
+    Raises:
+        BrokerError: Kafka does not say.
+    """
+    wanted = list(lanes)
+    ranges = TopicAdmin(clients).log_ranges(wanted)
+    admin = AdminClient(clients.librdkafka(log_level=0))
+    asked = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in wanted}
+    try:
+        stable = admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
+        )
+        found = {(tp.topic, tp.partition): int(future.result().offset) for tp, future in stable.items()}
+    except KafkaException as error:
+        raise BrokerError(f"ends of topics are unknown: {error.args[0].str()}") from None
+    return {lane: (ranges[lane][0], found[lane]) for lane in wanted}
+
+
+def stage_topics(
+    stage: Stage, clients: KafkaClients, query: Query, ranges: Mapping[Lane, tuple[int, int]], idle: Idle
+) -> Intake:
+    """Read the records of a query's topics within offset ranges.
+
+    Raises:
+        BrokerError: Kafka does not answer any more.
+        UsageError: a stream's format is not one of records.
+        StateError: the staging folder is full.
+    """
+    decoders = {stream.name: decoder_of(stream) for stream in query.streams()}
+    intake = Intake()
+    for (topic, partition), messages in records(clients, ranges):
+        values = [message.value() for message in messages]
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        times = np.array([message.timestamp()[1] for message in messages], np.int64)
+        for stream in query.streams():
+            if stream.topic != topic:
+                continue
+            decoded = decoders[stream.name].decode_values(values, times)
+            own = offsets[decoded.rows]
+            refused = idle.refused(stream.name, partition, own)
+            late = stage.add(stream, partition, decoded.batch, own, refused)
+            intake.tuples += len(own)
+            intake.late += int(np.count_nonzero(late if refused is None else late | refused))
+            if decoded.dead:
+                first = decoded.dead[0]
+                intake.bury(len(decoded.dead), f"{topic}[{partition}] offset {offsets[first.row]}: {first.reason}")
+    return intake
+
+
+def read_results(clients: KafkaClients, query: Query, sink: str, found: FoundResults) -> list[str]:
+    """Stage all committed results of a topic.
+
+    Returns:
+        where records were that are no results of the query, and why.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+    """
+    decoder = JsonDecoder(result_stream(query))
+    wrong: list[str] = []
+    for (topic, partition), messages in records(clients, ends_of(clients, lanes_of(clients, sink))):
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        decoded = decoder.decode_values([message.value() for message in messages])
+        found.add(decoded.batch, partition, offsets[decoded.rows])
+        wrong += [f"{topic}[{partition}] offset {offsets[dead.row]}: {dead.reason}" for dead in decoded.dead]
+    return wrong
+
+
+def read_idle(clients: KafkaClients, query: Query) -> Idle:
+    """What the query's late topic says of tuples that came after it had stopped waiting for their partition.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+    """
+    topic = f"{query.name}.late"
+    found: dict[tuple[str, int], list[int]] = {}
+    if not TopicAdmin(clients).exists(topic):
+        return Idle({})
+    for _, messages in records(clients, ends_of(clients, lanes_of(clients, topic))):
+        for message in messages:
+            headers = dict(message.headers() or [])
+            if headers.get("reason") == b"idle":
+                place = headers["stream"].decode(), int(headers["partition"])
+                found.setdefault(place, []).append(int(headers["offset"]))
+    return Idle({place: np.array(offsets, np.int64) for place, offsets in found.items()})
+
+
+def lanes_of(clients: KafkaClients, topic: str) -> list[Lane]:
+    """The partitions of a topic.
+
+    Raises:
+        BrokerError: it is missing or no broker answers.
+    """
+    return [(topic, number) for number in range(TopicAdmin(clients).inputs([topic], wait=False)[topic])]
+
+
+def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> Iterator[tuple[Lane, list[Any]]]:
+    """Committed records within offset ranges, begin <= offset < end: those of a partition in order.
+
+    Raises:
+        BrokerError: Kafka does not answer any more.
+    """
+    left = {lane: end for lane, (begin, end) in ranges.items() if begin < end}
+    consumer = Consumer(
+        clients.librdkafka(
+            group__id="weir-history",
+            enable__auto__commit=False,
+            isolation__level="read_committed",
+            enable__partition__eof=True,
+            auto__offset__reset="error",
+            log_level=0,
+        )
+    )
+    consumer.assign([TopicPartition(*lane, ranges[lane][0]) for lane in left])
+    last = time.monotonic()
+    try:
+        while left:
+            batches: dict[Lane, list[Any]] = {}
+            done: set[Lane] = set()
+            for message in consumer.consume(BATCH, _WAIT_S):
+                lane, error = (message.topic(), message.partition()), message.error()
+                if error is None:
+                    if lane in left and message.offset() < left[lane]:
+                        batches.setdefault(lane, []).append(message)
+                    if lane in left and message.offset() >= left[lane] - 1:
+                        done.add(lane)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    done.add(lane)
+                elif not error.retriable():
+                    raise BrokerError(f"{lane[0]}[{lane[1]}] cannot be read: {error.str()}")
+            yield from batches.items()
+            finished = [lane for lane in done if left.pop(lane, None) is not None]
+            if finished:
+                consumer.pause([TopicPartition(*lane) for lane in finished])
+            if batches or finished:
+                last = time.monotonic()
+            elif time.monotonic() - last > _SILENCE_S:
+                shown = ", ".join(f"{topic}[{number}]" for topic, number in left)
+                raise BrokerError(f"no answer from Kafka for {_SILENCE_S:g} s while reading {shown}")
+    finally:
+        consumer.close()

@@ -1,0 +1,233 @@
+"""`weir backfill` and `weir audit`: a query over history, by Spark."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from schemas.codecs.encode import check_output_names
+from schemas.errors import UsageError
+from schemas.query import Query
+from schemas.timestamps import format_iso, parse_iso
+from services.commands.kafka_options import with_kafka
+from services.commands.query_options import Group, QueryArgument, QueryName, TableFiles, group_of
+from services.query_files import table_paths
+from services.registry import find_query
+from services.security import KafkaClients
+
+if TYPE_CHECKING:
+    from ops.spark.audit import Audit
+    from ops.spark.backfill import Span, Spark
+    from ops.spark.sources import Intake
+
+WRONG = 1
+_SHOWN = 5
+
+Archives = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="NAME=PATH",
+        envvar="WEIR_SOURCES",
+        help="Archive of a declared stream: JSON lines, CSV, both also .gz, Parquet, or - for JSON lines on standard "
+        "input. Given again for the same stream, the next piece of it. Without any, the streams' topics are read. In "
+        "WEIR_SOURCES, separated by blanks.",
+    ),
+]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        envvar="WEIR_BEGIN",
+        metavar="TIME",
+        help="Only results from this event time on, in ms or ISO 8601. Default: all.",
+    ),
+]
+End = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        envvar="WEIR_END",
+        metavar="TIME",
+        help="Only results before this event time. Default: all of files, the final ones of topics.",
+    ),
+]
+Master = Annotated[
+    str,
+    typer.Option(envvar="WEIR_SPARK_MASTER", metavar="URL", help="Spark's master, such as spark://host:7077."),
+]
+WorkDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="WEIR_SPARK_DIR",
+        metavar="DIR",
+        help="Folder for data on its way through Spark; with a cluster, one that all its machines see. Default: the "
+        "system's for temporary files.",
+    ),
+]
+
+
+@with_kafka
+def backfill(
+    query: QueryArgument,
+    source: Archives = None,
+    table: TableFiles = None,
+    out: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_OUT",
+            metavar="PATH",
+            help="File of results: Parquet (.parquet), else JSON lines; - is standard output.",
+        ),
+    ] = "-",
+    begin: Begin = None,
+    end: End = None,
+    master: Master = "local[*]",
+    work_dir: WorkDir = None,
+    name: QueryName = None,
+    *,
+    clients: KafkaClients,
+) -> None:
+    """Answer a query over history with Spark: over archives, or over what its topics hold.
+
+    The results are those of `weir run` over the same files, or of a worker that has read the same records, in the order
+    of their timestamps. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything else.
+    """
+    bound, rows, span, spark = _prepared(query, name, clients, table, begin, end, master, work_dir)
+    pieces = _archives(bound, source, out)
+
+    # Imported here: Arrow and polars take most of a second, which a wrong argument need not wait for.
+    from ops.spark.backfill import backfill_files, backfill_topics
+    from services.tables import read_tables
+
+    tables = read_tables(bound, rows)
+    if pieces:
+        report = backfill_files(bound, pieces, tables, out, span, spark)
+    else:
+        report = backfill_topics(bound, clients, tables, out, span, spark)
+    until = "" if report.until is None else f", final before {format_iso(report.until)}"
+    _say(f"{_taken(report.intake)}; {report.results:,} results{until}")
+    for note in (*_buried(report.intake), *report.notes):
+        _say(note)
+
+
+@with_kafka
+def audit(
+    query: QueryArgument,
+    source: Archives = None,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_RESULTS",
+            metavar="PATH",
+            help="With --source: the file of results to check, JSON lines or Parquet.",
+        ),
+    ] = None,
+    table: TableFiles = None,
+    begin: Begin = None,
+    end: End = None,
+    master: Master = "local[*]",
+    work_dir: WorkDir = None,
+    name: QueryName = None,
+    group: Group = None,
+    *,
+    clients: KafkaClients,
+) -> None:
+    """Compare what a query wrote with the exact answer, and report missing, extra and doubled results.
+
+    Checks the output topic of a query on Kafka, running or stopped, as far as its tasks have committed; or with
+    --source and --results a file. Exit codes: 0 nothing is wrong; 1 something is, or the audit failed; 2 the query or
+    the arguments are wrong.
+    """
+    if bool(source) != (results is not None):
+        raise UsageError("--source and --results belong together: archives, and the file of results made from them")
+    bound, rows, span, spark = _prepared(query, name, clients, table, begin, end, master, work_dir)
+    pieces = _archives(bound, source, None)
+
+    from ops.spark.audit import audit_files, audit_topics
+    from services.tables import read_tables
+
+    tables = read_tables(bound, rows)
+    if results is not None:
+        found = audit_files(bound, pieces, results, tables, span, spark)
+    else:
+        found = audit_topics(bound, clients, group_of(bound, group), tables, span, spark)
+    for line in _verdict(found):
+        typer.echo(line)
+    for note in _buried(found.intake):
+        _say(note)
+    if not found.clean:
+        raise typer.Exit(WRONG)
+
+
+def _prepared(
+    query: Path,
+    name: str | None,
+    clients: KafkaClients,
+    table: list[str] | None,
+    begin: str | None,
+    end: str | None,
+    master: str,
+    work_dir: Path | None,
+) -> tuple[Query, dict[str, str], Span, Spark]:
+    """The query, its tables' files, the span and the place of work."""
+    bound = find_query(query, name, clients)
+    check_output_names(bound)
+    rows = table_paths(bound, query, table or [])
+    times = [None if text is None else _time(option, text) for option, text in (("--from", begin), ("--to", end))]
+    from ops.spark.backfill import Spark, span_of
+
+    return bound, rows, span_of(*times), Spark(master, work_dir)
+
+
+def _archives(query: Query, given: list[str] | None, out: str | None) -> dict[str, list[str]]:
+    """The archives by stream; empty for topics."""
+    if not given:
+        return {}
+    from ops.spark.sources import archives
+    from services.sinks import check_outputs
+
+    found = archives(query, given)
+    inputs = {f"--source {stream}": path for stream, paths in found.items() for path in paths}
+    check_outputs({"--out": out}, inputs)
+    return found
+
+
+def _time(option: str, text: str) -> int:
+    try:
+        return int(text) if re.fullmatch(r"[0-9]+", text) else parse_iso(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} is no event time: {error}") from None
+
+
+def _taken(intake: Intake) -> str:
+    return f"{intake.tuples:,} tuples, {intake.late:,} late, {intake.dead:,} dead letters"
+
+
+def _buried(intake: Intake) -> list[str]:
+    return [f"{intake.dead:,} record(s) are no tuples, the first is {intake.first_dead}"] if intake.dead else []
+
+
+def _verdict(found: Audit) -> list[str]:
+    """The lines of an audit."""
+    from ops.spark.compare import report_lines
+
+    until = "" if found.end is None else f" before {format_iso(found.end)}"
+    since = f" from {format_iso(found.begin)}" if found.begin else ""
+    others = [f"  not a result: {place}" for place in found.unreadable[:_SHOWN]]
+    if found.unreadable:
+        others.insert(0, f"{len(found.unreadable):,} record(s) are no results of this query")
+    verdict = "exact" if found.clean else "WRONG"
+    return [
+        f"{_taken(found.intake)}; results{since}{until} compared",
+        *report_lines(found.verdict, others),
+        f"{verdict}",
+    ]
+
+
+def _say(text: str) -> None:
+    print(f"weir: {text}", file=sys.stderr)
