@@ -9,6 +9,7 @@ Four kinds of topics, each with one partition:
   kept for minutes. Counters begin with a task's `life`: differences make sense within one only.
 - `<group>.feedback`: a `Demanded` from a task to those that write to one of its partitions, kept for minutes. It asks;
   what is done about it is said in band (`schemas.codecs.notice`).
+- `PartitionTotals` tell tasks what came of partition groups that they hold (`operators.spill.exchange`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it.
 
 A reader passes over unknown fields, so fields may be added; anything else makes another version, which is refused.
@@ -227,8 +228,31 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
     resume: bytes = b""
 
 
+class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals"):
+    """What a task has traced to partition groups that others hold (state-spill 5: UpdatePartitionStatistics).
+
+    Totals since the life began, which never fall: of two for a group the larger one holds, so messages may be lost,
+    come twice or in any order.
+
+    Attributes:
+        life: of the task that tells; see `Opened`.
+        operator: whose groups, as the sub-plan that it computes.
+        groups: numbers; `output` and `inter_bytes` are as long.
+        output: results of the query that went through each group.
+        inter_bytes: of intermediate results of each group in states of joins above.
+    """
+
+    query: str
+    task: int
+    life: str
+    operator: str
+    groups: list[int]
+    output: list[float]
+    inter_bytes: list[float]
+
+
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
-ControlMessage = BarrierMessage | Statistics | RegisteredQuery | Demanded
+ControlMessage = BarrierMessage | Statistics | RegisteredQuery | Demanded | PartitionTotals
 
 
 class _Head(msgspec.Struct, frozen=True):

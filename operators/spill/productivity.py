@@ -39,7 +39,7 @@ from operators.keys import key_hashes
 from operators.match import LEFT
 from operators.sources import Sources
 from operators.tuples import Tuples
-from schemas.columns import I64
+from schemas.columns import I64, Mask
 from schemas.errors import InvariantError
 
 SAMPLED_RESULTS = 1_024
@@ -109,9 +109,12 @@ class Productivity:
         groups: per join.
         half_life_tuples: counts halve while so many source tuples come; None for no such fading.
         fade: see FADE.
+        held: (joins, groups) True for groups that this task holds, None for all. What is counted of others' groups
+            does not fade: these are totals to tell them (`operators.spill.exchange`).
 
     Attributes:
         local, output, inter: (joins, groups), see the module.
+        held: see above.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class Productivity:
         *,
         half_life_tuples: int | None = None,
         fade: float = FADE,
+        held: Mask | None = None,
     ) -> None:
         if half_life_tuples is not None and half_life_tuples < 1:
             raise InvariantError(f"half_life_tuples must be > 0, got {half_life_tuples}")
@@ -130,6 +134,7 @@ class Productivity:
         self._entry_bytes = [8 * (len(join.aliases) + ENTRY_WORDS) for join in joins]
         self._half_life = half_life_tuples
         self._fade = fade
+        self.held = held
         self._samples = 0
         shape = (len(joins), groups)
         self.local: Counts = np.zeros(shape)
@@ -174,7 +179,7 @@ class Productivity:
     def _keep(self, factor: float) -> None:
         if factor < 1.0:
             for counts in (self.local, self.output, self.inter):
-                counts *= factor
+                np.multiply(counts, factor, out=counts, where=True if self.held is None else self.held)
 
     def _positions(self, n: int, m: int) -> I64:
         """(m,) ascending positions below n, one in each m-th of them, each as likely as any other over many calls."""

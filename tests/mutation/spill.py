@@ -23,6 +23,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("counts[joins, groups] = 0.0", "pass"),
         ("* GOLDEN) % 1.0", "* 0.0)"),
         ("        self._samples += m\n", ""),
+        ("where=True if self.held is None else self.held", "where=True"),
     ),
     "spill/strategies.py": (
         ("candidates.local / candidates.size_bytes", "candidates.local"),
@@ -38,11 +39,22 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("[candidates.groups, candidates.joins,", "[candidates.joins,"),
         ("heights[k] + 1 for k", "heights[k] for k"),
     ),
+    "spill/exchange.py": (
+        ("changed = ~self._held & (", "changed = ("),
+        (" | (now[1] > self._told[1])", ""),
+        ("        self._told = (now[0].copy(), now[1].copy())\n", ""),
+        ("teller = (message.task, message.life, join)", "teller = (0, '', join)"),
+        ("np.maximum(gained - before, 0.0)", "gained"),
+        ("            before += gained\n", ""),
+        ("np.where(self._held[join], gained, 0.0)", "gained"),
+        ("(message.output, message.inter_bytes), strict", "(message.inter_bytes, message.output), strict"),
+    ),
 }  # fmt: skip
 """Per file under operators/."""
 
 SPILL_TESTS: dict[str, list[str]] = {
-    "spill/productivity.py": ["spill/test_productivity.py"],
+    "spill/productivity.py": ["spill/test_productivity.py", "spill/test_exchange.py"],
+    "spill/exchange.py": ["spill/test_exchange.py"],
     "spill/strategies.py": ["spill/test_spill_strategies.py"],
 }
 """Of each file, the tests most likely to notice."""
