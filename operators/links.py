@@ -54,12 +54,9 @@ def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
 
 
 def sample(sources: Sources, alias: str, cut: int) -> I64:
-    """(m,) row ids of living tuples of an alias, evenly spaced, at most SAMPLED_ROWS looked at."""
+    """(m,) row ids of living tuples of an alias that are held, evenly spaced, at most SAMPLED_ROWS looked at."""
     store = sources.store(alias)
-    lo = store.lo
-    if alias in sources.rows_windows:
-        lo = max(lo, sources.first_live_row(alias))
-    rows = np.arange(lo, store.hi, max(1, -(-(store.hi - lo) // SAMPLED_ROWS)), dtype=np.int64)
+    rows = store.spaced_rows(SAMPLED_ROWS, sources.first_live_row(alias) if alias in sources.rows_windows else None)
     if sources.life[alias] < FOREVER:
         rows = rows[np.asarray(store.gather("_ts", rows).values >= np.int64(cut - sources.life[alias]))]
     if sources.shared(alias):

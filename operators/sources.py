@@ -160,21 +160,14 @@ class Sources:
             store.purge(life, cut, rows)
 
     def living(self, alias: str, cut: int) -> int:
-        """How many rows of the alias's store are in its window at `cut`, before selections. O(log n)."""
+        """How many rows of the alias's store are in its window at `cut`, before selections, released ones but for the
+        oldest included. O(log n)."""
         store = self._store_of[alias]
-        lo = store.lo
         if alias in self.rows_windows:
-            return store.hi - max(lo, self.first_live_row(alias))
+            return store.hi - max(store.lo, self.first_live_row(alias))
         if self.life[alias] >= FOREVER:
-            return store.hi - lo
-        hi = store.hi
-        while lo < hi:
-            middle = (lo + hi) // 2
-            if int(store.gather("_ts", np.array([middle], np.int64)).values[0]) < cut - self.life[alias]:
-                lo = middle + 1
-            else:
-                hi = middle
-        return store.hi - lo
+            return store.hi - store.lo
+        return store.hi - store.first_at(cut - self.life[alias])
 
     def first_live_row(self, alias: str) -> int:
         """For a ROWS alias, the first row that is still alive."""
@@ -195,6 +188,10 @@ class Sources:
         """Bytes of all stores."""
         return sum(store.size_bytes() for store in self.stores.values())
 
+    def touched_bytes(self) -> int:
+        """Bytes of memory that all stores take (`SourceStore.touched_bytes`)."""
+        return sum(store.touched_bytes() for store in self.stores.values())
+
     def tuples_held(self) -> Mapping[str, int]:
         """Source tuples held per stream."""
-        return {name: store.hi - store.lo for name, store in self.stores.items()}
+        return {name: len(store) for name, store in self.stores.items()}

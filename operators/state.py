@@ -18,7 +18,18 @@ import numpy.typing as npt
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
-from operators.kernels.ring import compact_ring, first_at_least, live_mask, ring_grow, ring_read, ring_write
+from operators.kernels.partition import group_sizes, groups_in_ring, groups_of, in_groups
+from operators.kernels.ring import (
+    compact_ring,
+    first_at_least,
+    fitting_capacity,
+    live_mask,
+    ring_grow,
+    ring_read,
+    ring_thinned,
+    ring_write,
+    touched_bytes,
+)
 from operators.kernels.scan import scan_terms
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
@@ -26,9 +37,7 @@ from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 1024
 PARTITION_GROUPS = 64
-"""Groups per state (state-spill 2.1): the group of an entry is the top bits of its key's hash."""
-
-_GROUP_SHIFT = 64 - (PARTITION_GROUPS - 1).bit_length()
+"""Groups of a state (state-spill 2.1) unless it is told another number; see `kernels.partition`."""
 
 SAMPLED_TUPLES = 512
 """Entries looked at where a share of them is enough."""
@@ -42,6 +51,8 @@ GONE = -(2**63)
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
 
+RETURNED_FROM = 0.125
+"""Memory is given back when more than this share of what was touched is not needed."""
 
 CANDIDATES_AT_ONCE = 1 << 18
 """Candidate pairs materialised at a time."""
@@ -88,6 +99,7 @@ class SideState:
         older: tuples of before a migration that were computed after it, in any order; probed too.
         older_until: no tuple of `older` can be met from this ts on.
         purged_to: the last cut that was purged at.
+        partition_groups: into how many groups its keys are divided.
         lo, hi: entries lo <= e < hi are held.
         theta: (t, capacity) int64 and float64 values of nested-loop terms per entry (`operators.scan`).
     """
@@ -101,6 +113,7 @@ class SideState:
         int_terms: int = 0,
         float_terms: int = 0,
         exact_expiry: bool = False,
+        partition_groups: int = PARTITION_GROUPS,
     ) -> None:
         """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry is only kept from the first
         retraction on."""
@@ -110,6 +123,7 @@ class SideState:
         self.older: SideState | None = None
         self.older_until = FOREVER
         self.hashed = hashed
+        self.partition_groups = partition_groups
         self.purged_to = 0
         self.lo = 0
         self.hi = 0
@@ -125,6 +139,8 @@ class SideState:
         self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, capacity), np.float64)
         self._dist: I32 = np.zeros(capacity if hashed else 0, np.int32)
         self._heads: I32 = np.zeros(capacity if hashed else 0, np.int32)
+        # The entries that have been written since the rings were made.
+        self._fresh_from = self._written_to = 0
 
     @property
     def complete(self) -> bool:
@@ -256,7 +272,8 @@ class SideState:
     def retract(self, entries: I64) -> None:
         """Take out entries, each once, before their time (JIT 4.2). Amortised O(1) each, the first time O(capacity)."""
         if self._exact_expiry:
-            self.expiry = np.minimum(self.ts + self.life, FOREVER)
+            self.expiry = np.zeros(self.capacity, np.int64)
+            ring_write(self.expiry, self.lo, np.minimum(ring_read(self.ts, self.lo, self.hi) + self.life, FOREVER))
             self._exact_expiry = False
         self.expiry[entries & (self.capacity - 1)] = GONE
         self._retracted += len(entries)
@@ -286,6 +303,22 @@ class SideState:
         """Compact to the entries lo .. hi where (hi - lo,) `mask` is True. Entry numbers change."""
         self._compact(mask)
 
+    def take_out(self, mask: Mask) -> None:
+        """Take out the entries lo .. hi where (hi - lo,) `mask` is True, and give back memory that is not needed.
+
+        Entry numbers change; `older` stays. O(hi - lo), and while a ring is made anew its old memory is held beside.
+        """
+        kept = ~mask
+        stay = int(np.count_nonzero(kept))
+        if stay < (1 - RETURNED_FROM) * min(self._touched_to() - self._fresh_from, self.capacity):
+            self._rehouse(kept, min(fitting_capacity(stay, FIRST_CAPACITY), self.capacity))
+        elif stay < len(kept):
+            self._compact(kept)
+
+    def trim(self) -> None:
+        """Give back memory that purged entries have left behind, where that is worth it. O(hi - lo) if it is."""
+        self.take_out(np.zeros(self.hi - self.lo, np.bool_))
+
     def _make_room(self, n: int, now: int) -> None:
         if not self._exact_expiry:
             alive = live_mask(self.expiry, self.lo, self.hi, now)
@@ -297,7 +330,7 @@ class SideState:
         if not self._exact_expiry:
             need = int(need / COMPACT_BELOW)
         if need > self.capacity:
-            self._grow(1 << (need - 1).bit_length())
+            self._rehouse(None, 1 << (need - 1).bit_length())
 
     def _rings(self) -> list[npt.NDArray[Any]]:
         """Every ring indexed by entry, apart from the index itself; all share their memory with the state."""
@@ -306,41 +339,75 @@ class SideState:
 
     def _compact(self, alive: Mask) -> None:
         """Move the entries where (hi - lo,) `alive` is True together, in place, and index them anew."""
+        self._written_to = self._touched_to()
         for ring in self._rings():
-            compact_ring(ring, self.lo, alive)
-        self.hi = self.lo + int(np.count_nonzero(alive))
-        if self._retracted:
-            self._retracted = int(np.count_nonzero(ring_read(self.expiry, self.lo, self.hi) == GONE))
-        self._index()
+            compact_ring(ring, self.lo, alive, ring)
+        self._closed_up(alive)
+        if self.hashed:
+            self._heads[:] = 0
+            index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
-    def _grow(self, capacity: int) -> None:
-        def grown(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return ring_grow(ring, self.lo, self.hi, capacity) if ring.shape[-1] else ring
+    def _rehouse(self, kept: Mask | None, capacity: int) -> None:
+        """Move the entries where (hi - lo,) `kept` is True, all when None, to new rings, one ring at a time: the old
+        index goes first, and never are more than two copies of one ring held."""
 
-        self.ts, self.expiry, self.keys = grown(self.ts), grown(self.expiry), grown(self.keys)
-        self.rows, self.int_terms, self.float_terms = (
-            grown(self.rows),
-            grown(self.int_terms),
-            grown(self.float_terms),
-        )
+        def moved(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if not ring.size:
+                return ring if ring.ndim == 1 else np.zeros((len(ring), capacity), ring.dtype)
+            if kept is None:
+                return ring_grow(ring, self.lo, self.hi, capacity)
+            return ring_thinned(ring, self.lo, kept, capacity)
+
+        if self.hashed:
+            self._dist = self._heads = np.zeros(0, np.int32)
+        self.ts = moved(self.ts)
+        self.expiry = moved(self.expiry)
+        self.keys = moved(self.keys)
+        self.rows = moved(self.rows)
+        self.int_terms = moved(self.int_terms)
+        self.float_terms = moved(self.float_terms)
+        if kept is not None:
+            self._closed_up(kept)
         self.capacity = capacity
+        self._fresh_from, self._written_to = self.lo, self.hi
         if self.hashed:
             # Not cleared again: memory that nobody has touched costs nothing.
             self._dist = np.zeros(capacity, np.int32)
             self._heads = np.zeros(capacity, np.int32)
             index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
-    def _index(self) -> None:
-        if self.hashed:
-            self._heads[:] = 0
-            index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
+    def _closed_up(self, kept: Mask) -> None:
+        """The entries where `kept` is True have been moved together."""
+        self.hi = self.lo + int(np.count_nonzero(kept))
+        if self._retracted:
+            self._retracted = int(np.count_nonzero(ring_read(self.expiry, self.lo, self.hi) == GONE))
+
+    def _touched_to(self) -> int:
+        return max(self._written_to, self.hi)
+
+    # --- Partition groups ----------------------------------------------------------------------------
+
+    def groups(self) -> I32:
+        """(hi - lo,) int32 the partition group of each entry, without `older`; 0 where there are no keys."""
+        if not self.hashed:
+            return np.zeros(self.hi - self.lo, np.int32)
+        return np.asarray(groups_in_ring(self.keys, self.lo, self.hi, self.partition_groups), np.int32)
+
+    def in_groups(self, chosen: Mask) -> Mask:
+        """(hi - lo,) True for the entries of groups where (partition_groups,) `chosen` is True, without `older`."""
+        if not self.hashed:
+            return np.full(self.hi - self.lo, chosen[0])
+        return np.asarray(in_groups(self.keys, self.lo, self.hi, chosen), np.bool_)
 
     def group_sizes(self) -> I64:
-        """(PARTITION_GROUPS,) entries per partition group. O(n); for statistics."""
-        if not self.hashed:
-            return np.array([len(self)] + [0] * (PARTITION_GROUPS - 1), np.int64)
-        groups = (ring_read(self.keys, self.lo, self.hi) >> np.uint64(_GROUP_SHIFT)).astype(np.int64)
-        return np.bincount(groups, minlength=PARTITION_GROUPS).astype(np.int64)
+        """(partition_groups,) entries lo .. hi per partition group, without `older`. O(n)."""
+        if self.hashed:
+            return np.asarray(group_sizes(self.keys, self.lo, self.hi, self.partition_groups), np.int64)
+        return np.array([self.hi - self.lo] + [0] * (self.partition_groups - 1), np.int64)
+
+    def group_bytes(self) -> I64:
+        """(partition_groups,) bytes that the entries of each group take, without `older`. O(n)."""
+        return self.group_sizes() * self.entry_bytes()
 
     def sampled(self) -> tuple[float, int]:
         """From a sample of the entries: the share that a tuple to come can meet, and the number of partition groups
@@ -353,7 +420,7 @@ class SideState:
         if not self._exact_expiry:
             held = self.expiry[slots]
             share = float((held >= self.purged_to).sum()) / max(int((held != GONE).sum()), 1)
-        groups = len(np.unique(self.keys[slots] >> np.uint64(_GROUP_SHIFT))) if self.hashed else 1
+        groups = len(np.unique(groups_of(self.keys[slots], self.partition_groups))) if self.hashed else 1
         return share, groups
 
     def size_bytes(self) -> int:
@@ -361,3 +428,15 @@ class SideState:
         arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads)
         own = sum(a.nbytes for a in arrays) + self.int_terms.nbytes + self.float_terms.nbytes
         return own + (0 if self.older is None else self.older.size_bytes())
+
+    def entry_bytes(self) -> int:
+        """Bytes of one entry, its place in the index included."""
+        arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads, self.int_terms, self.float_terms)
+        return sum(array.nbytes for array in arrays) // self.capacity
+
+    def touched_bytes(self) -> int:
+        """Bytes of memory taken: of rings what was written since they were made, for untouched zeros are not there; of
+        the index's heads, which are written anywhere, all."""
+        rings = (self.rows, self.ts, self.expiry, self.keys, self._dist, self.int_terms, self.float_terms)
+        own = sum(touched_bytes(ring, self._fresh_from, self._touched_to()) for ring in rings if ring.size)
+        return own + self._heads.nbytes + (0 if self.older is None else self.older.touched_bytes())

@@ -39,7 +39,7 @@ def loaded(executor: AnyExecutor) -> AnyExecutor:
 def stored(sources: Sources, alias: str) -> Tuples:
     """All stored tuples of an alias that pass its selections: of a stream also some that are dead."""
     store = sources.store(alias)
-    rows = np.arange(store.lo, store.hi, dtype=np.int64)
+    rows = store.held_rows()
     if sources.shared(alias):
         for predicate in selections(sources.query, alias):
             rows = rows[holds(predicate, sources.resolver((alias,), rows[np.newaxis]), len(rows))]

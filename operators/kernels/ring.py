@@ -12,6 +12,9 @@ from schemas.columns import I64, U8, Mask
 
 Array = npt.NDArray[Any]
 
+FILLED_AT_MOST = 0.75
+"""A ring that is made anew is no fuller than this, so that it need not grow with the next tuple."""
+
 
 def ring_write(ring: Array, at: int, values: Array) -> None:
     """Write (n,) values as numbers at .. at + n along the last axis; n is at most the capacity."""
@@ -35,11 +38,43 @@ def ring_read(ring: Array, lo: int, hi: int) -> Array:
 
 
 def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
-    """A ring of a larger capacity with numbers lo .. hi where they belong; the rest is zero."""
+    """A ring of another capacity, at least hi - lo, with numbers lo .. hi where they belong; the rest is zero.
+
+    Nothing is copied in between, and what is zero was never touched: it takes no memory yet.
+    """
     grown = np.zeros((*ring.shape[:-1], capacity), ring.dtype)
-    if hi > lo:
-        ring_write(grown, lo, ring_read(ring, lo, hi))
+    at = lo
+    while at < hi:
+        begin, to = at & (ring.shape[-1] - 1), at & (capacity - 1)
+        n = min(hi - at, ring.shape[-1] - begin, capacity - to)
+        grown[..., to : to + n] = ring[..., begin : begin + n]
+        at += n
     return grown
+
+
+def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
+    """A ring of a capacity of at least as many as stay, with the numbers lo .. lo + n where (n,) `kept` is True moved
+    together, beginning at lo; the rest is zero and takes no memory yet."""
+    thinned = np.zeros((*ring.shape[:-1], capacity), ring.dtype)
+    for old, new in zip(np.atleast_2d(ring), np.atleast_2d(thinned), strict=True):
+        compact_ring(old, lo, kept, new)
+    return thinned
+
+
+def fitting_capacity(n: int, least: int) -> int:
+    """The least power of two, at least `least`, that n numbers leave room in: what is not touched takes no memory."""
+    return max(least, 1 << (int(n / FILLED_AT_MOST) - 1).bit_length()) if n else least
+
+
+def touched_bytes(ring: Array, first: int, last: int) -> int:
+    """Bytes of memory that a ring takes of which, since it was made, the numbers first .. last have been written.
+
+    The system gives zeros page by page, when they are first written. Of a ring from 4 MiB on, for which NumPy asks for
+    huge pages, the process may have up to 2 MiB more until it is full: where they begin is chance, and what is decided
+    by memory must not hang on it.
+    """
+    capacity = ring.shape[-1]
+    return ring.nbytes // capacity * min(last - first, capacity) if capacity else 0
 
 
 @njit(cache=True, nogil=True)
@@ -92,11 +127,50 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
 
 
 @njit(cache=True, nogil=True)
-def compact_ring(ring: Array, lo: int, alive: Mask) -> None:
-    """Move numbers lo .. lo + n whose (n,) `alive` is True together, in place, beginning at lo."""
+def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
+    """Move numbers lo .. lo + n whose (n,) `alive` is True together, into the ring itself or another that has room,
+    beginning at lo."""
     mask = ring.shape[0] - 1
+    wrap = into.shape[0] - 1
     to = lo
     for i in range(alive.shape[0]):
         if alive[i]:
-            ring[to & mask] = ring[(lo + i) & mask]
+            into[to & wrap] = ring[(lo + i) & mask]
             to += 1
+
+
+@njit(cache=True, nogil=True)
+def sum_where(ring: I64, lo: int, alive: Mask) -> int:
+    """The sum of the numbers' values lo .. lo + n whose (n,) `alive` is True."""
+    mask = ring.shape[0] - 1
+    total = 0
+    for i in range(alive.shape[0]):
+        if alive[i]:
+            total += ring[(lo + i) & mask]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def compact_strings(starts: I64, lengths: I64, data: U8, lo: int, alive: Mask, to: int, into: U8) -> int:
+    """Move the bytes of the strings lo .. lo + n whose (n,) `alive` is True together, into their ring itself or another
+    that has room, beginning at byte number `to`; their starts follow, at the numbers they have.
+
+    Returns:
+        The number of the byte after the last one.
+    """
+    mask = starts.shape[0] - 1
+    wrap, wrap_into = data.shape[0] - 1, into.shape[0] - 1
+    for i in range(alive.shape[0]):
+        if alive[i]:
+            slot = (lo + i) & mask
+            at, left = starts[slot], lengths[slot]
+            starts[slot] = to
+            while left > 0:
+                begin, end = at & wrap, to & wrap_into
+                n = min(left, data.shape[0] - begin, into.shape[0] - end)
+                for b in range(n):
+                    into[end + b] = data[begin + b]
+                at += n
+                to += n
+                left -= n
+    return to

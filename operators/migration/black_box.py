@@ -160,7 +160,7 @@ def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Ite
 
 def _alive(sources: Sources, alias: str, cut: int) -> Tuples:
     store = sources.store(alias)
-    rows = np.arange(store.lo, store.hi, dtype=np.int64)
+    rows = store.held_rows()
     if alias in sources.rows_windows:
         rows = rows[rows >= sources.first_live_row(alias)]
     if sources.shared(alias):

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.feedback import FEEDBACK
+from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
+from tests.mutation.spill import SPILL
 from tests.mutation.tables import TABLES
 
 
@@ -92,11 +94,11 @@ MUTANTS: list[Mutant] = [
             "np.concatenate([ring[..., slot:], ring[..., : slot + n - capacity]]",
             "np.concatenate([ring[..., : slot + n - capacity], ring[..., slot:]]",
         ),
-        ("ring_write(grown, lo, ring_read(ring, lo, hi))", "ring_write(grown, 0, ring_read(ring, lo, hi))"),
+        ("at & (ring.shape[-1] - 1), at & (capacity - 1)", "at & (ring.shape[-1] - 1), (at - lo) & (capacity - 1)"),
         ("if ring[mid & mask] < bound:", "if ring[mid & mask] <= bound:"),
         ("data[(at + b) & wrap]", "data[(at & wrap) + b]"),
         ("expiry[e & mask] >= now", "expiry[e & mask] > now"),
-        ("ring[(lo + i) & mask]", "ring[(lo + i + 1) & mask]"),
+        ("= ring[(lo + i) & mask]\n            to += 1", "= ring[(lo + i + 1) & mask]\n            to += 1"),
     ),
     *_of(
         "kernels/order.py",
@@ -129,8 +131,8 @@ MUTANTS: list[Mutant] = [
         ("self.rows[0], self.lo, self.hi, first_row)", "self.rows[0], self.lo, self.hi, first_row + 1)"),
         ("self.lo, self.hi) >= first_row", "self.lo, self.hi) > first_row"),
         (
-            "self.lo, self.hi) == GONE))\n        self._index()",
-            "self.lo, self.hi) == GONE))",
+            "        if self.hashed:\n            self._heads[:] = 0\n            index_ring(",
+            "        if False:\n            self._heads[:] = 0\n            index_ring(",
         ),
         (
             "if not alive.all():\n                self._compact(alive)",
@@ -138,7 +140,6 @@ MUTANTS: list[Mutant] = [
         ),
         ("if need > self.capacity:", "if need > self.capacity + 1:"),
         ("if self.hi - self.lo + n > self.capacity:", "if self.hi - self.lo + n > self.capacity + 1:"),
-        ("_GROUP_SHIFT = 64 - (", "_GROUP_SHIFT = 63 - ("),
         (
             "ring_write(self.expiry, self.hi, tuples.expiry)",
             "ring_write(self.expiry, self.hi, tuples.ts + self.life)",
@@ -147,12 +148,15 @@ MUTANTS: list[Mutant] = [
     *_of(
         "store.py",
         (
-            "self.valid = np.ones(len(self.values), np.bool_)",
+            "self.valid = _all_valid(len(self.values), lo, at)",
             "self.valid = np.zeros(len(self.values), np.bool_)",
         ),
         ("column.offsets[:-1] - first + self.end", "column.offsets[:-1] + self.end"),
         ("self._marks[0][1] < bound", "self._marks[0][1] <= bound"),
-        ("self.lo = max(self.lo, counted - keep_rows)", "self.lo = max(self.lo, counted - keep_rows + 1)"),
+        (
+            "self._drop_before(max(self.lo, counted - keep_rows))",
+            "self._drop_before(max(self.lo, counted - keep_rows + 1))",
+        ),
         (" and self._marks[0][0] <= limit", ""),
         ("need = self.end - used_from + last - first", "need = last - first"),
     ),
@@ -527,6 +531,8 @@ MUTANTS: list[Mutant] = [
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

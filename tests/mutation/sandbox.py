@@ -15,8 +15,10 @@ from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.feedback import FEEDBACK, tests_of
+from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
 from tests.mutation.placed import PLACED
+from tests.mutation.spill import SPILL_TESTS
 
 LONGEST = 5.0
 """A mutant that takes so many times as long as the unbroken engine loops for ever; that too is caught."""
@@ -31,8 +33,8 @@ FIRST = {
     "operators/kernels/order.py": ["test_kernels_ring.py"],
     "operators/kernels/scan.py": ["test_state.py"],
     "operators/kernels/combine.py": ["test_state.py", "test_tuples.py"],
-    "operators/state.py": ["test_state.py"],
-    "operators/store.py": ["test_store.py"],
+    "operators/state.py": ["test_state.py", "test_state_groups.py"],
+    "operators/store.py": ["test_store.py", "test_store_release.py"],
     "operators/sources.py": ["test_engine.py", "test_durability.py"],
     "operators/join.py": ["test_engine.py"],
     "operators/match.py": ["test_engine.py"],
@@ -69,7 +71,9 @@ FIRST = {
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
     **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
+    **{f"operators/{file}": tests for file, tests in MEMORY_TESTS.items()},
     **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
+    **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
     "operators/tables.py": ["test_tables.py"],
     "operators/migration/strategies.py": ["test_tables.py"],
     "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],

@@ -12,12 +12,17 @@ import pytest
 from operators.kernels.order import SHORT_RUN, order_ties
 from operators.kernels.ring import (
     compact_ring,
+    compact_strings,
     first_at_least,
+    fitting_capacity,
     gather_strings,
     live_mask,
     ring_grow,
     ring_read,
+    ring_thinned,
     ring_write,
+    sum_where,
+    touched_bytes,
 )
 
 
@@ -97,11 +102,59 @@ def test_live_mask() -> None:
 def test_compaction_moves_the_living_together(lo: int) -> None:
     """In place and in order; what lies beyond keeps its value."""
     ring = wrapped([1, 2, 3, 4, 5, 6], lo)
-    compact_ring(ring, lo, np.array([False, True, False, True, True, False]))
+    compact_ring(ring, lo, np.array([False, True, False, True, True, False]), ring)
     assert ring_read(ring, lo, lo + 3).tolist() == [2, 4, 5]
     ring = wrapped([1, 2, 3], lo)
-    compact_ring(ring, lo, np.ones(3, np.bool_))
+    compact_ring(ring, lo, np.ones(3, np.bool_), ring)
     assert ring_read(ring, lo, lo + 3).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lo", [0, 6, 1005])
+@pytest.mark.parametrize("capacity", [4, 8, 16])
+def test_thinning_moves_them_to_another_ring(lo: int, capacity: int) -> None:
+    """Also of a smaller or larger capacity, line by line; the rest is zero, the old ring as it was."""
+    ring = wrapped([1, 2, 3, 4, 5, 6], lo)
+    kept = np.array([False, True, False, True, True, False])
+    thinned = ring_thinned(ring, lo, kept, capacity)
+    assert ring_read(thinned, lo, lo + 3).tolist() == [2, 4, 5]
+    assert thinned.sum() == 11
+    assert ring_read(ring, lo, lo + 6).tolist() == [1, 2, 3, 4, 5, 6]
+    both = ring_thinned(np.stack([ring, ring * 10]), lo, kept, capacity)
+    assert ring_read(both, lo, lo + 3).tolist() == [[2, 4, 5], [20, 40, 50]]
+    assert sum_where(ring, lo, kept) == 11
+
+
+@pytest.mark.parametrize("room", [8, 16, 32])
+def test_strings_close_up_across_wraps(room: int) -> None:
+    """In their ring of bytes or another; each by the number it has."""
+    texts = [b"one", b"", b"three", b"x", b"fifth", b"six"]
+    data, starts, lengths = np.zeros(32, np.uint8), wrapped([], 0), wrapped([], 0)
+    lo, at = 13, 1029
+    for i, text in enumerate(texts):
+        ring_write(data, at, np.frombuffer(text, np.uint8))
+        ring_write(starts, lo + i, np.array([at]))
+        ring_write(lengths, lo + i, np.array([len(text)]))
+        at += len(text)
+    into = data if room == 32 else np.zeros(room, np.uint8)
+    kept = np.array([False, True, False, True, True, False])
+    assert compact_strings(starts, lengths, data, lo, kept, 1029, into) == 1029 + 6
+    offsets, found = gather_strings(starts, lengths, into, np.array([lo + 4, lo + 1, lo + 3]))
+    assert (offsets.tolist(), found.tobytes()) == ([0, 5, 5, 6], b"fifthx")
+
+
+def test_a_fitting_capacity_leaves_room() -> None:
+    """A quarter at least."""
+    found = [fitting_capacity(n, 4) for n in (0, 1, 3, 4, 6, 7, 12, 13, 96, 97)]
+    assert found == [4, 4, 4, 8, 8, 16, 16, 32, 128, 256]
+
+
+def test_touched_bytes() -> None:
+    """What was written since the ring was made, up to all of it."""
+    assert touched_bytes(np.zeros(8, np.int64), 5, 9) == 4 * 8
+    assert touched_bytes(np.zeros(8, np.int64), 5, 50) == 8 * 8
+    assert touched_bytes(np.zeros((3, 8), np.int64), 5, 9) == 3 * 4 * 8
+    assert touched_bytes(np.zeros((0, 8), np.int64), 5, 9) == 0
+    assert touched_bytes(np.zeros(0, np.int64), 5, 9) == 0
 
 
 def test_strings_are_gathered_across_both_wraps() -> None:

@@ -1,0 +1,58 @@
+"""Partition groups (state-spill 2.1): which group an entry is of, by its key's hash.
+
+The group of a hash is its upper 32 bits times the number of groups, shifted down by 32: even for any number of groups,
+and independent of the lower bits that a state's index uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64
+from operators.kernels.index import I32
+from schemas.columns import I64, Mask
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _group(key, count):  # type: ignore[no-untyped-def]
+    return np.int64(((key >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def groups_of(keys: U64, count: int) -> I32:
+    """(n,) int32 groups of key hashes, of `count` groups."""
+    out = np.empty(keys.shape[0], np.int32)
+    for i in range(keys.shape[0]):
+        out[i] = _group(keys[i], count)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
+    """(hi - lo,) int32 groups of the entries lo .. hi."""
+    mask = ring_keys.shape[0] - 1
+    out = np.empty(hi - lo, np.int32)
+    for e in range(lo, hi):
+        out[e - lo] = _group(ring_keys[e & mask], count)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
+    """(count,) how many of the entries lo .. hi each group has."""
+    mask = ring_keys.shape[0] - 1
+    out = np.zeros(count, np.int64)
+    for e in range(lo, hi):
+        out[_group(ring_keys[e & mask], count)] += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
+    """(hi - lo,) True where an entry's group is one of those where (groups,) `chosen` is True."""
+    mask = ring_keys.shape[0] - 1
+    out = np.empty(hi - lo, np.bool_)
+    for e in range(lo, hi):
+        out[e - lo] = chosen[_group(ring_keys[e & mask], chosen.shape[0])]
+    return out

@@ -1,0 +1,125 @@
+"""Ranks: where the rows lie of a store some of whose rows have left.
+
+A bitmap says which rows are held: word `row >> 6` of a ring of uint64 words, bit `row & 63`. A second ring has each
+word's base: the rank of the first row held in it or after it. The rank of a held row is its word's base plus the bits
+below its own, so a row costs 2 bits, held or not, and a look-up two cache lines.
+Source: rank directories of succinct bit vectors (Jacobson 1989), with one level.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from operators.kernels.hashing import U64
+from schemas.columns import I64, Mask
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _ones(x):  # type: ignore[no-untyped-def]
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _bit(row):  # type: ignore[no-untyped-def]
+    return np.uint64(1) << np.uint64(row & 63)
+
+
+@njit(cache=True, nogil=True)
+def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
+    """Enter rows first .. stop, which follow all that were entered; `first` gets the rank given."""
+    mask = bits.shape[0] - 1
+    for row in range(first, stop):
+        slot = (row >> 6) & mask
+        if row & 63 == 0:
+            bits[slot] = np.uint64(0)
+        if row & 63 == 0 or row == first:
+            bases[slot] = rank + row - first - _ones(bits[slot] & (_bit(row) - np.uint64(1)))
+        bits[slot] |= _bit(row)
+
+
+@njit(cache=True, nogil=True)
+def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
+    """(n,) ranks of held rows; of any other row the rank of the next one held."""
+    mask = bits.shape[0] - 1
+    out = np.empty(rows.shape[0], np.int64)
+    for i in range(rows.shape[0]):
+        slot = (rows[i] >> 6) & mask
+        out[i] = bases[slot] + _ones(bits[slot] & (_bit(rows[i]) - np.uint64(1)))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def rows_at(ranks: I64, bits: U64, bases: I64, lo: int, hi: int) -> I64:
+    """(n,) the rows, among lo .. hi, of ranks that are held. O(log) each."""
+    mask = bits.shape[0] - 1
+    out = np.empty(ranks.shape[0], np.int64)
+    for i in range(ranks.shape[0]):
+        low, high = lo >> 6, (hi - 1) >> 6
+        # The last word whose base is not above the rank: those before it that share its base are empty.
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if bases[middle & mask] <= ranks[i]:
+                low = middle
+            else:
+                high = middle - 1
+        word = bits[low & mask]
+        for _ in range(ranks[i] - bases[low & mask]):
+            word &= word - np.uint64(1)
+        out[i] = (low << 6) + _ones((word & (~word + np.uint64(1))) - np.uint64(1))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def are_held(rows: I64, bits: U64) -> Mask:
+    """(n,) True where a row is held."""
+    mask = bits.shape[0] - 1
+    out = np.empty(rows.shape[0], np.bool_)
+    for i in range(rows.shape[0]):
+        out[i] = bits[(rows[i] >> 6) & mask] & _bit(rows[i]) != np.uint64(0)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
+    """The `count` rows of lo .. hi that are held, ascending."""
+    mask = bits.shape[0] - 1
+    out = np.empty(count, np.int64)
+    at = 0
+    for row in range(lo, hi):
+        if bits[(row >> 6) & mask] & _bit(row) != np.uint64(0):
+            out[at] = row
+            at += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask) -> int:
+    """Let go of the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, later ones close up.
+
+    Args:
+        kept: (rows held,) filled: which of them stay, by rank.
+
+    Returns:
+        How many stay.
+    """
+    mask = bits.shape[0] - 1
+    if lo < hi:
+        slot = (lo >> 6) & mask
+        rank = bases[slot] + _ones(bits[slot] & (_bit(lo) - np.uint64(1)))
+    seen = stay = 0
+    for row in range(lo, hi):
+        slot = (row >> 6) & mask
+        if row & 63 == 0:
+            bases[slot] = rank + stay
+        if bits[slot] & _bit(row) != np.uint64(0):
+            kept[seen] = not dead[row - lo]
+            if kept[seen]:
+                stay += 1
+            else:
+                bits[slot] &= ~_bit(row)
+            seen += 1
+    return stay
