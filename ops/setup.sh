@@ -113,7 +113,7 @@ install_packages() {
     "$venv/bin/python" -m pip install -qq --constraint ops/constraints.txt setuptools
     # The pinned setuptools builds the project; a build of its own would fetch another.
     "$venv/bin/python" -m pip install -qq --constraint ops/constraints.txt --no-build-isolation \
-        --editable '.[test,demo,bench]'
+        --editable '.[test,demo,bench,spark]'
 }
 
 # --- All together --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ Limits: the living values of one group must fit the memory of an executor's Pyth
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -51,7 +52,10 @@ def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, histo
     fields = ["part INT", *(f"{name} {SPARK_TYPES[kind]}" for name, kind in zip(by, kinds, strict=True))]
     fields += [f"{name} {SPARK_TYPES[a.type]}" for name, a in zip(values, aggregation.aggregates, strict=True)]
     schema = ", ".join([*fields, "at BIGINT", "alive BOOLEAN"])
-    folded = spark.createDataFrame(ordered.rdd.mapPartitions(fold), schema)
+    with warnings.catch_warnings():
+        # Of pandas' version, which nothing here uses.
+        warnings.simplefilter("ignore", FutureWarning)
+        folded = spark.createDataFrame(ordered.rdd.mapPartitions(fold), schema)
 
     names = {group_column(n, kind): f"g{n}" for n, kind in enumerate(kinds)}
     names |= {aggregate_column(n, a.type): f"v{n}" for n, a in enumerate(aggregation.aggregates)}

@@ -6,7 +6,11 @@ the message names that file. Java's standard error, which Spark hands on as it i
 What a job shares with its executors lies in one folder: a temporary one for `local` masters, else one that the user
 names and that all machines see.
 
-Limits: one session per process, which is Spark's own limit; the first one's master counts.
+Where the process has a session already, as in a notebook, jobs run on that one's Spark, with settings of their own, and
+leave it running.
+
+What else Spark should know, such as `spark.driver.memory`, is taken from where Spark looks for it, the file
+`spark-defaults.conf` in SPARK_CONF_DIR.
 """
 
 from __future__ import annotations
@@ -41,7 +45,6 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
 }
 
 
@@ -88,6 +91,14 @@ def spark_session(master: str, folder: Path, **settings: str) -> Iterator[SparkS
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        session = existing.newSession()
+        for name, value in _SETTINGS.items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        yield session
+        return
     log = folder / LOG
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.master(master)
