@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.join import BinaryJoin
-from operators.kernels.hashing import U64
+from operators.kernels.partition import groups_of
 from operators.keys import key_hashes
 from operators.match import LEFT
 from operators.sources import Sources
@@ -45,9 +45,6 @@ from schemas.errors import InvariantError
 SAMPLED_RESULTS = 1_024
 """Results that are traced per join and slice, at most."""
 
-ENTRY_WORDS = 4
-"""Words of a state's entry beside its rows: ts, expiry, key and index."""
-
 FADE = 2.0
 """When a share s of the memory is freed, counts keep (1 - s) ** FADE of themselves; 0 for totals. A power, so that it
 does not matter into how many spills the same is cut."""
@@ -56,16 +53,6 @@ GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, are spread evenly over 0 .. 1."""
 
 Counts = npt.NDArray[np.float64]
-
-
-def split(hashes: U64, groups: int) -> I64:
-    """(n,) the partition group of each key hash: its upper bits, where `groups` is a power of two.
-
-    Args:
-        groups: 1 .. 2**32.
-    """
-    upper: U64 = hashes >> np.uint64(32)
-    return np.asarray((upper * np.uint64(groups)) >> np.uint64(32)).astype(np.int64)
 
 
 class Lineage:
@@ -97,7 +84,7 @@ class Lineage:
             key = self._keys[number]
             if key not in known:
                 hashes, _ = key_hashes([operand.values(resolve, n) for operand in key])
-                known[key] = split(hashes, self._groups)
+                known[key] = np.asarray(groups_of(hashes, self._groups), np.int64)
         return np.array([known[self._keys[number]] for number in self.below[join]], np.int64)
 
 
@@ -131,7 +118,7 @@ class Productivity:
             raise InvariantError(f"half_life_tuples must be > 0, got {half_life_tuples}")
         self.groups = groups
         self._lineage = Lineage(sources, joins, groups)
-        self._entry_bytes = [8 * (len(join.aliases) + ENTRY_WORDS) for join in joins]
+        self._entry_bytes = [_bytes_above(join, joins) for join in joins]
         self._half_life = half_life_tuples
         self._fade = fade
         self.held = held
@@ -186,3 +173,12 @@ class Productivity:
         within = (np.arange(self._samples, self._samples + m) * GOLDEN) % 1.0
         self._samples += m
         return np.minimum(((np.arange(m) + within) * (n / m)).astype(np.int64), n - 1)
+
+
+def _bytes_above(join: BinaryJoin, joins: Sequence[BinaryJoin]) -> int:
+    """What one of its results takes in the state of the join above; 0 where there is none."""
+    for above in joins:
+        for state in above.states:
+            if state.aliases == join.aliases:
+                return state.entry_bytes()
+    return 0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.kernels.hashing import F64, mix_words
+from operators.kernels.partition import groups_of
 from operators.plan import Plan, parse_plan
-from operators.spill.productivity import split
 from schemas.columns import I64, Batch, Column
 from schemas.language import parse_program
 from schemas.query import Query, Type
@@ -92,7 +92,7 @@ class Workload:
         by_partition = self.partition_ratios(join, seed, phase)
         count = max(1, round(self.tuple_range / self.ratios[join]))
         values = np.arange(count, dtype=np.int64) + (join + 1) * 1_000_000_000
-        ratios = by_partition[split(mix_words(values.view(np.uint64)), self.partitions)]
+        ratios = by_partition[groups_of(mix_words(values.view(np.uint64)), self.partitions)]
         return values, ratios * (self.tuple_range / ratios.sum())
 
     def column(self, stream: str, join: int, seed: int) -> I64:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 SPILL: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/productivity.py": (
-        ("upper * np.uint64(groups)", "upper * np.uint64(groups - 1)"),
         ("if inner <= outer]", "if inner == outer]"),
         ("            if key not in known:", "            if len(known) < 2:"),
         ("minlength=len(below) * self.groups).reshape(len(below), self.groups) * (n / m)",
@@ -17,7 +16,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.local[join] += counts[-1]", "self.local[join] += counts[0]"),
         ("        if final:\n", "        if not final:\n"),
         ("counts * self._entry_bytes[join]", "counts"),
-        ("len(join.aliases) + ENTRY_WORDS", "ENTRY_WORDS"),
+        ("if state.aliases == join.aliases:", "if len(state.aliases) > 1:"),
         ("0.5 ** (tuples / self._half_life)", "0.5"),
         ("(1.0 - share) ** self._fade", "(1.0 - share)"),
         ("counts[joins, groups] = 0.0", "pass"),

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from operators.join import BinaryJoin
+from operators.kernels.partition import groups_of
 from operators.keys import key_hashes
 from operators.plan import Join, Leaf, Plan, parse_plan
 from operators.sources import Sources
-from operators.spill.productivity import SAMPLED_RESULTS, Productivity, split
-from operators.state import PARTITION_GROUPS, SideState
+from operators.spill.productivity import SAMPLED_RESULTS, Productivity
 from operators.tree import XJoinTree
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import Tuples
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
 from schemas.language import parse_program
@@ -97,7 +97,7 @@ class Traced:
 
 def group_of(value: int, groups: int = GROUPS) -> int:
     hashes, _ = key_hashes([Column(Type.BIGINT, np.array([value]))])
-    return int(split(hashes, groups)[0])
+    return int(groups_of(hashes, groups)[0])
 
 
 def random_rows(seed: int, n: int, *columns: str, values: int = 30) -> dict[str, list[int]]:
@@ -112,21 +112,6 @@ def chain_slice(seed: int, n: int = 25) -> dict[str, dict[str, list[int]]]:
         "C": random_rows(seed + 2, n, "y", "z"),
         "D": random_rows(seed + 3, n, "z"),
     }
-
-
-def test_the_split_function_is_the_states() -> None:
-    """And for numbers of groups that are no power of two it spreads them evenly over all."""
-    hashes, _ = key_hashes([Column(Type.BIGINT, np.arange(3_000))])
-    state = SideState(("A",), FOREVER, hashed=True)
-    ts = np.zeros(len(hashes), np.int64)
-    state.insert(Tuples(("A",), ts[np.newaxis], ts, ts + 1), hashes)
-    assert np.bincount(split(hashes, PARTITION_GROUPS)).tolist() == state.group_sizes().tolist()
-    for groups in (1, 7, 300):
-        sizes = np.bincount(split(hashes, groups), minlength=groups)
-        assert len(sizes) == groups
-        assert sizes.min() > 0
-        assert sizes.max() < 3 * len(hashes) / groups
-    assert split(np.array([0, 2**64 - 1], np.uint64), 300).tolist() == [0, 299]
 
 
 def test_final_results_are_traced_to_the_groups_of_every_join() -> None:
@@ -200,7 +185,7 @@ def test_a_key_of_several_columns_and_a_join_without_one() -> None:
     traced.slice(A={"x": [1, 1, 2], "y": [1, 2, 2]}, B={"x": [1, 1, 2], "y": [1, 2, 2]}, C={"x": [2, 3]})
     assert traced.counts.output[1].tolist() == [5] + [0] * (GROUPS - 1)
     keys = [Column(Type.BIGINT, np.array([1, 1, 2])), Column(Type.BIGINT, np.array([1, 2, 2]))]
-    expected = np.bincount(split(key_hashes(keys)[0], GROUPS), [2, 2, 1], minlength=GROUPS)
+    expected = np.bincount(groups_of(key_hashes(keys)[0], GROUPS), [2, 2, 1], minlength=GROUPS)
     assert traced.counts.output[0].tolist() == expected.tolist()
 
 
