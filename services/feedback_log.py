@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
@@ -36,7 +36,7 @@ class FeedbackLog:
         self._control = control
         self._log = get_log("feedback", topic=topic)
         self._lock = threading.Lock()
-        self._inboxes: dict[str, list[Inbox]] = {}
+        self._inboxes: dict[str, list[tuple[Inbox, Callable[[], None]]]] = {}
         self._stop = False
         self._consumer = Consumer(
             clients.librdkafka(
@@ -68,17 +68,25 @@ class FeedbackLog:
         """Send a message on its way."""
         self._control.publish(self._topic, f"{message.topic}[{message.partition}]", message)
 
-    def open(self, topic: str) -> Inbox:
-        """What is said from now on to those who write to a topic."""
+    def open(self, topics: Iterable[str], wake: Callable[[], None] = lambda: None) -> Inbox:
+        """What is said from now on to those who write to some topics.
+
+        Args:
+            wake: called, from another thread, when somebody waits for what has been put in.
+        """
         inbox: Inbox = queue.SimpleQueue()
         with self._lock:
-            self._inboxes.setdefault(topic, []).append(inbox)
+            for topic in topics:
+                self._inboxes.setdefault(topic, []).append((inbox, wake))
         return inbox
 
-    def leave(self, topic: str, inbox: Inbox) -> None:
+    def leave(self, inbox: Inbox) -> None:
         """Somebody listens no more."""
         with self._lock:
-            self._inboxes[topic].remove(inbox)
+            for topic, listening in list(self._inboxes.items()):
+                self._inboxes[topic] = left = [one for one in listening if one[0] is not inbox]
+                if not left:
+                    del self._inboxes[topic]
 
     def _run(self) -> None:
         trouble = ""
@@ -109,6 +117,8 @@ class FeedbackLog:
                 continue
             if isinstance(said, Demanded) and len(said.suspend) % 8 == len(said.resume) % 8 == 0:
                 with self._lock:
-                    for inbox in self._inboxes.get(said.topic, ()):
+                    for inbox, wake in self._inboxes.get(said.topic, ()):
                         inbox.put(said)
+                        if said.resume:
+                            wake()
         return trouble

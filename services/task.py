@@ -27,6 +27,7 @@ from services.lane import InputLane
 from services.logs import Log
 from services.metrics import TaskMetrics
 from services.outlet import outlet_of
+from services.pace import Pace
 from services.placed_migrations import PlacedMigrations
 from services.producer import Aborted, Fenced, Sink
 from services.records import RecordBatch
@@ -43,8 +44,6 @@ INBOX_BYTES = 8 << 20
 
 LETTER_BYTES = 16 << 20
 """Letters that an epoch collects before it is delivered early."""
-
-MAX_GATHER_S = 1.0
 
 TRIM_S = 30.0
 """How often records of internal topics that nobody needs any more are deleted."""
@@ -145,6 +144,8 @@ class Task:
 
     def start(self) -> None:
         """Begin."""
+        if self._feedback is not None:
+            self._feedback.listen(lambda: self._inbox.put(None))
         self._thread.start()
 
     def offer(self, lane: Lane, batch: RecordBatch) -> None:
@@ -290,20 +291,15 @@ class Task:
 
     def _serve(self) -> None:
         self.running = not self._stop
-        every = self.spec.settings.epoch_ms / 1000
-        due = time.monotonic()
-        took = 0.0
+        pace = Pace(self.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self._stop:
             if self._migrations.ended(self._engine.cut) and (self._feedback is None or self._feedback.clear()):
                 self._conclude()
                 return
-            # Under load an epoch takes longer than `every`; reading then gets as much time as the epoch did,
-            # so that its fixed costs are spread over more input.
-            due = max(due + every, time.monotonic() + min(took, MAX_GATHER_S))
-            self._take(due)
-            began = time.monotonic()
+            self._take(pace)
+            pace.begin(time.monotonic())
             self._epoch(final=False)
-            took = time.monotonic() - began
+            pace.ended(time.monotonic())
         if self.running and not self._give_up.is_set():
             self._epoch(final=True)
 
@@ -314,10 +310,10 @@ class Task:
         self._deliver(None, commit=True, ending=True)
         self._migrations.conclude(time.monotonic())
 
-    def _take(self, until: float) -> None:
+    def _take(self, pace: Pace) -> None:
         """Feed the engine until the epoch is due."""
         while not self._stop and self._letters.size_bytes < LETTER_BYTES:
-            left = until - time.monotonic()
+            left = pace.left(time.monotonic())
             item = self._next(min(max(left, 0), LOOK_S))
             self._migrations.glance(self._last_commit, time.monotonic())
             if item is not None:
@@ -328,8 +324,8 @@ class Task:
                 else:
                     self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
             self._hold(self._ahead())
-            if self._feedback is not None and self._feedback.waiting:
-                self._feedback.say(time.monotonic())
+            if self._feedback is not None and self._feedback.attend(self._engine.watermark(), time.monotonic()):
+                pace.call()
             if left <= 0:
                 return
 
@@ -384,7 +380,7 @@ class Task:
         cut = self._migrations.limit(self._engine.watermark(), now)
         answering = False
         if self._feedback is not None:
-            self._feedback.hear()
+            self._feedback.attend(cut, now)
             cut = min(cut, self._feedback.limit)
             answering = self._feedback.owes()
         if cut > self._engine.cut:

@@ -218,9 +218,8 @@ class Task:
 
     def deliver(self, letter: Letter) -> None:
         """Hear of what a reader asks for."""
-        topics = [edge.topic for edge in self.operator.outputs]
-        if self.feedback is not None and self.feedback.supply is not None and letter.lane[0] in topics:
-            self.feedback.supply.ask(letter.lane[1], letter.suspend, letter.resume, letter.need)
+        if self.feedback is not None:
+            self.feedback.ask(*letter.lane, letter.suspend, letter.resume, letter.need)
 
 
 class Chain:

@@ -60,6 +60,7 @@ class Edge:
         keys: what a tuple's partition depends on, over the columns of the query; empty with one partition.
         chosen: predicates that a tuple must pass to be sent: an intake's selections.
         kinds: by which its reader, and those above, say what they do not demand; empty without feedback.
+        above: the topics of further edges towards the top, of whose readers some `kinds` are.
         producer, consumer: the sub-plans whose results travel, and that reads them.
     """
 
@@ -73,6 +74,7 @@ class Edge:
     keys: tuple[Operand, ...]
     chosen: tuple[Expr, ...] = ()
     kinds: tuple[EdgeKind, ...] = ()
+    above: tuple[str, ...] = ()
     producer: str = ""
     consumer: str = ""
 
@@ -308,7 +310,7 @@ class _Decomposition:
             inputs = tuple(self._input(node, side, edges, intake_edges) for side in (node.left, node.right))
             outputs: tuple[Edge, ...] = ()
             if node is not self.plan:
-                edges[node] = self._edge(f"{number + 1}.{_plain(node.aliases)}", node, self.tasks[node])
+                edges[node] = self._edge(self._named(number + 1, node.aliases), node, self.tasks[node])
                 outputs = (edges[node],)
             joins.append(self._join(node, inputs, outputs))
         intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
@@ -320,7 +322,8 @@ class _Decomposition:
             if stream not in self.intakes:
                 return _with_position(stream)
             number = len(self.joins) + 1 + self.intakes.index(stream)
-            edge = self._edge(f"{number}.{_plain((side.alias,))}", side, self.split if self.forward else 1)
+            topic = self._named(number, (side.alias,))
+            edge = self._edge(topic, side, self.split if self.forward else 1)
             edge = replace(edge, chosen=selections(self.query, side.alias))
             intakes[stream.name].append(edge)
         else:
@@ -328,9 +331,27 @@ class _Decomposition:
         marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
         return Input(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
 
-    def _edge(self, name: str, node: Plan, producers: int) -> Edge:
+    def _named(self, number: int, aliases: Iterable[str]) -> str:
+        """The topic of what an operator gives."""
+        return f"{self.prefix}{number}.{_plain(aliases)}"
+
+    def _reader(self, node: Plan) -> Join:
+        return next(join for join in self.joins if node in (join.left, join.right))
+
+    def _above(self, node: Plan) -> tuple[str, ...]:
+        """The topics of those edges above a sub-plan's from which kinds are passed on to it, the next one first."""
+        found: list[str] = []
+        reader = self._reader(node)
+        while reader is not self.plan:
+            if not {kind.number for kind in self.kinds.get(node, ())} & {k.number for k in self.kinds.get(reader, ())}:
+                break
+            found.append(self._named(self.joins.index(reader) + 1, reader.aliases))
+            reader = self._reader(reader)
+        return tuple(found)
+
+    def _edge(self, topic: str, node: Plan, producers: int) -> Edge:
         """What travels from a sub-plan to the join above it."""
-        above = next(join for join in self.joins if node in (join.left, join.right))
+        above = self._reader(node)
         channels = 1 if self.forward else producers
         if channels > MOST_CHANNELS:
             raise UsageError(f"a join is split into at most {MOST_CHANNELS} tasks, not {channels}")
@@ -338,11 +359,20 @@ class _Decomposition:
         hashed = partitions > 1 and not self.forward
         keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
         lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
-        topic = self.prefix + name
-        kinds = self.kinds.get(node, ())
-        columns = self._read_above(node)
-        ends = str(node), str(above)
-        return Edge(topic, node.aliases, columns, lives, partitions, channels, self.forward, keys, (), kinds, *ends)
+        return Edge(
+            topic,
+            node.aliases,
+            self._read_above(node),
+            lives,
+            partitions,
+            channels,
+            self.forward,
+            keys,
+            kinds=self.kinds.get(node, ()),
+            above=self._above(node),
+            producer=str(node),
+            consumer=str(above),
+        )
 
     def _life(self, node: Plan) -> int:
         return min(life_of(self.query.source(alias)) for alias in node.aliases)

@@ -8,10 +8,12 @@ advance as far as that tuple's time (`limit`). What a notice says takes effect w
 written at a later event time than the task has reached: the tuples that it takes back come anew if they are needed.
 
 So results do not depend on what was asked for, nor on whether it was heard. Asking pays where tuples are many that meet
-nobody, and costs where it is taken back soon: then the task rests for a while.
+nobody, and costs where it is taken back soon: then what does not pay rests (`operators.placed.worth`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,11 +21,13 @@ from operators.engine import Engine, batch_reader
 from operators.evaluate import Resolve
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.signatures import Signatures
+from operators.feedback.stopwatch import Stopwatch
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.placed.decompose import CHANNEL, Edge, PlacedOperator
 from operators.placed.kinds import EdgeKind, of_kinds
 from operators.placed.withholding import NONE, over_own
+from operators.placed.worth import Worth
 from operators.predicates import Operand
 from operators.sources import life_of
 from operators.tuples import FOREVER, Tuples
@@ -34,21 +38,13 @@ from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
 from schemas.query import Type
 
-PERIOD = 1_024
-"""Suspended signatures after which the task looks how many it had to take back."""
-
-MOST_RETURNED = 0.5
-"""It rests when it took back a larger share."""
-
-FIRST_REST = 16_384
-"""Tuples of the input that it lets pass then, before it speaks again; each time twice as many, while that goes on."""
-
 
 class _Own:
     """A kind that the task itself speaks of, and the signatures that its other input has."""
 
-    def __init__(self, kind: EdgeKind, operator: PlacedOperator) -> None:
+    def __init__(self, kind: EdgeKind, operator: PlacedOperator, edge: Edge, life: int) -> None:
         self.kind = kind
+        self.worth = Worth(kind.number, 8 * (len(edge.fields) + 1), life, edge.channels)
         self.own = over_own(kind.own, operator)
         self.opposite = over_own(kind.opposite or (), operator)
         self.present = Signatures()
@@ -60,9 +56,20 @@ class Demand:
     Args:
         side: the input's.
         kept: what the task itself keeps back of the input.
+        clock: seconds.
+
+    Attributes:
+        detecting: the time spent finding what is not demanded, and what has become so.
     """
 
-    def __init__(self, operator: PlacedOperator, side: int, join: BinaryJoin, kept: Blacklist | None) -> None:
+    def __init__(
+        self,
+        operator: PlacedOperator,
+        side: int,
+        join: BinaryJoin,
+        kept: Blacklist | None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         given, other = operator.inputs[side], operator.inputs[1 - side]
         if given.edge is None:
             raise InvariantError(f"{given.stream.name} is a source: it has no producer")
@@ -75,7 +82,8 @@ class Demand:
         self.life = life_of(operator.query.source(self._alias))
         self._join = join
         self._kept = kept
-        self._own = [_Own(kind, operator) for kind in self.edge.kinds if kind.opposite is not None]
+        spoken = [kind for kind in self.edge.kinds if kind.opposite is not None]
+        self._own = [_Own(kind, operator, self.edge, self.life) for kind in spoken]
         self._all: list[tuple[EdgeKind, tuple[Operand, ...]]] = [
             (kind, over_own(kind.own, operator)) for kind in self.edge.kinds
         ]
@@ -85,8 +93,8 @@ class Demand:
         self._told = Signatures()
         self._outbox: list[U64] = []
         self._wants: list[tuple[U64, int]] = []
-        self._period = [0, 0]
-        self._rest, self._resting = FIRST_REST, 0
+        self._now = 0
+        self.detecting = Stopwatch(clock)
         self.suspends = self.resumes = self.late = self.checked = self.came = 0
 
     # --- What is known ------------------------------------------------------------------------------------
@@ -111,8 +119,8 @@ class Demand:
 
     @property
     def watching(self) -> bool:
-        """False while it rests."""
-        return self._resting == 0
+        """False while all that it would speak of rests."""
+        return any(not own.worth.rests(self._now) for own in self._own)
 
     @property
     def wanted(self) -> U64:
@@ -137,7 +145,6 @@ class Demand:
         if len(held):
             new = len(held) - int(np.count_nonzero(np.isin(held, self.wanted)))
             self.resumes += new
-            self._period[1] += new
             if new or since < self.limit:
                 self._wants.append((held, since))
 
@@ -149,7 +156,6 @@ class Demand:
             self._told.add(signatures, np.full(len(signatures), expiry))
             self._outbox.append(signatures)
             self.suspends += len(signatures)
-            self._period[0] += len(signatures)
 
     def has(self, kind: EdgeKind) -> bool:
         """Whether the producers keep back by a kind that somebody further up speaks of."""
@@ -157,8 +163,14 @@ class Demand:
 
     def take_suspends(self) -> U64:
         """What to ask the producers to keep back, each signature once."""
-        outbox, self._outbox = self._outbox, []
-        return np.unique(np.concatenate(outbox)) if outbox else NONE
+        if not self._outbox:
+            return NONE
+        outbox = np.unique(np.concatenate(self._outbox))
+        self._outbox = []
+        for own in self._own:
+            # A partner has come in the meantime.
+            outbox = outbox[~own.present.contains(outbox)]
+        return outbox
 
     # --- What comes in ------------------------------------------------------------------------------------
 
@@ -180,17 +192,23 @@ class Demand:
                 if found.any():
                     self.want(signatures[found], int(ts[found].min()))
 
-    def detect(self, tuples: Tuples, hold: int) -> None:
+    @property
+    def unsaid(self) -> bool:
+        """True when there is something to ask the producers to keep back."""
+        return bool(self._outbox)
+
+    def detect(self, tuples: Tuples, now: int, hold: int) -> None:
         """Tuples of the input are about to enter: ask for those to be kept back that meet nothing."""
         self.came += len(tuples)
+        self._now = now
         for own in self._own:
             own.present.purge(hold)
         self._told.purge(hold)
-        if self._rests(len(tuples)):
-            return
         resolve = self._join.sources.resolver(tuples.aliases, tuples.rows)
         rest = np.ones(len(tuples), np.bool_)
         for own in self._own:
+            if own.worth.rests(now):
+                continue
             signatures, valid = own.kind.signatures(own.own, resolve, len(tuples))
             self.checked += len(tuples)
             useless = rest & ~own.present.contains(signatures)
@@ -199,19 +217,6 @@ class Demand:
             if useless.any():
                 self.suspend(signatures[useless], int(tuples.expiry[useless].max()))
                 rest &= ~useless
-
-    def _rests(self, came: int) -> bool:
-        if self._resting:
-            self._resting = max(0, self._resting - came)
-            return self._resting > 0
-        suspended, returned = self._period
-        if suspended >= PERIOD:
-            self._period = [0, 0]
-            if returned > MOST_RETURNED * suspended:
-                self._resting, self._rest = self._rest, 2 * self._rest
-                return True
-            self._rest = FIRST_REST
-        return False
 
     def note(self, engine: Engine, notice: Notice, hold: int) -> Tuples | None:
         """Take notice: what is suspended goes, what comes late is stored.
@@ -234,13 +239,30 @@ class Demand:
             self._drop(engine, channel, new, hold)
             for own in self._own:
                 self.want(new[own.present.contains(new)], engine.cut)
+        self._weigh(engine.cut, notice, new, withheld)
         entering = self._enter(engine, channel, notice.late)
         withheld.remove(notice.resumed)
         self._told.remove(notice.resumed)
         if len(notice.resumed) or notice.whole:
             wants = [(self.withholds(words), since) for words, since in self._wants]
             self._wants = [(words, since) for words, since in wants if len(words)]
+        for own in self._own:
+            if own.worth.judge(engine.cut):
+                # All of it at once: then nobody waits for any of it.
+                self.want(of_kinds(self.withheld(), (own.kind.number,)), END)
         return entering
+
+    def _weigh(self, now: int, notice: Notice, new: U64, withheld: Signatures) -> None:
+        """What a notice says of the worth of each kind."""
+        late = notice.late
+        resolve = batch_reader(late)
+        for own in self._own:
+            rows = 0
+            if len(late):
+                signatures, valid = own.kind.signatures(own.own, resolve, len(late))
+                found = withheld.contains(signatures)
+                rows = int(np.count_nonzero(found if valid is None else found & valid))
+            own.worth.read(now, notice, new, rows)
 
     def _enter(self, engine: Engine, channel: int, late: Batch) -> Tuples:
         """Late tuples: those that `cut` has not passed wait with the others."""

@@ -6,7 +6,7 @@ less on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -37,15 +37,17 @@ class PlacedFeedback:
 
     Args:
         operator: a join that `takes_part`.
+        clock: seconds, for what detecting takes.
 
     Attributes:
         demands: by stream, of the inputs that it speaks of.
         supply: the other end, where it is spoken to.
     """
 
-    def __init__(self, operator: PlacedOperator, share: int) -> None:
+    def __init__(self, operator: PlacedOperator, share: int, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._operator = operator
         self._share = share
+        self._clock = clock
         self.demands: dict[str, Demand] = {}
         self.supply: Withholding | None = None
         self._executor: Executor | None = None
@@ -69,12 +71,12 @@ class PlacedFeedback:
         ((_, join),) = executor.joins
         operator = self._operator
         if any(edge.kinds for edge in operator.outputs):
-            self.supply = Withholding(operator, self._share, join)
+            self.supply = Withholding(operator, self._share, join, self._clock)
             self.supply.below = self._below
         for side, given in enumerate(operator.inputs):
             if given.edge is not None and given.edge.kinds:
                 kept = None if self.supply is None else self.supply.kept[side]
-                self.demands[given.stream.name] = Demand(operator, side, join, kept)
+                self.demands[given.stream.name] = Demand(operator, side, join, kept, self._clock)
         return self
 
     def attach(self, engine: Engine) -> None:
@@ -100,7 +102,7 @@ class PlacedFeedback:
         """Run one slice; see `Executor.process`."""
         executor, supply = self._executor, self.supply
         assert isinstance(executor, XJoinTree)
-        now = min(now, self.hold)
+        hold = min(now, self.hold)
         ((_, join),) = executor.joins
         admitted = dict(epoch)
         by_side = {demand.side: demand for demand in self.demands.values()}
@@ -109,10 +111,12 @@ class PlacedFeedback:
             if tuples is None or len(tuples) == 0:
                 continue
             if side in by_side:
-                by_side[side].detect(tuples, now)
+                with by_side[side].detecting:
+                    by_side[side].detect(tuples, now, hold)
             if supply is not None:
-                admitted[alias] = supply.admit(side, tuples)
-        return executor.process(admitted, now)
+                with supply.detecting:
+                    admitted[alias] = supply.admit(side, tuples)
+        return executor.process(admitted, hold)
 
     def settle(self, now: int) -> None:
         """Nothing: a placed operator's plan does not change."""
@@ -140,6 +144,7 @@ class PlacedFeedback:
                     demanded=demand.came,
                     late=demand.late,
                     checked=demand.checked,
+                    detecting_s=demand.detecting.seconds,
                 )
             )
         if self.supply is not None:
@@ -155,6 +160,7 @@ class PlacedFeedback:
                     checked=self.supply.checked,
                     suppressed=suppressed,
                     saved_bytes=suppressed * 8 * (len(edge.fields) + 1),
+                    detecting_s=self.supply.detecting.seconds,
                 )
             )
         return tuple(found)
@@ -164,7 +170,8 @@ class PlacedFeedback:
     def _observe(self, stream: str, batch: Batch) -> None:
         for demand in self.demands.values():
             if demand.observed == stream and len(batch):
-                demand.observe(batch)
+                with demand.detecting:
+                    demand.observe(batch)
 
     def note(self, stream: str, notice: Notice) -> bool:
         """A notice of a channel has been read; False where it had been before."""
@@ -212,8 +219,22 @@ class PlacedFeedback:
         if self.supply is not None:
             self.supply.written(partition, size)
 
+    def ask(self, topic: str, partition: int, suspend: U64, resume: U64, need: int) -> None:
+        """What a reader says, or one further up, of a partition of a topic; see `Withholding.ask`."""
+        if self.supply is None:
+            return
+        (edge,) = self._operator.outputs
+        if topic == edge.topic:
+            self.supply.ask(partition, suspend, resume, need)
+        elif topic in edge.above:
+            self.supply.overhear(partition, resume)
+
+    def presses(self) -> bool:
+        """True when a reader waits for something that can be given. What it needs in turn is asked for, else."""
+        return self.supply is not None and self.supply.resuming and self._ready()
+
     def owes(self) -> bool:
-        """True when a reader waits for an answer that can be given."""
+        """True when a reader is to be told something, and can be."""
         return self.supply is not None and self.supply.owes() and self._ready()
 
     def answer(self) -> list[tuple[int, bytes, int]]:
@@ -248,5 +269,7 @@ class PlacedFeedback:
         for side, kind, signatures in self.supply.take_fresh():
             demand = by_side.get(side)
             if demand is not None and demand.has(kind):
-                signatures = signatures[~np.isin(signatures, wanted)]
+                # Others were let in for a moment: what comes back before its answer is given.
+                useless = np.concatenate([wanted, self.supply.missing(signatures)])
+                signatures = signatures[~np.isin(signatures, useless)]
                 demand.suspend(signatures, self._engine.cut + demand.life)

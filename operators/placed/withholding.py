@@ -27,10 +27,11 @@ from operators.engine import Engine
 from operators.evaluate import Resolve
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.signatures import Signatures
+from operators.feedback.stopwatch import Stopwatch
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.placed.decompose import PlacedOperator
-from operators.placed.kinds import EdgeKind
+from operators.placed.kinds import EdgeKind, of_kinds
 from operators.placed.late import rejoined
 from operators.placed.route import Route, rows_per_block
 from operators.predicates import Operand
@@ -73,13 +74,17 @@ class Withholding:
 
     Args:
         share: the task's number among its operator's.
+        clock: seconds.
 
     Attributes:
+        detecting: the time spent finding what to keep back.
         below: what is suspended by those that feed the task.
         over: nothing is kept back any more.
     """
 
-    def __init__(self, operator: PlacedOperator, share: int, join: BinaryJoin) -> None:
+    def __init__(
+        self, operator: PlacedOperator, share: int, join: BinaryJoin, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         (edge,) = operator.outputs
         self._route = Route(edge, share)
         self._edge = edge
@@ -88,6 +93,7 @@ class Withholding:
         self._kinds: tuple[list[tuple[EdgeKind, tuple[Operand, ...]]], ...] = ([], [])
         for kind in edge.kinds:
             self._kinds[kind.home].append((kind, over_own(kind.own, operator)))
+        self._passed = [kind.number for kind in edge.kinds if kind.opposite is None]
         partitions = (share,) if edge.forward else range(edge.partitions)
         self._readers = {partition: _Reader(Signatures()) for partition in partitions}
         self.kept = (Blacklist(join.match.sides[0]), Blacklist(join.match.sides[1]))
@@ -97,6 +103,7 @@ class Withholding:
         self._since_sweep = 0
         self.returned = self.late = self.suspends = self.resumes = self.checked = 0
         self.suppressed = 0.0
+        self.detecting = Stopwatch(clock)
         self.over = False
         self.below: Callable[[], U64] = lambda: NONE
 
@@ -116,7 +123,26 @@ class Withholding:
         if len(suspend) and not self.over:
             self._to_suspend[partition].append(suspend)
         if len(resume):
+            waiting = self._to_suspend[partition]
+            left = [words[~np.isin(words, resume)] for words in waiting]
+            self._to_suspend[partition] = [words for words in left if len(words)]
+            resume = reader.suspended.hit(resume)
+        if len(resume):
             self._to_resume[partition].append(resume)
+
+    def overhear(self, partition: int, resume: U64) -> None:
+        """What a reader further up asks for, of one of its own partitions: the task's reader will pass it on."""
+        resume = of_kinds(resume, self._passed)
+        if self._edge.forward:
+            self.ask(partition, NONE, resume, NEVER)
+            return
+        for own in self._readers:
+            self.ask(own, NONE, resume, NEVER)
+
+    @property
+    def resuming(self) -> bool:
+        """True when a reader waits for something that the task keeps back."""
+        return any(self._to_resume.values())
 
     @property
     def suspended(self) -> int:
@@ -166,7 +192,7 @@ class Withholding:
 
     def owes(self) -> bool:
         """True when somebody waits for an answer."""
-        return any(self._to_resume.values()) or (any(self._to_suspend.values()) and self._pays())
+        return self.resuming or (any(self._to_suspend.values()) and self._pays())
 
     def wanted(self) -> U64:
         """What readers have asked to be resumed, each signature once."""
@@ -196,7 +222,7 @@ class Withholding:
         """
         found: list[tuple[int, bytes, int]] = []
         resuming = self.wanted()
-        if ready and any(self._to_resume.values()):
+        if ready and self.resuming:
             for partition in self._readers:
                 found += self._resume(engine, partition)
         if any(self._to_suspend.values()) and self._pays():
@@ -331,10 +357,11 @@ class Withholding:
     def _take_out(self, suspended: Signatures) -> None:
         """Keep back what the states hold of some signatures."""
         self._since_sweep = 0
-        for side, state in enumerate(self._join.states):
-            for part in (state, state.older):
-                if part is not None:
-                    self._take_out_of(part, side, suspended)
+        with self.detecting:
+            for side, state in enumerate(self._join.states):
+                for part in (state, state.older):
+                    if part is not None:
+                        self._take_out_of(part, side, suspended)
 
     def _take_out_of(self, state: SideState, side: int, suspended: Signatures) -> None:
         for kind, operands in self._kinds[side]:

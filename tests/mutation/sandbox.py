@@ -73,6 +73,7 @@ FIRST = {
     **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
     **{f"operators/{file}": tests for file, tests in MEMORY_TESTS.items()},
     **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
+    "operators/placed/worth.py": ["test_placed_worth.py"],
     **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
     "operators/tables.py": ["test_tables.py"],
     "operators/migration/strategies.py": ["test_tables.py"],

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators import state
-from operators.placed import demand, route, withholding
+from operators.placed import route, withholding, worth
 from operators.placed.decompose import decompose
 from operators.plan import parse_plan
 from schemas.codecs.notice import Notice, decode_notice, encode_notice, is_notice
@@ -77,8 +77,9 @@ def pressed(rng: random.Random) -> Iterator[None]:
         patch.setattr(withholding, "SWEEP_PAYS", rng.choice([4, 10**9]))
         patch.setattr(withholding, "MOST_SUSPENDED", rng.choice([1 << 16, 3]))
         patch.setattr(withholding, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
-        patch.setattr(demand, "PERIOD", rng.choice([1024, 5]))
-        patch.setattr(demand, "FIRST_REST", rng.choice([4, 100]))
+        patch.setattr(worth, "ANSWERS", rng.choice([1024, 1, 5]))
+        patch.setattr(worth, "ANSWER_BYTES", rng.choice([0, 1 << 14]))
+        patch.setattr(worth, "FIRST_REST", rng.choice([1, 4]))
         patch.setattr(route, "BLOCK_BYTES", rng.choice([1 << 18, 1]))
         patch.setattr(state, "FIRST_CAPACITY", rng.choice([1024, 2]))
         yield
@@ -252,11 +253,15 @@ def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
 
 
 def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notices that say all leave out what has become pointless; this has not, there or further up."""
+    """Notices that say all leave out what has become pointless; this has not, there or further up: nobody asks for it
+    before it is demanded, for fear that it were forgotten."""
     monkeypatch.setattr(withholding, "WHOLE_BYTES", 1)
     chain, query, rows = passing_on(list(range(1, 420, 4)), {353})
-    for _ in rounds(chain, 130):
-        pass
+    bottom = chain.tasks[-1].feedback
+    assert bottom is not None
+    seen = [(any(len(letter.resume) for letter in mail), bottom.kept_back()) for mail in rounds(chain, 130)]
+    assert [asked for asked, _ in seen].index(True) == 88, "when D's 89th, at 353, has been read"
+    assert all(kept for _, kept in seen[10:88])
     chain.finish()
     check(chain, query, rows)
 
@@ -276,6 +281,148 @@ def test_an_old_letter_withholds_nothing(dies: bool) -> None:
         if dies and at in (46, 56):
             middle.die()
     assert old
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_what_nobody_above_was_told_of_is_missed_after_a_death() -> None:
+    """A's join keeps back, by an old letter, what C's has told nobody of: C's, which has read so and committed, comes
+    back and asks for it."""
+    chain, query, rows = passing_on(list(range(1, 110, 5)), {51, *range(61, 110, 5)})
+    _, middle, bottom = chain.tasks
+    old: list[Letter] = []
+    for mail in rounds(chain, 20):
+        old += [letter for letter in mail if letter.lane[0] == "1.A-B" and len(letter.suspend)]
+    for letter in old:
+        bottom.deliver(letter)
+    chain.turn(bottom, 1)
+    chain.turn(middle, 100)
+    middle.commit()
+    middle.die()
+    chain.mail.clear()
+    assert middle.feedback is not None
+    (demand,) = middle.feedback.demands.values()
+    assert demand.waiting
+    assert demand.limit == middle.engine.cut, "it goes no further without"
+    chain.finish()
+    check(chain, query, rows)
+
+
+def kept_back_below(demanded: set[int]) -> tuple[Chain, Query, dict[str, list[list[Row]]]]:
+    """`passing_on`, until A's join keeps back what D does not demand, and all have read so."""
+    chain, query, rows = passing_on(list(range(1, 120, 5)), demanded)
+    parts = [task.feedback for task in chain.tasks[:-1] if task.feedback is not None]
+    for _ in rounds(chain, 30):
+        if all(demand.suspended for part in parts for demand in part.demands.values()):
+            return chain, query, rows
+    pytest.fail("nothing is kept back")
+
+
+def read_up_to(chain: Chain, task: Any, topic: str, at: int) -> None:
+    """A task reads a source up to a time, and does nothing."""
+    for source, p in task.lanes:
+        if source.stream.topic == topic:
+            log = chain.topics.log((topic, p))
+            task.read(source, p, 1 + next(i for i, row in enumerate(log) if row["at"] == at))
+
+
+def test_a_request_is_passed_on_at_once_and_answered_when_it_can_be() -> None:
+    """Without an epoch: C's join asks A's as soon as it has heard D's, and has something to do when that has answered,
+    once."""
+    chain, query, rows = kept_back_below({71})
+    top, middle, bottom = chain.tasks
+    assert middle.feedback is not None
+    assert bottom.feedback is not None
+    read_up_to(chain, top, "td", 71)
+    (request,) = top.letters()
+    assert len(request.resume) == 1
+    middle.deliver(request)
+    assert not middle.feedback.presses(), "it lacks it itself"
+    (passed,) = middle.letters()
+    assert passed.resume.tolist() == request.resume.tolist()
+    bottom.deliver(passed)
+    assert bottom.feedback.presses()
+    chain.turn(bottom, 0)
+    assert not bottom.feedback.presses()
+    for source, p in middle.lanes:
+        if source.edge is not None:
+            middle.read(source, p, len(chain.topics.log((source.stream.topic, p))))
+    assert middle.feedback.presses(), "the answer has come"
+    chain.mail.clear()
+    chain.turn(middle, 0)
+    assert not any(len(letter.suspend) for letter in chain.mail), "what it kept back for a moment is not to go again"
+    middle.deliver(request)
+    bottom.deliver(passed)
+    for task in (middle, bottom):
+        assert task.feedback is not None
+        assert not task.feedback.presses(), "all is answered"
+        assert not task.feedback.owes()
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_who_is_further_down_hears_it_from_the_top() -> None:
+    """D's request is heard by A's join, though C's has not heard it."""
+    chain, query, rows = kept_back_below({71})
+    top, _, bottom = chain.tasks
+    assert [edge.above for task in chain.tasks for edge in task.operator.outputs] == [(), ("2.A-B-C",)]
+    assert bottom.feedback is not None
+    assert bottom.feedback.supply is not None
+    need = bottom.feedback.hold
+    read_up_to(chain, top, "td", 71)
+    (request,) = top.letters()
+    bottom.deliver(request)
+    assert bottom.feedback.presses()
+    assert bottom.feedback.hold == need, "how far D's has come says nothing of C's"
+    chain.turn(bottom, 0)
+    assert bottom.feedback.kept_back() == 0
+    chain.finish()
+    check(chain, query, rows)
+
+
+def test_what_has_a_partner_in_the_meantime_is_not_spoken_of() -> None:
+    """C at 20 is read after A at 1 has met nobody, and before that has been said."""
+    run = Three(
+        a=tuples(x=[1, 2, 1, 70], at=[1, 2, 3, 70]),
+        b=tuples(at=[1, 5, 9, 70]),
+        c=tuples(x=[2, 2, 1, 1], at=[0, 10, 20, 70]),
+    )
+    for _ in range(2):
+        run.turn(run.low, 1)
+    for source, p in run.top.lanes:
+        run.top.read(source, p, 2)
+    run.top.epoch(100)
+    assert run.top.feedback is not None
+    (demand,) = run.top.feedback.demands.values()
+    assert demand.unsaid
+    read_up_to(run.chain, run.top, "tc", 20)
+    (letter,) = run.top.letters()
+    assert len(letter.suspend) == 0
+    run.chain.finish()
+    check(run.chain, run.query, run.rows)
+
+
+@pytest.mark.parametrize("answers", [4, 1_000])
+def test_what_is_asked_for_too_often_rests(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
+    """C wants again and again what is kept back: after 4 answers all comes back, and no more is said for 4 windows;
+    1,000 there are not."""
+    monkeypatch.setattr(worth, "ANSWERS", answers)
+    times = list(range(0, 400, 2))
+    rows = {name: tuples(at=times, x=[at // 2 % 5 for at in times], k=[at // 2 % 5 for at in times]) for name in "ab"}
+    rows["c"] = tuples(at=times, x=[at // 12 % 4 for at in times])
+    query = query_of([40, 40, 10], "A.k = B.k AND A.x = C.x")
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, feedback=True)
+    top, _ = chain.tasks
+    assert top.feedback is not None
+    (demand,) = top.feedback.demands.values()
+    rested = range(90, 180)
+    said = {True: 0, False: 0}
+    for mail in rounds(chain, 200):
+        now = top.engine.cut
+        said[now in rested] += sum(len(letter.suspend) for letter in mail)
+        assert answers > 4 or now not in rested or not demand.suspended
+    assert said[False] > 1
+    assert (said[True] == 0) == (answers == 4)
     chain.finish()
     check(chain, query, rows)
 

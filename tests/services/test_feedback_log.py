@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from confluent_kafka import Producer
 
 from operators.engine import Engine
 from operators.placed.decompose import Edge, decompose
+from operators.placed.demand import Demand
 from operators.plan import parse_plan
 from schemas.codecs.exchange import encode_exchange
 from schemas.codecs.notice import Notice, Words, encode_notice
@@ -21,7 +25,7 @@ from services import notices
 from services.control_log import ControlLog
 from services.feedback_log import FeedbackLog
 from services.logs import get_log
-from services.metrics import WorkerMetrics
+from services.metrics import TaskMetrics, WorkerMetrics
 from services.notices import read_back
 from services.placed import Part
 from services.security import KafkaClients
@@ -34,6 +38,7 @@ from tests.worker_harness import wait_for
 pytestmark = pytest.mark.kafka
 
 WORDS = np.array([7, 2**63], np.uint64)
+NONE = WORDS[:0]
 
 
 def edge_over(topic: str) -> Edge:
@@ -54,7 +59,8 @@ def test_who_writes_to_a_topic_hears_what_is_asked_of_it(topics: Topics) -> None
     topic = TopicAdmin(clients).feedback(group, -1)
     control = ControlLog(clients, group, "test").start()
     log = FeedbackLog(clients, topic, "test", control).start()
-    mine, others = log.open("mine"), log.open("others")
+    waited = threading.Event()
+    mine, others = log.open(["mine", "above"], waited.set), log.open(["others"])
     said = Demanded(topic="mine", partition=3, need=5, suspend=struct.pack("<2Q", 7, 2**63))
     try:
         # The reader begins at the end, wherever that is when it first asks.
@@ -71,7 +77,11 @@ def test_who_writes_to_a_topic_hears_what_is_asked_of_it(topics: Topics) -> None
         wait_for(lambda: found.append(mine.get(timeout=10)) or found[-1] == last, "the last message")
         assert all(one in (said, last) for one in found), "half a signature is none"
         assert others.empty()
-        log.leave("mine", mine)
+        assert not waited.is_set(), "nobody waits for an answer"
+        log.send(Demanded(topic="above", partition=0, need=0, resume=struct.pack("<Q", 7)))
+        assert waited.wait(10)
+        assert mine.get(timeout=10).topic == "above"
+        log.leave(mine)
     finally:
         log.close()
         control.close()
@@ -103,8 +113,9 @@ def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.M
     assert read_back(KafkaClients(topics.bootstrap), edge, (1,), 0) == {1: []}
 
 
-def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
-    """Once, and asks again every second; an answer ends it."""
+@contextmanager
+def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, Demand, TaskMetrics]]:
+    """The part in feedback of the task of ((A B) C), what it says of (A B), and its metrics."""
     clients = KafkaClients(topics.bootstrap)
     group = topics("group")
     control = ControlLog(clients, group, "test").start()
@@ -118,14 +129,24 @@ def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFix
     )
     task.placed.attach(engine)
     task.restore()
-    ((stream, demand),) = task.placed.demands.items()
-    none = WORDS[:0]
-
-    def notice(number: int, suspended: Words, resumed: Words) -> None:
-        task.placed.note(stream, Notice(0, number, False, suspended, resumed, nothing(demand.edge)))
-
+    (demand,) = task.placed.demands.values()
     try:
-        notice(1, WORDS, none)
+        yield task, demand, metrics
+    finally:
+        task.close()
+        log.close()
+        control.close()
+
+
+def note(task: TaskFeedback, demand: Demand, number: int, suspended: Words, resumed: Words) -> None:
+    """A notice is read."""
+    task.placed.note(demand.stream, Notice(0, number, False, suspended, resumed, nothing(demand.edge)))
+
+
+def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and asks again every second; an answer ends it."""
+    with top_task(topics) as (task, demand, metrics):
+        note(task, demand, 1, WORDS, NONE)
         demand.want(WORDS, 5)
         for now in (100.0, 100.5, 101.5, 131.0, 132.0):
             task.say(now)
@@ -133,10 +154,27 @@ def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFix
         assert len(warnings) == 1
         assert task.limit == 5
         assert metrics.feedback_requests._value.get() == 4, "at once, then every second"
-        notice(2, none, WORDS)
+        assert not task.attend(watermark=50, now=132.1)
+        note(task, demand, 2, NONE, WORDS)
         assert task.limit > 5
+        assert task.attend(watermark=50, now=132.2), "the task can go on"
+        assert not task.attend(watermark=50, now=132.2)
         assert task.clear()
-    finally:
-        task.close()
-        log.close()
-        control.close()
+
+
+def test_what_is_not_demanded_is_said_together(topics: Topics) -> None:
+    """Of a fifth of a second; at once with what cannot wait."""
+    with top_task(topics) as (task, demand, metrics):
+        said: list[float] = []
+        for number, now in enumerate((100.0, 100.05, 100.1, 100.2, 100.26, 100.3, 100.47, 100.5)):
+            before = metrics.feedback_requests._value.get()
+            if number:
+                demand.suspend(np.array([number], np.uint64), 1_000)
+            if now == 100.5:
+                note(task, demand, 1, WORDS, NONE)
+                demand.want(WORDS, 5)
+            task.say(now)
+            if metrics.feedback_requests._value.get() > before:
+                said.append(now)
+        assert said == [100.0, 100.05, 100.26, 100.47, 100.5]
+        assert not demand.unsaid
