@@ -84,15 +84,16 @@ def are_held(rows: I64, bits: U64) -> Mask:
 
 
 @njit(cache=True, nogil=True)
-def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
-    """The `count` rows of lo .. hi that are held, ascending."""
+def rows_held(bits: U64, lo: int, count: int) -> I64:
+    """The first `count` rows held from `lo` on, ascending."""
     mask = bits.shape[0] - 1
     out = np.empty(count, np.int64)
     at = 0
-    for row in range(lo, hi):
-        if bits[(row >> 6) & mask] & _bit(row) != np.uint64(0):
-            out[at] = row
-            at += 1
+    row = lo
+    while at < count:
+        out[at] = row
+        at += np.int64((bits[(row >> 6) & mask] >> np.uint64(row & 63)) & np.uint64(1))
+        row += 1
     return out
 
 
@@ -101,7 +102,7 @@ def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask
     """Let go of the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, later ones close up.
 
     Args:
-        kept: (rows held,) filled: which of them stay, by rank.
+        kept: (rows held + 1,) filled but for the last: which of them stay, by rank.
 
     Returns:
         How many stay.
@@ -115,11 +116,12 @@ def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask
         slot = (row >> 6) & mask
         if row & 63 == 0:
             bases[slot] = rank + stay
-        if bits[slot] & _bit(row) != np.uint64(0):
-            kept[seen] = not dead[row - lo]
-            if kept[seen]:
-                stay += 1
-            else:
-                bits[slot] &= ~_bit(row)
-            seen += 1
+        # Without a branch that nobody can foresee: what is not held is written over by the next one that is.
+        word = bits[slot]
+        held = np.int64((word >> np.uint64(row & 63)) & np.uint64(1))
+        stays = held & np.int64(not dead[row - lo])
+        kept[seen] = stays
+        bits[slot] = word ^ (np.uint64(held ^ stays) << np.uint64(row & 63))
+        seen += held
+        stay += stays
     return stay

@@ -132,11 +132,16 @@ def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
     beginning at lo."""
     mask = ring.shape[0] - 1
     wrap = into.shape[0] - 1
-    to = lo
+    end = lo
     for i in range(alive.shape[0]):
-        if alive[i]:
-            into[to & wrap] = ring[(lo + i) & mask]
-            to += 1
+        end += alive[i]
+    i = 0
+    to = lo
+    # Without a branch that nobody can foresee: what is not alive is written over by the next one.
+    while to < end:
+        into[to & wrap] = ring[(lo + i) & mask]
+        to += alive[i]
+        i += 1
 
 
 @njit(cache=True, nogil=True)
@@ -145,8 +150,7 @@ def sum_where(ring: I64, lo: int, alive: Mask) -> int:
     mask = ring.shape[0] - 1
     total = 0
     for i in range(alive.shape[0]):
-        if alive[i]:
-            total += ring[(lo + i) & mask]
+        total += ring[(lo + i) & mask] * alive[i]
     return total
 
 

@@ -6,6 +6,7 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
     "kernels/ring.py": (
         ("n = min(hi - at, ring.shape[-1] - begin, capacity - to)", "n = min(hi - at, ring.shape[-1] - begin)"),
         ("into[to & wrap] =", "into[to & mask] ="),
+        ("while to < end:\n        into", "while i < alive.shape[0]:\n        into"),
         ("// capacity * min(last - first, capacity)", "// capacity * (last - first)"),
         ("n = min(left, data.shape[0] - begin, into.shape[0] - end)", "n = min(left, data.shape[0] - begin)"),
         ("starts[slot] = to\n", "starts[slot] = at\n"),
@@ -21,8 +22,9 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("if bases[middle & mask] <= ranks[i]:", "if bases[middle & mask] < ranks[i]:"),
         ("ranks[i] - bases[low & mask]):", "ranks[i] - bases[low & mask] - 1):"),
         ("bases[slot] = rank + stay", "bases[slot] = rank + seen"),
-        ("bits[slot] &= ~_bit(row)", "bits[slot] &= ~bits[slot]"),
-        ("            seen += 1\n", "            seen = stay\n"),
+        ("np.uint64(held ^ stays) <<", "np.uint64(held) <<"),
+        ("stays = held & np", "stays = np"),
+        ("        seen += held\n", "        seen += 1\n"),
     ),
     "kernels/partition.py": (
         ("((key >> np.uint64(32)) * np", "((key & np.uint64(0xFFFFFFFF)) * np"),
