@@ -88,7 +88,7 @@ def rows_held(bits: U64, lo: int, count: int) -> I64:
     """The first `count` rows held from `lo` on, ascending."""
     mask = bits.shape[0] - 1
     out = np.empty(count, np.int64)
-    at = 0
+    at = np.int64(0)
     row = lo
     while at < count:
         out[at] = row
@@ -111,7 +111,7 @@ def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask
     if lo < hi:
         slot = (lo >> 6) & mask
         rank = bases[slot] + _ones(bits[slot] & (_bit(lo) - np.uint64(1)))
-    seen = stay = 0
+    seen = stay = np.int64(0)
     for row in range(lo, hi):
         slot = (row >> 6) & mask
         if row & 63 == 0:
@@ -124,4 +124,4 @@ def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask
         bits[slot] = word ^ (np.uint64(held ^ stays) << np.uint64(row & 63))
         seen += held
         stay += stays
-    return stay
+    return int(stay)
