@@ -17,7 +17,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if final:\n", "        if not final:\n"),
         ("counts * self._entry_bytes[join]", "counts"),
         ("if state.aliases == join.aliases:", "if len(state.aliases) > 1:"),
-        ("0.5 ** (tuples / self._half_life)", "0.5"),
+        ("0.5 ** (share / HALF_LIFE)", "0.5"),
         ("(1.0 - share) ** self._fade", "(1.0 - share)"),
         ("counts[joins, groups] = 0.0", "pass"),
         ("* GOLDEN) % 1.0", "* 0.0)"),

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from operators.spill.exchange import Exchange
-from operators.spill.productivity import SAMPLED_RESULTS, Productivity
+from operators.spill.productivity import HALF_LIFE, SAMPLED_RESULTS, Productivity
 from schemas.control import PartitionTotals, decode_control, encode_control
 from schemas.errors import InvariantError, StateError
 from tests.operators.spill.test_productivity import CHAIN, GROUPS, Traced, chain_slice
@@ -22,14 +22,11 @@ TASKS = 3
 class Shares:
     """One run of the chain whose results are noted by several tasks in turn, each of which holds a share of groups."""
 
-    def __init__(self, seed: int, **options: float) -> None:
-        self.whole = Traced(CHAIN, PLAN, **options)
+    def __init__(self, seed: int) -> None:
+        self.whole = Traced(CHAIN, PLAN)
         owner = np.random.default_rng(seed).integers(TASKS, size=(3, GROUPS))
         self.held = [owner == task for task in range(TASKS)]
-        self.counts = [
-            Productivity(self.whole.sources, self.whole.joins, GROUPS, held=held, **options)  # type: ignore[arg-type]
-            for held in self.held
-        ]
+        self.counts = [Productivity(self.whole.sources, self.whole.joins, GROUPS, held=held) for held in self.held]
         self.tasks = [Exchange(counts, NAMES) for counts in self.counts]
         self.messages: list[PartitionTotals] = []
 
@@ -101,13 +98,13 @@ def test_nothing_new_is_not_told() -> None:
 
 
 def test_what_is_held_fades_and_what_is_told_does_not() -> None:
-    shares = Shares(1, half_life_tuples=10)
+    shares = Shares(1)
     shares.slice(0)
     counts, held = shares.counts[0], shares.held[0]
     before = counts.inter.copy()
     assert before[held].sum() > 0
     assert before[~held].sum() > 0
-    counts.age(10)
+    counts.age(HALF_LIFE)
     assert counts.inter[held] == pytest.approx(before[held] / 2)
     assert counts.inter[~held] == pytest.approx(before[~held])
 

@@ -13,7 +13,7 @@ from operators.kernels.partition import groups_of
 from operators.keys import key_hashes
 from operators.plan import Join, Leaf, Plan, parse_plan
 from operators.sources import Sources
-from operators.spill.productivity import SAMPLED_RESULTS, Productivity
+from operators.spill.productivity import HALF_LIFE, SAMPLED_RESULTS, Productivity
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
 from schemas.columns import I64, Batch, Column
@@ -254,12 +254,10 @@ def test_counts_fade_alike_however_the_spills_are_cut() -> None:
 
 
 def test_counts_halve_while_a_half_life_of_tuples_comes() -> None:
-    lasting, fading = (Traced(CHAIN, "(((A B) C) D)", half_life_tuples=life) for life in (None, 100))
+    lasting, fading = (Traced(CHAIN, "(((A B) C) D)") for _ in range(2))
     for traced in (lasting, fading):
         traced.slice(**chain_slice(7))
-        for tuples in (40, 60, 100):
-            traced.counts.age(tuples)
+    for part in (0.4, 0.6, 1.0):
+        fading.counts.age(part * HALF_LIFE)
     for name in ("local", "output", "inter"):
         assert getattr(fading.counts, name) == pytest.approx(getattr(lasting.counts, name) / 4)
-    with pytest.raises(InvariantError, match="half_life_tuples must be > 0, got 0"):
-        Traced(CHAIN, "(((A B) C) D)", half_life_tuples=0)
