@@ -105,7 +105,7 @@ def random_rows(seed: int, n: int, *columns: str, values: int = 30) -> dict[str,
     return {column: rng.integers(values, size=n).tolist() for column in columns}
 
 
-def chain_slice(seed: int, n: int = 25) -> dict[str, dict[str, list[int]]]:
+def chain_slice(seed: int, n: int = 18) -> dict[str, dict[str, list[int]]]:
     return {
         "A": random_rows(seed, n, "x"),
         "B": random_rows(seed + 1, n, "x", "y"),
