@@ -29,8 +29,11 @@ from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
 from operators.kernels.lattice import minimal_alive, note_matches
+from operators.kernels.partition import groups_of
 from operators.kernels.scan import OPS
 from operators.plan import parse_plan
+from operators.state import SideState
+from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.csv_codec import CsvDecoder
@@ -39,7 +42,7 @@ from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.columns import Batch
 from schemas.language import parse_program
-from schemas.query import Program, Stream
+from schemas.query import Program, Stream, Type
 
 ROWS: Final = 600
 """Tuples per stream and run: rings grow, are compacted and wrap around."""
@@ -176,6 +179,8 @@ def _steps() -> Iterator[str]:
             _run(parse_program(_STREAMS + text), fresh, number, executor)
     yield "feedback"
     _feedback()
+    yield "spill"
+    _spill(program.streams[0], fresh["A"])
 
 
 def _feedback() -> None:
@@ -196,6 +201,33 @@ def _feedback() -> None:
     ring = (FOREVER, times[:512], times[:512], 0, 512)
     note_matches(op, whole, whole[:, :512], node, op, real, real[:, :512], node, times, True, False, *ring, matched)
     minimal_alive(matched)
+
+
+def _spill(stream: Stream, batch: Batch) -> None:
+    """Rows and partition groups that leave memory, in place and to rings made anew."""
+    order = np.argsort(batch.ts, kind="stable")
+    batch = batch.take(order)
+    store = SourceStore([*((field.name, field.type) for field in stream.fields), ("_ts", Type.TIMESTAMP)])
+    rows = store.append(batch)
+    for stays in (20, 2):
+        store.release(rows % stays == 0)
+        held = store.held_rows()
+        store.gather("s", held)
+        store.first_at(int(batch.ts[0]))
+        store.append(batch.slice(0, 1))
+        rows = np.arange(store.lo, store.hi)
+    store.held(rows)
+    numbers = np.arange(ROWS, dtype=np.int64)
+    tuples = Tuples(("A", "B"), np.stack([numbers, numbers]), numbers, numbers + ROWS)
+    state = SideState(("A", "B"), FOREVER, hashed=True)
+    state.insert(tuples, numbers.astype(np.uint64))
+    state.groups()
+    state.group_sizes()
+    groups_of(state.read_keys(0, ROWS), state.partition_groups)
+    state.take_out(state.in_groups(np.arange(state.partition_groups) % 2 == 0))
+    loops = SideState(("A", "B"), FOREVER, hashed=False, int_terms=1, float_terms=1)
+    loops.insert(tuples, None, numbers[np.newaxis], numbers[np.newaxis].astype(np.float64))
+    loops.take_out(numbers % 2 == 0)
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:
