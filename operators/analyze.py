@@ -19,6 +19,7 @@ from operators.plan import Leaf, Plan, parse_plan
 from operators.statistics import MESSAGES, EngineStatistics, MigrationStatistics, OperatorStatistics, SourceStatistics
 from operators.watermark import END
 from schemas.query import Query
+from schemas.sizes import format_size
 from schemas.timestamps import format_iso
 
 FAR_OFF = 3.0
@@ -335,8 +336,8 @@ def _details(figures: OperatorFigures) -> list[str]:
     lines = [
         f"in    {left:,} + {right:,} tuples, {total.comparisons:,} comparisons",
         f"out   {total.results:,} results, {per:.3g} per tuple{share}",
-        f"state {total.state_tuples[0]:,} + {total.state_tuples[1]:,} tuples, {_bytes(total.state_bytes[0])} + "
-        f"{_bytes(total.state_bytes[1])}, in {total.state_groups[0]} + {total.state_groups[1]} partition groups",
+        f"state {total.state_tuples[0]:,} + {total.state_tuples[1]:,} tuples, {format_size(total.state_bytes[0])} + "
+        f"{format_size(total.state_bytes[1])}, in {total.state_groups[0]} + {total.state_groups[1]} partition groups",
     ]
     for side, name in enumerate(("left", "right")):
         if not total.complete[side]:
@@ -410,13 +411,5 @@ def _task(one: Observation) -> str:
     return (
         f"task {one.task}{version} at {when}: {now.input_tuples:,} tuples in, {now.pending_tuples:,} waiting, "
         f"{now.late:,} late, {now.results:,} results, {now.comparisons:,} comparisons, "
-        f"{now.state_tuples:,} tuples in states ({_bytes(now.state_bytes)} with sources), {busy}"
+        f"{now.state_tuples:,} tuples in states ({format_size(now.state_bytes)} with sources), {busy}"
     )
-
-
-def _bytes(value: float) -> str:
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if value >= limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{value:.0f} B"
-

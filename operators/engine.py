@@ -28,6 +28,10 @@ from operators.pipeline import change_kinds
 from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
 from operators.sources import Sources
+from operators.spill.block_store import BlockStore
+from operators.spill.part import ROW
+from operators.spill.spilling import Budget
+from operators.spill.spills import Spills, check_spillable
 from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
 from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
@@ -85,6 +89,8 @@ class Engine:
         feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result. Or what
             makes the executor's part in feedback that others give (`operators.placed.feedback`).
         kept: columns to store that only `feedback` reads.
+        budget: keep states within so many bytes: what is too much leaves as blocks, and results are owed until `clean`.
+        blocks: where it leaves to.
         detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
         clock: seconds, for what migrations report of silence and feedback of detecting; the engine has none of its own.
 
@@ -108,6 +114,8 @@ class Engine:
         feedback: bool | Callable[[Executor], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
         detector: str = BLOOM,
+        budget: Budget | None = None,
+        blocks: BlockStore | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
@@ -125,6 +133,10 @@ class Engine:
         if feedback:
             check_feedback(query)
         self._feeds = feedback is True
+        self._spills: Spills | None = None
+        if budget is not None and blocks is not None:
+            check_spillable(query, executor)
+            self._spills = Spills(budget, blocks, self._finished, clock)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -153,7 +165,10 @@ class Engine:
         self._results = 0
         self._peak_tuples = 0
         self._peak_bytes = 0
-        self._load(tables or {})
+        self._tables = tables or {}
+        self._load(self._tables)
+        if self._spills is not None:
+            self._spills.follow(self._executor)
         if callable(feedback):
             self._feedback = feedback(self._executor)
         elif feedback:
@@ -303,8 +318,13 @@ class Engine:
             self._feedback.settle(at)
             self._former_edges = added(self._former_edges, self._feedback.edges())
             self._feedback = None
+        if self._spills is not None and self._schedule.due(at):
+            self._gather(at)
         self._executor = self._schedule.step(self._executor, at)
-        if self._feeds and self._feedback is None and not self._schedule.migrating:
+        if self._spills is not None:
+            self._spills.follow(self._executor)
+        owing = self._spills is not None and self._spills.owing
+        if self._feeds and self._feedback is None and not self._schedule.migrating and not owing:
             self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
@@ -350,14 +370,33 @@ class Engine:
             self._first_ts = now if self._first_ts is None else self._first_ts
             self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
         self._sources.cut = cut
-        found = (self._feedback or self._executor).process(epoch, now)
+        dead = now if self._spills is None else self._spills.dead_before(now)
+        found = (self._feedback or self._executor).process(epoch, dead)
         kept_back = 0 if self._feedback is None else self._feedback.kept_back()
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
         out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
-        self._executor.purge(min(cut, self.hold))
-        self._sources.purge(self._held(cut))
+        self._purge(cut)
         return out
+
+    def _purge(self, cut: int) -> None:
+        """Drop what no tuple at or after `cut` can meet, and what is too much for the memory."""
+        if self._spills is None or self._spills.active is None:
+            self._executor.purge(min(cut, self.hold))
+            self._sources.purge(self._held(cut))
+            return
+        if cut == END:
+            # Nothing comes any more, but what is owed may be owed with anything that is held.
+            return
+        self._spills.purge(cut)
+        self._sources.purge(self._held(cut))
+        if self._spills.short():
+            if self._feedback is not None:
+                # A group leaves with all its tuples, and meets all that is to come: none may be kept back.
+                self._feedback.settle(cut)
+                self._former_edges = added(self._former_edges, self._feedback.edges())
+                self._feedback = None
+            self._spills.spill(cut)
 
     def _places(self, batches: dict[str, Batch]) -> dict[str, I64]:
         """Places in the total order of the task, per stream; only ROWS windows need them."""
@@ -401,6 +440,8 @@ class Engine:
 
     def _held(self, cut: int) -> int:
         """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+        if self._spills is not None:
+            return min(cut, self.hold, self._spills.hold(cut))
         return min(cut, self.hold) if self._aggregator is None else self._aggregator.held(cut)
 
     def _size_bytes(self, executor: Executor) -> int:
@@ -425,6 +466,58 @@ class Engine:
         if self.query.subtracted:
             columns[OP_KEY] = change_kinds(found)
         return Batch(found.ts, columns)
+
+    # --- Spilled state ------------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """Find all results that are owed for want of memory; `cleaned` has them.
+
+        Raises:
+            StateError: a block cannot be read or written.
+        """
+        if self._spills is not None:
+            self._spills.clean(self.cut)
+
+    def cleaned(self) -> list[Batch]:
+        """What cleanups have found since this was last asked: each ascending by ts, late, and each result once."""
+        if self._spills is None:
+            return []
+        found = self._spills.take()
+        self._results += sum(len(batch) for batch in found)
+        return found
+
+    def _finished(self, sources: Sources, found: Tuples) -> Batch:
+        """Results of the join over stores of their own, as `_output` has them."""
+        found = found.reorder(self._aliases)
+        ranks = [
+            sources.store(alias).gather(ROW, rows).values.astype(np.int64, copy=False)
+            for alias, rows in zip(found.aliases, found.rows, strict=True)
+        ]
+        found = found.take(np.lexsort((*reversed(ranks), found.ts)).astype(np.int64))
+        resolve = sources.resolver(found.aliases, found.rows)
+        return Batch(found.ts, {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs})
+
+    def _gather(self, at: int) -> None:
+        """Before a plan changes: what is owed is paid, and what has been spilled goes through the new plan like new.
+
+        A strategy takes states over as they are in memory. Where they are not all there, the tuples that still live
+        are read back and processed by the new plan from nothing, within the budget; their results are known.
+        """
+        spills = self._spills
+        if spills is None or not spills.owing:
+            return
+        spills.clean(at)
+        living = spills.living()
+        self._sources = Sources(self.query, hashed=self._sources.hashed)
+        self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
+        self._load(self._tables)
+        for record in self._schedule.records:
+            if record.began_at is None and record.cut <= at:
+                record.strategy = "moving-state"
+        self._executor = self._schedule.step(self._executor, at)
+        spills.follow(self._executor, delivered=at)
+        for piece, cut in self._slices(living, at):
+            self._process(piece, cut, restored=True)
 
     # --- Durability ---------------------------------------------------------------------------------
 
@@ -523,6 +616,7 @@ class Engine:
             sources=tuple(self._source_statistics(alias) for alias in self._aliases),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
+            spill=None if self._spills is None else self._spills.statistics(),
             feedback=added(self._former_edges, () if self._feedback is None else self._feedback.edges()),
         )
 

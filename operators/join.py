@@ -72,6 +72,22 @@ class BinaryJoin:
         state.older_until = max(state.older_until, min(int(late.expiry.max()) + 1, FOREVER))
         self.match.enter(state.older, self.match.prepare(side, late.reorder(self.match.sides[side])), now)
 
+    def sort_late(self) -> None:
+        """Put what came late in its place among the others, in complete states. O(n) where there is any."""
+        for side, state in enumerate(self.states):
+            if state.older is None or not state.complete:
+                continue
+            runs = []
+            for held in (state.older, state):
+                entries = held.entries()
+                rows, expiry = held.gather(entries)
+                run = Tuples(held.aliases, rows, held.ts[entries & (held.capacity - 1)], expiry)
+                runs.append(run.take(np.argsort(run.ts, kind="stable").astype(np.int64)))
+            whole = self.match.new_state(side)
+            self.match.enter(whole, self.match.prepare(side, Tuples.merge(*runs)), state.purged_to)
+            whole.purged_to = state.purged_to
+            self.states[side] = whole
+
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""
         for state in self.states:

@@ -167,12 +167,21 @@ class Match:
         if probe.hashes is not None and others.hashes is not None:
             wanted = np.isin(others.hashes, probe.hashes)
             others = replace(others, tuples=others.tuples.take(wanted), hashes=others.hashes[wanted])
-        n, m = len(others), len(probe)
         state = self.new_state(1 - side, sorted_by_ts=False)
-        timeless = Tuples(others.tuples.aliases, others.tuples.rows, np.zeros(n, np.int64), np.full(n, FOREVER))
-        self.enter(state, replace(others, tuples=timeless), 0)
-        probing = Tuples(probe.tuples.aliases, probe.tuples.rows, np.zeros(m, np.int64), np.full(m, FOREVER))
-        return self._find(side, replace(probe, tuples=probing), state, strict=False)
+        self.enter(state, self.timeless(others), 0)
+        return self.find_timeless(side, self.timeless(probe), state)
+
+    def timeless(self, prepared: Prepared) -> Prepared:
+        """The same tuples as if they lived for ever."""
+        n, tuples = len(prepared), prepared.tuples
+        return replace(
+            prepared, tuples=Tuples(tuples.aliases, tuples.rows, np.zeros(n, np.int64), np.full(n, FOREVER))
+        )
+
+    def find_timeless(self, side: int, probe: Prepared, opposite: SideState) -> Tuples:
+        """What timeless tuples of one side make with the opposite state's, timeless too: the rows; ts and expiry mean
+        nothing. Counts no results."""
+        return self._find(side, probe, opposite, strict=False)
 
     def _find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
         return Tuples.concat(self._pairs(side, probe, opposite, strict=strict), self.aliases)

@@ -170,6 +170,32 @@ class MigrationStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SpillStatistics:
+    """What left memory for want of it, and what is owed (`operators.spill`).
+
+    Attributes:
+        spills: times that the budget was exceeded; `spilled_groups`, tuples and bytes (compressed) that left then.
+        on_disk_tuples: now.
+        owed: pairs of tuples that have not been compared yet, at most: results are missing while it is not 0.
+        cleanups: of groups; `cleanup_results` came of them, late.
+        cleanup_s, longest_spill_s: by the engine's clock.
+    """
+
+    strategy: str
+    budget_bytes: int
+    spills: int = 0
+    spilled_groups: int = 0
+    spilled_tuples: int = 0
+    spilled_bytes: int = 0
+    on_disk_tuples: int = 0
+    owed: int = 0
+    cleanups: int = 0
+    cleanup_results: int = 0
+    cleanup_s: float = 0.0
+    longest_spill_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """A whole query: counters since the start, sizes now and at their peak (after each slice of an epoch).
 
@@ -184,6 +210,7 @@ class EngineStatistics:
         links: measured only where they were asked for.
         migrations: those asked for, in the order of their cuts.
         feedback: between the operators of the plan that runs, where it is on.
+        spill: where there is a memory budget.
     """
 
     input_tuples: int
@@ -207,6 +234,7 @@ class EngineStatistics:
     links: tuple[LinkStatistics, ...] = ()
     migrations: tuple[MigrationStatistics, ...] = ()
     feedback: tuple[EdgeStatistics, ...] = ()
+    spill: SpillStatistics | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON can hold it; tuples become lists."""

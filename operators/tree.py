@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from operators.executor import operator_statistics
 from operators.join import BinaryJoin
@@ -18,11 +18,13 @@ class XJoinTree:
 
     Attributes:
         joins: the plan's joins, children before parents, with the sub-plan of each.
+        produced: told of what each join makes, by its number.
     """
 
     def __init__(self, sources: Sources, plan: Plan) -> None:
         self.sources = sources
         self.plan = plan
+        self.produced: Callable[[int, Tuples], None] | None = None
         self.joins: list[tuple[Join, BinaryJoin]] = []
         for node in postorder(plan):
             if isinstance(node, Join):
@@ -46,11 +48,12 @@ class XJoinTree:
             return outputs.pop(id(node))
 
         outputs: dict[int, Tuples] = {}
-        for node, join in self.joins:
+        for number, (node, join) in enumerate(self.joins):
             left, right = new(node.left), new(node.right)
-            outputs[id(node)] = (
-                join.process(left, right, now) if len(left) or len(right) else Tuples.empty(join.aliases)
-            )
+            made = join.process(left, right, now) if len(left) or len(right) else Tuples.empty(join.aliases)
+            outputs[id(node)] = made
+            if self.produced is not None and len(made):
+                self.produced(number, made)
         found = new(self.plan)
         return found.tuples if isinstance(found, Prepared) else found
 

@@ -1,0 +1,182 @@
+"""Which plan's states are kept within the budget now: plans change, and while they do nothing is spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from operators.executor import Executor
+from operators.sources import Sources
+from operators.spill.block_store import BlockStore
+from operators.spill.part import FAR_PAST, ROW, Writer, materialise
+from operators.spill.spilling import HIGH_WATER, Budget, SpillCounters, Spilling
+from operators.statistics import SpillStatistics
+from operators.tree import XJoinTree
+from operators.tuples import Tuples
+from schemas.columns import I64, Batch
+from schemas.errors import InvariantError, UsageError
+from schemas.query import Query
+
+
+def check_spillable(query: Query, executor: str) -> None:
+    """Refuse what cannot be kept within a memory budget.
+
+    Raises:
+        UsageError: the message says why.
+    """
+    why = ""
+    rows = [source.alias for source in query.sources if source.window.kind == "ROWS"]
+    if executor != "xjoin":
+        why = f"executor {executor} has no partition groups that could leave; leave it away, or give xjoin"
+    elif query.aggregation is not None:
+        why = "an aggregate's values at an instant need all results of before, and some would be owed"
+    elif query.subtracted:
+        why = "EXCEPT answers with what has no match, which takes all of the state"
+    elif rows:
+        why = f"[ROWS n] of {rows[0]} counts tuples in an order that what has been spilled does not keep"
+    if why:
+        raise UsageError(f"this query cannot run with a memory budget: {why}")
+
+
+class Spills:
+    """The spilled state of one task.
+
+    Args:
+        finish: see `Spilling`.
+        clock: seconds.
+
+    Attributes:
+        active: what watches over the plan that runs; None while plans change.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        blocks: BlockStore,
+        finish: Callable[[Sources, Tuples], Batch],
+        clock: Callable[[], float],
+    ) -> None:
+        self._budget = budget
+        self._blocks = blocks
+        self._writer = Writer(blocks)
+        self._finish = finish
+        self._clock = clock
+        self._counters = SpillCounters()
+        self._results: list[Batch] = []
+        self._tree: XJoinTree | None = None
+        self.active: Spilling | None = None
+
+    @property
+    def owing(self) -> bool:
+        """Whether anything has left memory that later tuples can still meet."""
+        return bool(self.active)
+
+    def purge(self, cut: int) -> None:
+        """See `Spilling.purge`."""
+        if self.active is not None:
+            began, before = self._clock(), self._counters.cleanups
+            self.active.purge(cut)
+            if self._counters.cleanups > before:
+                self._counters.cleanup_s += self._clock() - began
+
+    def spill(self, cut: int) -> None:
+        """See `Spilling.spill`."""
+        if self.active is not None:
+            began = self._clock()
+            self.active.spill(cut, self.active.used_bytes())
+            self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
+
+    def follow(self, executor: Executor, *, delivered: int = FAR_PAST) -> None:
+        """This runs from now on; nothing may be owed by what ran before.
+
+        Args:
+            delivered: results of before this are known.
+        """
+        if executor is self._tree:
+            return
+        if self.active is not None:
+            self._results += self.active.take()
+        self._tree, self.active = None, None
+        if isinstance(executor, XJoinTree):
+            self._tree = executor
+            self.active = Spilling(
+                executor, self._budget, self._blocks, self._writer, self._finish, self._counters, delivered=delivered
+            )
+
+    def dead_before(self, now: int) -> int:
+        """What expired before this may make room in the states."""
+        return now if self.active is None else self.active.dead_before(now)
+
+    def hold(self, cut: int) -> int:
+        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+        return cut if self.active is None else self.active.hold(cut)
+
+    def short(self) -> bool:
+        """Whether something has to leave, and can: while a plan's states are being completed nothing does."""
+        if self._tree is None or self.active is None:
+            return False
+        if not all(state.complete for _, join in self._tree.joins for state in join.states):
+            return False
+        return self.active.used_bytes() > HIGH_WATER * self._budget.limit_bytes
+
+    def clean(self, cut: int) -> None:
+        """Clean up all that is owed; see `Spilling.clean_all`."""
+        if self.active is not None:
+            began = self._clock()
+            self.active.clean_all(cut)
+            self._counters.cleanup_s += self._clock() - began
+
+    def take(self) -> list[Batch]:
+        """The results of cleanups since this was last asked."""
+        found, self._results = self._results, []
+        return found if self.active is None else found + self.active.take()
+
+    def living(self) -> dict[str, Batch]:
+        """All source tuples that the plan holds, in memory and on disk, by stream and in their order; what is on disk
+        is read and forgotten."""
+        tree = self._tree
+        if tree is None or self.active is None:
+            raise InvariantError("no plan's states are within the budget now")
+        parts = self.active.withdraw()
+        found: dict[str, list[tuple[I64, Batch]]] = {}
+        for j, (_, join) in enumerate(tree.joins):
+            for side, state in enumerate(join.states):
+                alias = state.aliases[0]
+                if len(state.aliases) > 1 or alias in tree.sources.tables:
+                    continue
+                entries = state.entries()
+                rows, expiry = state.gather(entries)
+                own = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
+                for batch in (*parts(j, side), materialise(tree.sources, own)):
+                    numbers = batch.columns[f"{alias}.{ROW}"].values.astype(np.int64, copy=False)
+                    columns = {name: batch.columns[f"{alias}.{name}"] for name in tree.sources.store(alias).columns}
+                    name = tree.sources.query.source(alias).stream.name
+                    found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))
+        batches = {name: _in_order(pieces) for name, pieces in found.items()}
+        return {name: batch for name, batch in batches.items() if len(batch)}
+
+    def statistics(self) -> SpillStatistics:
+        """What has been spilled and is owed."""
+        counters = self._counters
+        return SpillStatistics(
+            strategy=self._budget.strategy,
+            budget_bytes=self._budget.limit_bytes,
+            spills=counters.spills,
+            spilled_groups=counters.spilled_groups,
+            spilled_tuples=counters.spilled_tuples,
+            spilled_bytes=counters.spilled_bytes,
+            on_disk_tuples=0 if self.active is None else self.active.spilled_tuples(),
+            owed=0 if self.active is None else self.active.owed(),
+            cleanups=counters.cleanups,
+            cleanup_results=counters.cleanup_results,
+            cleanup_s=counters.cleanup_s,
+            longest_spill_s=counters.longest_spill_s,
+        )
+
+
+def _in_order(pieces: list[tuple[I64, Batch]]) -> Batch:
+    """Tuples by their row numbers, each once: aliases of one stream may hold the same."""
+    numbers = np.concatenate([own for own, _ in pieces])
+    _, first = np.unique(numbers, return_index=True)
+    return Batch.concat([batch for _, batch in pieces]).take(first.astype(np.int64))

@@ -1,0 +1,71 @@
+"""A tree's guards rest where nothing is saved, at next to no cost, and are found out when the data change."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from operators.engine import Engine
+from operators.feedback import tree
+from operators.feedback.tree import TreeFeedback
+from operators.plan import parse_plan
+from operators.watermark import END
+from tests.operators.tiny import numbers, query
+
+THREE = query(
+    "SELECT A.k FROM a A [RANGE 300 ms], b B [RANGE 300 ms], c C [RANGE 300 ms] WHERE A.k = B.k AND A.v = C.v"
+)
+CHANGE, UNTIL, STEP = 1000, 3000, 10
+
+
+class Changing:
+    """Nested loops over three streams of a tuple a millisecond: until CHANGE every tuple of A has partners in C, from
+    then on none has."""
+
+    def __init__(self, *, feedback: bool) -> None:
+        self.engine = Engine(THREE, plan=parse_plan("((A B) C)", THREE), hashed=False, feedback=feedback)
+        self.results = 0
+        rng = np.random.default_rng(1)
+        ts = np.arange(UNTIL)
+        for name in "abc":
+            apart = (ts >= CHANGE) * (100 * (name == "c"))
+            self.engine.push(name, 0, numbers(ts, k=rng.integers(0, 20, UNTIL), v=rng.integers(0, 5, UNTIL) + apart))
+
+    def run(self, begin: int, end: int) -> None:
+        for cut in range(begin + STEP, end + 1, STEP):
+            self.results += len(self.engine.advance(cut))
+
+    @property
+    def feedback(self) -> TreeFeedback:
+        found = self.engine._feedback
+        assert isinstance(found, TreeFeedback)
+        return found
+
+
+def test_guards_rest_unasked_until_the_data_change() -> None:
+    told, untold = Changing(feedback=True), Changing(feedback=False)
+    for one in (told, untold):
+        one.run(0, CHANGE)
+    (edge,) = told.engine.statistics().feedback
+    assert not edge.watching
+    assert (edge.suspend - edge.resume, edge.suppressed, edge.kept_back) == (0, 0, 0)
+    assert told.engine.statistics().comparisons == untold.engine.statistics().comparisons
+    assert told.feedback._rarely > 1, "looked at again and again in vain"
+    for one in (told, untold):
+        one.run(CHANGE, UNTIL)
+    (edge,) = told.engine.statistics().feedback
+    assert edge.watching
+    assert edge.suppressed > 0
+    assert told.engine.statistics().comparisons < 0.9 * untold.engine.statistics().comparisons
+    assert told.results + len(told.engine.advance(END)) == untold.results + len(untold.engine.advance(END))
+
+
+def test_what_rests_is_not_looked_at_in_every_slice() -> None:
+    """Only one in some slices asks anything; the others are the tree's alone."""
+    told = Changing(feedback=True)
+    told.run(0, 300)
+    asked = 0
+    for cut in range(300, CHANGE, STEP):
+        asked += told.feedback._unlooked == 0
+        told.run(cut, cut + STEP)
+    slices = (CHANGE - 300) // STEP
+    assert slices / tree.LOOKED_EVERY <= asked <= slices / 2

@@ -1,0 +1,77 @@
+"""With any memory budget, strategy and plan, results while running and of cleanups are the oracle's, each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.engine import Engine
+from operators.migration.strategies import STRATEGIES as MIGRATIONS
+from operators.spill.spilling import Budget
+from operators.spill.strategies import STRATEGIES
+from schemas.query import Window
+from tests import oracle
+from tests.cases import Case, cases
+from tests.feeding import canonical, engine_of, feed, to_rows
+from tests.operators.migrating import changes_of
+from tests.operators.profiles import PROPERTY
+from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.test_migration_properties import dense_cases
+
+
+def counted(case: Case) -> Case:
+    """The case without ROWS windows, which cannot be spilled."""
+    sources = tuple(
+        replace(source, window=Window("UNBOUNDED")) if source.window.kind == "ROWS" else source
+        for source in case.query.sources
+    )
+    return replace(case, query=replace(case.query, sources=sources))
+
+
+SPILLABLE = st.one_of(cases(most_aliases=5), dense_cases(), dense_cases()).map(counted)
+
+BUDGETS = st.builds(
+    Budget,
+    st.sampled_from([0, 2_000, 4_000, 8_000]),
+    st.sampled_from(sorted(STRATEGIES)),
+    st.sampled_from([1, 2, 7, 64]),
+    st.sampled_from([None, 10]),
+)
+
+
+def spilled(case: Case, budget: Budget, **options: Any) -> tuple[Engine, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The engine at its end, the results of the run and those of cleanups."""
+    blocks = MemoryBlocks()
+    task = engine_of(case, budget=budget, blocks=blocks, **options)
+    while_running = feed(task, case.rows, case.push_sizes, case.epoch_ms)
+    task.clean()
+    later = [row for batch in task.cleaned() for row in to_rows(batch)]
+    assert blocks.keys("") == []
+    statistics = task.statistics().spill
+    assert statistics is not None
+    assert (statistics.owed, statistics.on_disk_tuples) == (0, 0)
+    return task, while_running, later
+
+
+@PROPERTY
+@given(SPILLABLE, BUDGETS)
+def test_nothing_is_lost_or_doubled(case: Case, budget: Budget) -> None:
+    _, while_running, later = spilled(case, budget)
+    assert canonical(while_running + later) == canonical(oracle.results(case.query, case.given))
+    assert [row["_ts"] for row in while_running] == sorted(row["_ts"] for row in while_running)
+
+
+@PROPERTY
+@given(SPILLABLE, BUDGETS, st.booleans(), st.data())
+def test_nor_when_plans_change(case: Case, budget: Budget, feedback: bool, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(case, sorted(MIGRATIONS), 3))
+    task = engine_of(case, budget=budget, blocks=MemoryBlocks(), feedback=feedback)
+    for cut, to, strategy in changes:
+        task.migrate(to, strategy, cut)
+    found = feed(task, case.rows, case.push_sizes, case.epoch_ms)
+    task.clean()
+    found += [row for batch in task.cleaned() for row in to_rows(batch)]
+    assert canonical(found) == canonical(oracle.results(case.query, case.given))
