@@ -47,8 +47,14 @@ ENTRY_WORDS = 4
 BOOKED_WORK = 5e6
 """Accounts are settled after so much work, if not before."""
 
-RARELY = 4
+RARELY = 8
 """While no guard watches nor any is worth a trial, accounts are settled up to so many times less often."""
+
+MOST_WAITS = 3
+"""A guard that promises nothing is passed over up to so many times."""
+
+LOOKED_EVERY = 8
+"""While all rest, only one in so many slices looks whether they still do, or oftener where accounts are settled."""
 
 PAID_BACK = 8
 """A trial that promises to pay itself back in so many times the slices since the last booking need not be in the
@@ -104,7 +110,6 @@ class TreeFeedback:
         self._tree = tree
         self._detector = detector
         self._clock = clock
-        self._loops = not all(join.match.condition.keys for _, join in tree.joins)
         self._joins = {id(node): join for node, join in tree.joins}
         self._steps: list[Callable[[], None]] = []
         self._homes: dict[tuple[str, ...], _Home] = {}
@@ -132,10 +137,16 @@ class TreeFeedback:
         # So many times less often than else accounts are settled.
         self._rarely = 1
         self._resting = False
+        # So many slices more rest without a look.
+        self._unlooked = 0
         self._size_bytes: int | None = None
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
+        self._slices += 1
+        if self._unlooked:
+            self._unlooked -= 1
+            return self._tree.process(epoch, now)
         self._epoch, self._now = epoch, now
         self._resting = self._rests()
         if self._resting:
@@ -355,29 +366,31 @@ class TreeFeedback:
         return sum(work_of(join) for _, join in self._tree.joins)
 
     def _after_slice(self, tuples: int) -> None:
-        self._slices += 1
-        self._tuples += tuples
-        if not self._resting:
-            for watch in self.watches:
-                watch.forget(self._now)
-        elif not self._loops and self._tuples < trials.BOOKED_TUPLES * self._rarely:
-            return
         work = self._worked()
+        if self._resting:
+            worked, due = work - self._work, BOOKED_WORK * self._rarely
+            if worked >= due:
+                self._book(work)
+            else:
+                # No longer than until accounts are due at this pace.
+                self._unlooked = min(LOOKED_EVERY - 1, int((due - worked) * self._slices / max(worked, 1.0)))
+            return
+        self._tuples += tuples
+        for watch in self.watches:
+            watch.forget(self._now)
         if self._watching:
             entries = self._tree.state_tuples() * self._watching
             if SWEEP_SHARE * (work - self._swept_work) >= entries * LOOKED_AT:
                 self._sweep()
                 self._swept_work = work
-        worked = work - self._work
-        if self._tuples >= trials.BOOKED_TUPLES * self._rarely or worked >= BOOKED_WORK * self._rarely:
-            self._book(worked)
-            self._work = work
-            self._slices = self._tuples = 0
+        if self._tuples >= trials.BOOKED_TUPLES * self._rarely or work - self._work >= BOOKED_WORK * self._rarely:
+            self._book(work)
 
-    def _book(self, worked: float) -> None:
+    def _book(self, work: float) -> None:
         """Settle all accounts. Of the guards whose stake is spent the one that has lost most gives up: what each saves
         depends on the others, and those that are left may pay now. What it has kept back enters with the next slice.
         If none gives up, one that rests may get a trial."""
+        worked = work - self._work
         spent: list[tuple[Watch, TreeGuard]] = []
         for watch, guard in self._guards:
             guard.weigh()
@@ -392,8 +405,9 @@ class TreeFeedback:
             self._give_up(spent)
         else:
             self._grant()
-        self._size_bytes = None
         self._watching = sum(guard.watching for _, guard in self._guards)
+        self._work = work
+        self._slices = self._tuples = 0
 
     def _give_up(self, spent: list[tuple[Watch, TreeGuard]]) -> None:
         watch, worst = min(spent, key=lambda one: one[1].account.credit)
@@ -421,7 +435,7 @@ class TreeFeedback:
                         self._lacking = watch.screen(guard, self._ends(guard), self._now)
                 promise = guard.promise(self._lacking, self._slices)
                 cost = _trial_cost(watch)
-                guard.disappoints = 0 if promise else min(2 * guard.disappoints + 1, RARELY)
+                guard.disappoints = 0 if promise else min(2 * guard.disappoints + 1, MOST_WAITS)
                 guard.waits = guard.disappoints
                 if promise:
                     if max(self._purse, PAID_BACK * promise) < cost * (1 + trials.STAKE):
@@ -433,6 +447,7 @@ class TreeFeedback:
             self._lacking = None
             if begun:
                 self._rarely = 1
+                self._size_bytes = None
                 return
             if self._turn == 0 and not self._watching:
                 self._rarely = min(2 * self._rarely, RARELY)

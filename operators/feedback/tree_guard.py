@@ -117,8 +117,8 @@ class TreeGuard:
         self.burden.update(self.came + self.returned, self.kept_back - self.returned)
 
     def may_pay(self, slices: int) -> bool:
-        """Whether it would pay if nothing at all were demanded: else no trial is needed."""
-        return self.came * self.burden.saved > slices * CALLED + (self.came + self.observed) * CHECKED
+        """Whether it would promise anything if nothing at all were demanded: else no tuple need be looked at."""
+        return self.promise((1.0, 1.0), slices) > 0.0
 
     def book(self, slices: int) -> float:
         """Settle what has been done in so many slices; what that has gained. See `watching` for whether it goes on."""

@@ -89,6 +89,7 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
         patch.setattr(bloom, "LEAST_EXPECTED", 4)  # filters fill up
         patch.setattr(tree, "BOOKED_WORK", 1.0)  # after every slice
         patch.setattr(trials, "PURSE", 1e15)
+        patch.setattr(tree, "LOOKED_EVERY", 1)
         patch.setattr(trials, "MARGIN", -1e9)
         patch.setattr(trials, "STAKE", stake)
         if stake > 1:
