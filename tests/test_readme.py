@@ -89,6 +89,17 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
             assert printed == step.shown, step.commands
 
 
+@pytest.mark.slow
+def test_the_commands_over_history_print_what_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    files = [step for step in steps(section("Five minutes")) if step.commands.startswith("cat >")][:2]
+    history = steps(section("History and audit"))
+    assert sum(step.shown is not None for step in history) == 2
+    for step, printed in zip(history, run_steps([*files, *history], tmp_path)[len(files) :], strict=True):
+        if step.shown is not None:
+            assert printed == step.shown, step.commands
+
+
 def test_the_query_of_the_tutorial_is_told_apart_from_its_output() -> None:
     """The test above would pass if no block were taken for output."""
     assert sum(step.shown is not None for step in steps(section("Five minutes"))) >= 6

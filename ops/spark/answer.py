@@ -238,9 +238,7 @@ class _Joiner:
         return sql_of(expr, self._name)
 
 
-def tuples_of(
-    spark: SparkSession, query: Query, number: int, history: History, columns: Sequence[str]
-) -> DataFrame:
+def tuples_of(spark: SparkSession, query: Query, number: int, history: History, columns: Sequence[str]) -> DataFrame:
     """All tuples of a source, before its predicates.
 
     Returns:
@@ -259,9 +257,7 @@ def tuples_of(
     exprs.append(f"{place} AS {prefix}at")
     if source.window.kind == "ROWS":
         split = f"PARTITION BY {PART} " if history.apart else ""
-        exprs.append(
-            f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last"
-        )
+        exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last")
     return spark.read.parquet(history.paths[source.stream.name]).selectExpr(*exprs)
 
 

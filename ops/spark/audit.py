@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from ops.spark.answer import ENDLESS, History
-from ops.spark.backfill import Span, Spark, check_beginning, session_of
+from ops.spark.backfill import Say, Span, Spark, check_beginning, quiet, session_of
 from ops.spark.compare import FoundResults, Verdict, compare
 from ops.spark.results import answer_of, result_stream
 from ops.spark.session import check_installed, split_for, work_folder
 from ops.spark.sources import Intake, open_archives, stage_archives, stage_tables
 from ops.spark.stage import Stage
-from ops.spark.topics import committed_cut, ends_of, lanes_of, layout_of, read_idle, read_results, stage_topics
+from ops.spark.topics import Cut, committed_cut, ends_of, lanes_of, layout_of, read_idle, read_results, stage_topics
+from schemas.errors import StateError
 from schemas.query import Query
 from services.files import SourceFile
 from services.security import KafkaClients
@@ -33,6 +34,7 @@ class Audit:
 
     Attributes:
         unreadable: records that are no results of the query: where, and why.
+        topic: where the results were; None for a file.
         begin, end: results with begin <= ts < end were compared; `end` is None where all were.
     """
 
@@ -40,6 +42,7 @@ class Audit:
     intake: Intake
     begin: int
     end: int | None
+    topic: str | None = None
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -55,6 +58,7 @@ def audit_files(
     tables: Tables,
     span: Span,
     spark: Spark,
+    say: Say = quiet,
 ) -> Audit:
     """Compare a file of results with the answer over archives.
 
@@ -66,6 +70,7 @@ def audit_files(
     written = SourceFile(result_stream(query), results)
     unreadable: list[str] = []
     with work_folder(spark.master, spark.folder) as folder:
+        say("reading results")
         with FoundResults(folder / "found.parquet", query) as found:
             row = 0
             for block in written.blocks():
@@ -76,15 +81,17 @@ def audit_files(
                     f"{results}:{line}: {dead.reason}" for line, dead in zip(block.lines, decoded.dead, strict=True)
                 ]
         with Stage(folder, query) as stage:
+            say("reading archives")
             intake = stage_archives(stage, files, query)
             stage_tables(stage, tables, query)
         history = History(stage.paths(), begin=span.begin, end=ENDLESS if span.end is None else span.end)
+        say(f"comparing {found.results:,} results with the answer of Spark")
         verdict = _compare(query, stage, history, found, spark, folder)
-    return Audit(verdict, intake, span.begin, span.end, unreadable)
+    return Audit(verdict, intake, span.begin, span.end, None, unreadable)
 
 
 def audit_topics(
-    query: Query, clients: KafkaClients, group: str, tables: Tables, span: Span, spark: Spark
+    query: Query, clients: KafkaClients, group: str, tables: Tables, span: Span, spark: Spark, say: Say = quiet
 ) -> Audit:
     """Compare the output topic of a query with the answer over its input topics, as far as its tasks have come.
 
@@ -95,31 +102,46 @@ def audit_topics(
     sink = query.sink or query.name
     layout = layout_of(clients, query)
     cut = committed_cut(clients, group, query, layout)
+    _check_tables(tables, cut)
     lanes = [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
     ranges = {lane: (begin, cut.offsets.get(lane, begin)) for lane, (begin, _) in ends_of(clients, lanes).items()}
     with work_folder(spark.master, spark.folder) as folder:
         with FoundResults(folder / "found.parquet", query) as found:
+            say(f"reading results from {sink}")
             unreadable = read_results(clients, query, sink, found)
         with Stage(folder, query) as stage:
+            say("reading the past of the input topics")
             intake = stage_topics(stage, clients, query, ranges, read_idle(clients, query))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         ends, end = cut.ends, cut.end
         if ends is not None and len(lanes_of(clients, sink)) < layout.tasks:
             # Several tasks write to one partition: which result is whose is not known.
-            ends, end = None, min(ends.values())
+            end, ends = min(ends.values()), None
         if span.end is not None:
             end = min(end, span.end)
             ends = None if ends is None else {task: min(at, span.end) for task, at in ends.items()}
         history = History(stage.paths(), layout.copartitioned, span.begin, end, ends)
+        say(f"comparing {found.results:,} results with the answer of Spark")
         verdict = _compare(query, stage, history, found, spark, folder)
-    return Audit(verdict, intake, span.begin, end, unreadable)
+    return Audit(verdict, intake, span.begin, end, sink, unreadable)
 
 
-def _compare(
-    query: Query, stage: Stage, history: History, found: FoundResults, spark: Spark, folder: Path
-) -> Verdict:
+def _check_tables(tables: Tables, cut: Cut) -> None:
+    """Refuse tables that are not those that the query joined with.
+
+    Raises:
+        StateError: names the table.
+    """
+    for (name, content), was in zip(tables.contents.items(), cut.tables, strict=False):
+        if content != was:
+            raise StateError(
+                f"table {name!r} is not what the query joined with at its last commit; "
+                f"--table {name}=PATH gives another file"
+            )
+
+
+def _compare(query: Query, stage: Stage, history: History, found: FoundResults, spark: Spark, folder: Path) -> Verdict:
     with session_of(spark, folder) as session:
         split_for(session, stage.size_bytes() + found.path.stat().st_size)
         return compare(session, query, answer_of(session, query, history), found, history)
-

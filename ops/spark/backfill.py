@@ -10,7 +10,7 @@ asked for (`--to`) is taken as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,14 @@ class Spark:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+Say = Callable[[str], None]
+"""Told what a job does just now, in a few words."""
+
+
+def quiet(text: str) -> None:
+    """Tell nobody."""
+
+
 @dataclass(slots=True)
 class Report:
     """What a backfill did.
@@ -85,7 +93,13 @@ def session_of(spark: Spark, folder: Path) -> Iterator[SparkSession]:
 
 
 def backfill_files(
-    query: Query, paths: Mapping[str, Sequence[str]], tables: Tables, out: str, span: Span, spark: Spark
+    query: Query,
+    paths: Mapping[str, Sequence[str]],
+    tables: Tables,
+    out: str,
+    span: Span,
+    spark: Spark,
+    say: Say = quiet,
 ) -> Report:
     """Answer over archives.
 
@@ -99,15 +113,19 @@ def backfill_files(
     files = open_archives(query, paths)
     with work_folder(spark.master, spark.folder) as folder:
         with Stage(folder, query) as stage:
+            say("reading archives")
             intake = stage_archives(stage, files, query)
             stage_tables(stage, tables, query)
         report = Report(intake, until=span.end)
         history = History(stage.paths(), begin=span.begin, end=ENDLESS if span.end is None else span.end)
+        say(f"answering over {stage.tuples:,} tuples with Spark")
         _write(query, stage, history, out, spark, folder, report)
         return report
 
 
-def backfill_topics(query: Query, clients: KafkaClients, tables: Tables, out: str, span: Span, spark: Spark) -> Report:
+def backfill_topics(
+    query: Query, clients: KafkaClients, tables: Tables, out: str, span: Span, spark: Spark, say: Say = quiet
+) -> Report:
     """Answer over what topics hold now.
 
     Raises:
@@ -119,6 +137,7 @@ def backfill_topics(query: Query, clients: KafkaClients, tables: Tables, out: st
     ranges = ends_of(clients, lanes)
     with work_folder(spark.master, spark.folder) as folder:
         with Stage(folder, query) as stage:
+            say("reading the past of the input topics")
             intake = stage_topics(stage, clients, query, ranges, Idle({}))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
@@ -131,6 +150,7 @@ def backfill_topics(query: Query, clients: KafkaClients, tables: Tables, out: st
             history = History(stage.paths(), layout.copartitioned, span.begin, cut.end, cut.ends)
             report.until = cut.end
             report.notes += _waiting(query, layout, stage, ranges, cut)
+        say(f"answering over {stage.tuples:,} tuples with Spark")
         _write(query, stage, history, out, spark, folder, report)
         return report
 
@@ -150,9 +170,7 @@ def _lane_watermark(query: Query, stage: Stage, lane: Lane) -> int:
     return min(stage.watermark(stream, number) for stream in query.streams() if stream.topic == topic)
 
 
-def _waiting(
-    query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]], cut: Cut
-) -> list[str]:
+def _waiting(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]], cut: Cut) -> list[str]:
     """Say which partitions keep results back altogether."""
     ends = cut.ends or {0: cut.end}
     silent = [
@@ -195,9 +213,7 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
             )
 
 
-def _write(
-    query: Query, stage: Stage, history: History, out: str, spark: Spark, folder: Path, report: Report
-) -> None:
+def _write(query: Query, stage: Stage, history: History, out: str, spark: Spark, folder: Path, report: Report) -> None:
     """Run the job, then give out its results in order."""
     file = open_results(out, query)
     with session_of(spark, folder) as session:
@@ -223,4 +239,3 @@ def span_of(begin: int | None, end: int | None) -> Span:
     if begin is not None and end is not None and begin >= end:
         raise UsageError(f"--from {format_iso(begin)} must be before --to {format_iso(end)}")
     return Span(begin or 0, end)
-

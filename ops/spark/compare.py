@@ -10,7 +10,6 @@ result it is counted how often it is in the exact answer and how often it was fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,13 +41,14 @@ class Example:
     Attributes:
         line: as JSON.
         expected, found: how often.
-        place: partition and offset (or line) of its first occurrence among what was found; None of a missing one.
+        first, last: partition and offset (or line) of its occurrences among what was found; None where there is none.
     """
 
     line: str
     expected: int
     found: int
-    place: tuple[int, int] | None
+    first: tuple[int, int] | None
+    last: tuple[int, int] | None
 
 
 @dataclass(slots=True)
@@ -103,9 +103,7 @@ class FoundResults:
         self._writer.close()
 
 
-def compare(
-    spark: SparkSession, query: Query, exact: DataFrame, found: FoundResults, history: History
-) -> Verdict:
+def compare(spark: SparkSession, query: Query, exact: DataFrame, found: FoundResults, history: History) -> Verdict:
     """Hold what was found, as far as it is wanted, against the exact answer.
 
     Args:
@@ -121,7 +119,7 @@ def compare(
     counted = (
         wanted.unionByName(there)
         .groupBy(*columns)
-        .agg(f.sum("e").alias("e"), f.sum("f").alias("f"), f.min("place").alias("place"))
+        .agg(f.sum("e").alias("e"), f.sum("f").alias("f"), f.min("place").alias("first"), f.max("place").alias("last"))
         .selectExpr(
             "*",
             "CASE WHEN f < e THEN 'missing' WHEN f > e AND e > 0 THEN 'doubled' WHEN f > e THEN 'extra' END AS kind",
@@ -129,9 +127,11 @@ def compare(
         .cache()
     )
     verdict = Verdict()
-    for row in counted.groupBy("kind").agg(
-        f.sum("e").alias("e"), f.sum("f").alias("f"), f.sum(f.expr("abs(f - e)")).alias("wrong")
-    ).collect():
+    for row in (
+        counted.groupBy("kind")
+        .agg(f.sum("e").alias("e"), f.sum("f").alias("f"), f.sum(f.expr("abs(f - e)")).alias("wrong"))
+        .collect()
+    ):
         verdict.expected += row["e"]
         verdict.found += row["f"]
         if row["kind"] is not None:
@@ -147,21 +147,27 @@ def compare(
 def _example(query: Query, row: Any) -> Example:
     columns = {name: Column.from_values([row[key]], kind) for key, name, kind in result_columns(query)}
     line = encode_results(Batch(np.array([row[RESULT_TS]], np.int64), columns)).data.decode().rstrip("\n")
-    place = row["place"]
-    return Example(line, row["e"], row["f"], None if place is None else (place["part"], place["off"]))
+    first, last = (None if at is None else (at["part"], at["off"]) for at in (row["first"], row["last"]))
+    return Example(line, row["e"], row["f"], first, last)
 
 
-def report_lines(verdict: Verdict, others: Sequence[str] = ()) -> list[str]:
-    """A verdict for people: counts, then examples of each kind, then `others`."""
+def report_lines(verdict: Verdict, topic: str | None) -> list[str]:
+    """A verdict for people: counts, then examples of each kind.
+
+    Args:
+        topic: where the results were; None for a file.
+    """
+
+    def shown(place: tuple[int, int]) -> str:
+        return f"line {place[1]}" if topic is None else f"{topic}[{place[0]}] offset {place[1]}"
+
     counts = ", ".join(f"{verdict.counts[kind]:,} {kind}" for kind in KINDS)
     lines = [f"expected {verdict.expected:,} results, found {verdict.found:,}: {counts}"]
     for kind in KINDS:
         for example in verdict.examples[kind]:
-            where = "" if example.place is None else f" at {example.place[0]}:{example.place[1]}"
-            times = "" if kind == "extra" else f" ({example.found} of {example.expected})"
-            lines.append(f"  {kind}{times}{where}: {example.line}")
+            places = dict.fromkeys(place for place in (example.first, example.last) if place is not None)
+            where = f", {' to '.join(map(shown, places))}" if places else ""
+            lines.append(f"  {kind}, {example.found} of {example.expected}{where}: {example.line}")
         if verdict.counts[kind] and len(verdict.examples[kind]) == SHOWN:
             lines.append(f"  {kind}: the first {SHOWN} are shown")
-    return [*lines, *others]
-
-
+    return lines

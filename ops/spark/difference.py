@@ -88,9 +88,7 @@ def _matches(
         if key is not None:
             conditions.append(key)
     joined = left.join(other, functions.expr(" AND ".join(f"({c})" for c in conditions)))
-    return joined.selectExpr(
-        *kept, f"greatest(s0_ts, {begin}) AS match", f"least(s0_dead, {dead}) AS match_end"
-    )
+    return joined.selectExpr(*kept, f"greatest(s0_ts, {begin}) AS match", f"least(s0_dead, {dead}) AS match_end")
 
 
 def _living(spark: SparkSession, query: Query, number: int, history: History) -> DataFrame:

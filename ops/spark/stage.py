@@ -54,9 +54,7 @@ class Stage:
         self._largest: dict[tuple[str, int], int] = {}
         self._first: dict[tuple[str, int], int] = {}
 
-    def add(
-        self, stream: Stream, partition: int, batch: Batch, offsets: I64, refused: Mask | None = None
-    ) -> Mask:
+    def add(self, stream: Stream, partition: int, batch: Batch, offsets: I64, refused: Mask | None = None) -> Mask:
         """Stage consecutive tuples of a partition.
 
         Args:

@@ -61,11 +61,13 @@ class Cut:
         offsets: input records before these have been taken.
         end: results with a smaller timestamp are out.
         ends: by task of a query with PARTITION BY, in place of `end`; else None.
+        tables: hex digits of what the tables held, in the order of `Query.tables`.
     """
 
     offsets: Mapping[Lane, int]
     end: int
     ends: Mapping[int, int] | None = None
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +122,14 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
     for task in range(layout.tasks):
         said = [found[lane][1] for lane in layout.lanes(task) if lane in found]
         ends[task] = max(said, key=lambda message: message.epoch).cut if said else 0
-    if layout.copartitioned:
-        return Cut(offsets, max(ends.values()), ends)
-    return Cut(offsets, ends[0])
+    tables = max((message for _, message in found.values()), key=lambda message: message.epoch).tables
+    return Cut(offsets, max(ends.values()), ends if layout.copartitioned else None, tables)
 
 
 def _committed(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, Commit]]:
     """Offsets and messages; waits while a transaction that moves them is open."""
     consumer = Consumer(
-        clients.librdkafka(
-            group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0
-        )
+        clients.librdkafka(group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0)
     )
     asked = [TopicPartition(topic, number) for topic, number in lanes]
     deadline = time.monotonic() + _TIMEOUT_S
@@ -186,9 +185,7 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
     admin = AdminClient(clients.librdkafka(log_level=0))
     asked = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in wanted}
     try:
-        stable = admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
-        )
+        stable = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
         found = {(tp.topic, tp.partition): int(future.result().offset) for tp, future in stable.items()}
     except KafkaException as error:
         raise BrokerError(f"ends of topics are unknown: {error.args[0].str()}") from None
@@ -296,7 +293,8 @@ def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> It
         while left:
             batches: dict[Lane, list[Any]] = {}
             done: set[Lane] = set()
-            for message in consumer.consume(BATCH, _WAIT_S):
+            messages: list[Any] = consumer.consume(BATCH, _WAIT_S)
+            for message in messages:
                 lane, error = (message.topic(), message.partition()), message.error()
                 if error is None:
                     if lane in left and message.offset() < left[lane]:

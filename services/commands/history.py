@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from schemas.codecs.encode import check_output_names
 from schemas.errors import UsageError
@@ -105,10 +108,11 @@ def backfill(
     from services.tables import read_tables
 
     tables = read_tables(bound, rows)
-    if pieces:
-        report = backfill_files(bound, pieces, tables, out, span, spark)
-    else:
-        report = backfill_topics(bound, clients, tables, out, span, spark)
+    with _progress() as say:
+        if pieces:
+            report = backfill_files(bound, pieces, tables, out, span, spark, say)
+        else:
+            report = backfill_topics(bound, clients, tables, out, span, spark, say)
     until = "" if report.until is None else f", final before {format_iso(report.until)}"
     _say(f"{_taken(report.intake)}; {report.results:,} results{until}")
     for note in (*_buried(report.intake), *report.notes):
@@ -152,10 +156,11 @@ def audit(
     from services.tables import read_tables
 
     tables = read_tables(bound, rows)
-    if results is not None:
-        found = audit_files(bound, pieces, results, tables, span, spark)
-    else:
-        found = audit_topics(bound, clients, group_of(bound, group), tables, span, spark)
+    with _progress() as say:
+        if results is not None:
+            found = audit_files(bound, pieces, results, tables, span, spark, say)
+        else:
+            found = audit_topics(bound, clients, group_of(bound, group), tables, span, spark, say)
     for line in _verdict(found):
         typer.echo(line)
     for note in _buried(found.intake):
@@ -197,6 +202,17 @@ def _archives(query: Query, given: list[str] | None, out: str | None) -> dict[st
     return found
 
 
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A line that says what is done just now while standard error is a terminal, else nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("beginning") as status:
+        yield status.update
+
+
 def _time(option: str, text: str) -> int:
     try:
         return int(text) if re.fullmatch(r"[0-9]+", text) else parse_iso(text)
@@ -224,7 +240,8 @@ def _verdict(found: Audit) -> list[str]:
     verdict = "exact" if found.clean else "WRONG"
     return [
         f"{_taken(found.intake)}; results{since}{until} compared",
-        *report_lines(found.verdict, others),
+        *report_lines(found.verdict, found.topic),
+        *others,
         f"{verdict}",
     ]
 

@@ -323,8 +323,9 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     assert code == 1
     assert "2 missing, 1 extra, 2 doubled" in out
     assert "1 record(s) are no results of this query" in out
-    assert f"extra at 0:{damaged.index(stray) + 1}: {stray.decode()}" in out
-    assert f"doubled (3 of 1) at 0:{damaged.index(lines[3]) + 1}: {lines[3].decode()}" in out
+    assert f"extra, 1 of 0, line {damaged.index(stray) + 1}: {stray.decode()}" in out
+    places = f"line {damaged.index(lines[3]) + 1} to line {len(damaged) - 2}"
+    assert f"doubled, 3 of 1, {places}: {lines[3].decode()}" in out
     assert out.endswith("WRONG\n")
 
     middle = times[len(times) // 2]
@@ -374,4 +375,3 @@ def test_an_expression_too_deep_for_spark_is_refused() -> None:
         expr = Arithmetic("/", ROW["d"], expr, Type.DOUBLE)
     with pytest.raises(Exception, match="nested too deep for Spark"):
         sql_of(expr, lambda column: column.name)
-
