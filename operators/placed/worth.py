@@ -17,8 +17,8 @@ from schemas.codecs.notice import Notice
 ANSWERS = 24
 """After so many answers a kind is judged."""
 
-ANSWER_BYTES = 16 * 1024
-"""What an answer costs, as so many bytes sent: the wait, a request, a notice, and their share of transactions."""
+ANSWER_BYTES = 2 * 1024
+"""What an answer costs, as so many bytes sent: a request, a notice, their share of transactions, and the wait."""
 
 FIRST_REST = 4
 """Windows that a kind rests for."""

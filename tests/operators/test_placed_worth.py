@@ -39,12 +39,14 @@ def run(one: Worth, begin: int, kept: int, rows: int, apart: int) -> bool:
 @pytest.mark.parametrize(
     ("kept", "rows", "apart", "rests"),
     [
-        # 1,000 keep back 10 rows each within a window; an answer every half window: 5,000 rows, of 320 KB.
-        (1_000, 10, 500, False),
-        # Ten of them: 50 rows, of 3 KB.
-        (10, 10, 500, True),
-        # As much, 20 times as much time in between, but no more than a window of it counts: 6.4 KB.
-        (10, 10, 10_000, True),
+        # 100 keep back 10 rows each within a window; an answer every half window: 490 rows, of 31 KB.
+        (100, 10, 500, False),
+        # Five of them: 15 rows, of 960 bytes.
+        (5, 10, 500, True),
+        # The same, 20 times as much time in between, but no more than a window of it counts: 40 rows, of 2.5 KB.
+        (5, 10, 10_000, False),
+        # Four of them: 30 rows, of 1.9 KB.
+        (4, 10, 10_000, True),
         # One that is kept back for less than a window: what comes back was sent before.
         (1, 1_000, 500, True),
         # Nothing came of what was kept back.
@@ -65,16 +67,16 @@ def test_it_rests_twice_as_long_each_time() -> None:
     told(one, 0, NONE)
     now = 100 * LIFE
     for windows in (worth.FIRST_REST, 2 * worth.FIRST_REST, 4 * worth.FIRST_REST):
-        assert run(one, now, 10, 10, 500)
+        assert run(one, now, 5, 10, 500)
         now += worth.ANSWERS * 500
         assert one.rests(now + windows * LIFE - 1)
         now += windows * LIFE
         assert not one.rests(now)
-        told(one, now - 1, NONE, words(*range(10)), 1_000_000)
+        told(one, now - 1, NONE, words(*range(5)), 1_000_000)
     assert not run(one, now, 1_000, 10, 500)
     now += worth.ANSWERS * 500
     told(one, now, NONE, words(*range(1_000)))
     one.judge(now)
-    assert run(one, now, 10, 10, 500)
+    assert run(one, now, 5, 10, 500)
     now += worth.ANSWERS * 500
     assert not one.rests(now + worth.FIRST_REST * LIFE)
