@@ -56,13 +56,11 @@ class Budget:
         limit_bytes: of all states and source tuples.
         strategy: which groups leave: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
-        half_life_tuples: productivity is of the recent past: counts halve while so many source tuples come.
     """
 
     limit_bytes: int
     strategy: str
     groups: int = GROUPS
-    half_life_tuples: int | None = None
 
 
 @dataclass(slots=True)
@@ -113,14 +111,12 @@ class Spilling:
         self._ledger = Ledger(self._nodes, [min(s.life for s in join.states) for join in self._joins])
         self._writer = writer
         self._strategy = strategy_of(budget.strategy)
-        self._productivity = Productivity(
-            tree.sources, self._joins, budget.groups, half_life_tuples=budget.half_life_tuples
-        )
+        self._productivity = Productivity(tree.sources, self._joins, budget.groups)
         self._heights = heights_of([node.aliases for node in self._nodes])
         self._parents = [self._parent(j) for j in range(len(self._nodes))]
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in self._nodes]
         self._late_bytes = 0
-        self._stored = sum(store.hi for store in tree.sources.stores.values())
+        self._aged_to: int | None = None
         self._cleaning: CleanupSources | None = None
         self._matches: dict[int, Match] = {}
         tree.produced = self._produced
@@ -159,7 +155,7 @@ class Spilling:
         Raises:
             StateError: a block could not be written or read.
         """
-        self._age()
+        self._age(cut)
         if self._ledger:
             self._clean(cut, [set(self._ledger.due(j, cut)) for j in range(len(self._joins))])
         for j, join in enumerate(self._joins):
@@ -247,11 +243,12 @@ class Spilling:
     def _indebted(self) -> list[int]:
         return sorted({j for (j, _), _ in self._ledger.items()})
 
-    def _age(self) -> None:
-        """Tell how many source tuples have come."""
-        stored = sum(store.hi for store in self._sources.stores.values())
-        self._productivity.age(stored - self._stored)
-        self._stored = stored
+    def _age(self, cut: int) -> None:
+        """Tell how much of the windows is new."""
+        longest = max(life for alias, life in self._sources.life.items() if alias not in self._sources.tables)
+        if self._aged_to is not None and longest < FOREVER:
+            self._productivity.age((cut - self._aged_to) / max(longest, 1))
+        self._aged_to = cut
 
     def _sizes(self) -> I64:
         """(joins, groups) bytes, source tuples included."""

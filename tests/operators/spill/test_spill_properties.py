@@ -38,7 +38,6 @@ BUDGETS = st.builds(
     st.sampled_from([0, 2_000, 4_000, 8_000]),
     st.sampled_from(sorted(STRATEGIES)),
     st.sampled_from([1, 2, 7, 64]),
-    st.sampled_from([None, 10]),
 )
 
 
