@@ -18,7 +18,16 @@ from schemas.errors import InvariantError, UsageError
 from tests.papers import drawn, medians
 
 TINY = JitSettings(
-    windows=0.5, points=2, scale=2.0, skews=(0.5,), drifts=(0.5,), skew_scale=1.0, slices=(4, 4), share=0.02, runs=1
+    windows=0.5,
+    points=2,
+    scale=2.0,
+    skews=(0.5,),
+    drifts=(0.5,),
+    skew_scale=1.0,
+    slices=(4, 4),
+    share=0.02,
+    runs=1,
+    repeats=1,
 )
 
 
@@ -99,7 +108,7 @@ def test_jit_makes_less_and_finds_the_same(hashed: bool, scale: float) -> None:
 
 
 def test_where_all_tuples_match_nothing_is_saved() -> None:
-    ref, jit = compare(AllMatch(3, 200), hashed=True, windows=1.0, seed=1, slices=5)
+    ref, jit = compare(AllMatch(3, 200), hashed=True, windows=1.0, seed=1, slices=5, repeats=3)
     # The first window's tuples find what has come of the others.
     assert ref.results == jit.results == 2 * 4 * 200 - 3 * 200
     assert jit.intermediate_results == ref.intermediate_results > 0
