@@ -109,8 +109,7 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
     offsets = {lane: offset for lane, (offset, _) in found.items()}
     inner = _internal(clients, group, layout)
     if inner:
-        messages = [*(message for _, message in found.values()), *inner]
-        return Cut(offsets, min(message.cut for message in messages))
+        return Cut(offsets, apart_cut({**{lane: message for lane, (_, message) in found.items()}, **inner}))
     own = fingerprint(query)
     for (topic, number), (_, message) in found.items():
         if message.fingerprint != own:
@@ -156,7 +155,25 @@ def _committed(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> dict
     return found
 
 
-def _internal(clients: KafkaClients, group: str, layout: Layout) -> list[Commit]:
+def apart_cut(messages: Mapping[Lane, Commit]) -> int:
+    """The least cut of all tasks of joins that run apart, by what is committed of each partition.
+
+    A task's newest message speaks for all its partitions. Those of one operator have one fingerprint; its tasks, where
+    it has several, read a partition of each topic, all of one number.
+    """
+    operators: dict[str, dict[Lane, Commit]] = {}
+    for lane, message in messages.items():
+        operators.setdefault(message.fingerprint, {})[lane] = message
+    newest: dict[tuple[str, int], Commit] = {}
+    for name, lanes in operators.items():
+        for (_, number), message in lanes.items():
+            task = name, number if message.partitions < len(lanes) else 0
+            if task not in newest or newest[task].epoch < message.epoch:
+                newest[task] = message
+    return min(message.cut for message in newest.values())
+
+
+def _internal(clients: KafkaClients, group: str, layout: Layout) -> dict[Lane, Commit]:
     """What a group has committed of topics that are not the query's: those between joins that run apart."""
     admin = AdminClient(clients.librdkafka(log_level=0))
     request = [ConsumerGroupTopicPartitions(group)]
@@ -171,7 +188,7 @@ def _internal(clients: KafkaClients, group: str, layout: Layout) -> list[Commit]
         for tp in known
         if tp.offset >= 0 and tp.topic not in layout.partitions and tp.topic in there
     ]
-    return [message for _, message in _committed(clients, group, lanes).values()] if lanes else []
+    return {lane: message for lane, (_, message) in _committed(clients, group, lanes).items()} if lanes else {}
 
 
 def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +118,88 @@ def damage(case: Case, reader: Reader) -> None:
     admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
     for future in admin.delete_records([TopicPartition(case.sink, 0, records[2].offset + 1)]).values():
         future.result()
+
+
+def test_what_came_too_late_after_an_idle_timeout_is_in_no_exact_answer(
+    topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
+    text = DECLARED.replace("IDLE", ", idle_timeout = '300 MILLISECONDS'") + "INSERT INTO '{sink}' "
+    case = Case.make(topics, tmp_path, text + JOIN.replace("{window}", "[RANGE 1 HOUR]"), partitions=2)
+    feed = Feed(case)
+    worker = workers.start(case).wait_running()
+    for n in range(50):
+        for stream in ("a", "b"):
+            feed.raw(stream, orjson.dumps({"x": n % 5, "n": n, "at": BASE + 10 * n}), 0)
+    feed.flush()
+    reader, late = Reader(case.bootstrap, case.sink), Reader(case.bootstrap, f"{case.sink}.late")
+    wait_for(lambda: worker.metric("watermark_milliseconds") > BASE + 400, worker.said("progress"))
+    for n in range(20):
+        feed.raw("a", orjson.dumps({"x": n % 5, "n": -n, "at": BASE + 10 * n}), 1)
+    feed.flush()
+    late.wait_for_count(20, worker._alive)
+    assert all(record.headers["reason"] == "idle" for record in late.poll())
+    code, out, said = command(case, "audit")
+    assert code == 0, out + said
+    assert f"{len(late.poll())} late" in out
+    assert len(reader.poll()) > 20
+    assert f"found {len(reader.poll()):,}" in out
+
+
+def test_a_plan_whose_joins_run_apart_is_audited_as_far_as_its_last_join_has_come(
+    topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
+    text = DECLARED.replace("IDLE", "") + (
+        "CREATE STREAM c (x BIGINT, at TIMESTAMP) WITH (topic = '{c}', timestamp = 'at');\n"
+        "INSERT INTO '{sink}' SELECT A.n AS one, B.n AS two FROM a A [RANGE 40 MILLISECONDS], "
+        "b B [RANGE 40 MILLISECONDS], c C [RANGE 40 MILLISECONDS] WHERE A.x = B.x AND B.x = C.x"
+    )
+    case = Case.make(topics, tmp_path, text)
+    feed, reader = Feed(case), Reader(case.bootstrap, case.sink)
+    worker = workers.start(case, "--placement", "per-operator", "--plan", "((A B) C)")
+    for n in range(300):
+        for stream in ("a", "b", "c"):
+            row: Row = {"x": (n * (2 + len(stream)) + ord(stream)) % 4, "at": BASE + 5 * n}
+            feed.send(stream, [row if stream == "c" else {**row, "n": n}])
+    feed.finish({"a": {"x": -1, "n": 0}, "b": {"x": -2, "n": 0}, "c": {"x": -3}})
+    expected = case.expected()
+    assert sum(expected.values()) > 100
+    reader.wait_for_count(sum(expected.values()), worker._alive)
+
+    def whole() -> bool:
+        code, out, said = command(case, "audit")
+        assert code == 0, out + said
+        return f"found {sum(expected.values()):,}:" in out
+
+    wait_for(whole, "an audit of everything")
+    damage(case, reader)
+    code, out, said = command(case, "audit")
+    assert code == 1, out + said
+    assert ": 3 missing, 1 extra, 2 doubled" in out
+
+
+def test_an_answer_that_retention_has_made_impossible_is_refused(
+    topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
+    text = DECLARED.replace("IDLE", "") + "INSERT INTO '{sink}' " + JOIN.replace("{window}", "[RANGE 90 MILLISECONDS]")
+    case = Case.make(topics, tmp_path, text)
+    code, _, said = command(case, "audit")
+    assert code == 1
+    assert "has committed nothing" in said
+    worker = workers.start(case).wait_running()
+    send(Feed(case), 200, seed=4)
+    expected = case.expected()
+    Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker._alive)
+    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(case.topic("b"), 0, 50)]).values():
+        future.result()
+    code, _, said = command(case, "audit")
+    assert code == 1
+    found = re.search(r"begins at offset 50.* --from (\S+) leaves those out", said)
+    assert found is not None, said
+    code, out, said = command(case, "audit", "--from", found[1])
+    assert code == 0, out + said
+    assert f"results from {found[1]} before" in out
+    other = Path(str(case.path).replace(".sql", "-other.sql"))
+    other.write_text(case.path.read_text().replace("90 MILLI", "91 MILLI"))
+    result = CliRunner().invoke(app, ["audit", str(other), "--bootstrap", case.bootstrap])
+    assert "is of another query" in str(result.exception)
