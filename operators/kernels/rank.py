@@ -30,12 +30,13 @@ def _bit(row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
-    """Enter rows first .. stop, which follow all that were entered; `first` gets the rank given."""
+    """Enter rows first .. stop, which follow all that were entered; `first` gets the rank given.
+
+    What a word says of rows that have not come yet is never asked, so it need not be cleared.
+    """
     mask = bits.shape[0] - 1
     for row in range(first, stop):
         slot = (row >> 6) & mask
-        if row & 63 == 0:
-            bits[slot] = np.uint64(0)
         if row & 63 == 0 or row == first:
             bases[slot] = rank + row - first - _ones(bits[slot] & (_bit(row) - np.uint64(1)))
         bits[slot] |= _bit(row)

@@ -38,7 +38,7 @@ def ring_read(ring: Array, lo: int, hi: int) -> Array:
 
 
 def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
-    """A ring of another capacity, at least hi - lo, with numbers lo .. hi where they belong; the rest is zero.
+    """A ring of a larger capacity with numbers lo .. hi where they belong; the rest is zero.
 
     Nothing is copied in between, and what is zero was never touched: it takes no memory yet.
     """
@@ -46,7 +46,7 @@ def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
     at = lo
     while at < hi:
         begin, to = at & (ring.shape[-1] - 1), at & (capacity - 1)
-        n = min(hi - at, ring.shape[-1] - begin, capacity - to)
+        n = min(hi - at, ring.shape[-1] - begin)  # What is not cut in the smaller ring is not in the larger.
         grown[..., to : to + n] = ring[..., begin : begin + n]
         at += n
     return grown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
     "kernels/ring.py": (
-        ("n = min(hi - at, ring.shape[-1] - begin, capacity - to)", "n = min(hi - at, ring.shape[-1] - begin)"),
+        ("n = min(hi - at, ring.shape[-1] - begin)", "n = hi - at"),
         ("into[to & wrap] =", "into[to & mask] ="),
         ("while to < end:\n        into", "while i < alive.shape[0]:\n        into"),
         ("// capacity * min(last - first, capacity)", "// capacity * (last - first)"),
@@ -14,7 +14,6 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("FILLED_AT_MOST = 0.75", "FILLED_AT_MOST = 1.0"),
     ),
     "kernels/rank.py": (
-        ("            bits[slot] = np.uint64(0)\n", "            pass\n"),
         ("if row & 63 == 0 or row == first:", "if row & 63 == 0:"),
         ("rank + row - first - _ones(bits[slot] & (_bit(row) - np.uint64(1)))", "rank + row - first"),
         ("np.uint64(1) << np.uint64(row & 63)", "np.uint64(1) << np.uint64(row & 31)"),

@@ -165,6 +165,22 @@ def test_memory_goes_with_the_rows() -> None:
     assert of.held_rows().tolist() == list(range(0, 4096, 128))
 
 
+def test_the_bytes_of_strings_go_too() -> None:
+    """Their ring is made anew by what it holds, not by how many they are."""
+    of = SourceStore([("s", Type.STRING)])
+    text = Column.from_values(["x" * 100] * 999 + ["y" * 300], Type.STRING)
+    of.append(Batch(np.zeros(1000, np.int64), {"s": text}))
+    rest = of.touched_bytes() - 1000 * 16 - 999 * 100 - 300
+    assert rest == store.MARK_BYTES
+    of.release(np.arange(1000) % 10 < 9)
+    directory = 2 * 8 * 16
+    assert of.touched_bytes() - rest == 100 * 16 + 99 * 100 + 300 + directory
+    assert of.size_bytes() == 256 * 16 + 16_384 + directory
+    of.release(np.arange(1000) % 50 < 49)
+    assert of.touched_bytes() - rest == 20 * 16 + 19 * 100 + 300 + directory
+    assert column(of, "s", [49, 999]) == ["x" * 100, "y" * 300]
+
+
 def test_little_is_closed_up_in_place() -> None:
     """What a few rows leave behind is not worth new rings; it still counts as taken, until much has left."""
     of = filled(1000)
