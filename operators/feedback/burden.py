@@ -73,6 +73,7 @@ class TreeBurden:
 
     Attributes:
         each: work per tuple: comparisons that it takes part in, and results that are made of it.
+        known: some have entered, so that `each` is known.
         suppressed: results that were not made of tuples kept back.
     """
 
@@ -80,6 +81,7 @@ class TreeBurden:
         self._below = below
         self._consumer = None if consumer.match.condition.keys else consumer
         self.each = 0.0
+        self.known = False
         self.suppressed = 0.0
         self._before = self._counted()
         self._sums = (0.0, 0.0, 0.0)
@@ -94,6 +96,7 @@ class TreeBurden:
         )
         if count > 0:
             self.each = work / count
+            self.known = True
             self.suppressed += kept_back * made / count
 
     def _counted(self) -> tuple[float, float]:
@@ -104,8 +107,8 @@ class TreeBurden:
 
     @property
     def saved(self) -> float:
-        """What it saves to keep a tuple back for good."""
-        return self.each + 2 * ENTERED - KEPT
+        """What it saves to keep a tuple back for good; nothing as long as none has shown what it costs."""
+        return self.each + 2 * ENTERED - KEPT if self.known else 0.0
 
     @property
     def returned(self) -> float:

@@ -129,7 +129,7 @@ class TreeFeedback:
         self._guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
         for _, guard in self._guards:
             self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
-        self._watching = sum(guard.watching for _, guard in self._guards)
+        self._watching = self._count_watching()
         self._work = self._swept_work = self._worked()
         self._purse = trials.PURSE
         self._turn = self._slices = self._tuples = 0
@@ -274,8 +274,13 @@ class TreeFeedback:
         late = self._late.get(id(observed))
         if late is not None:
             arrived.append(late.tuples)
+        idling = watch.idling
         with watch.detecting:
             back = watch.observe(arrived, self._now)
+        if idling and not watch.idling:
+            # A guard may have taken over.
+            self._watching = self._count_watching()
+            self._rarely = 1
         self._bring_back(back, watch.depth)
 
     def _bring_back(self, parts: list[Tuples], until: int) -> None:
@@ -362,6 +367,9 @@ class TreeFeedback:
 
     # --- Which guards watch ---------------------------------------------------------------------------
 
+    def _count_watching(self) -> int:
+        return sum(guard.watching for _, guard in self._guards)
+
     def _worked(self) -> float:
         return sum(work_of(join) for _, join in self._tree.joins)
 
@@ -405,7 +413,7 @@ class TreeFeedback:
             self._give_up(spent)
         else:
             self._grant()
-        self._watching = sum(guard.watching for _, guard in self._guards)
+        self._watching = self._count_watching()
         self._work = work
         self._slices = self._tuples = 0
 

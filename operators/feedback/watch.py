@@ -21,6 +21,7 @@ from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.stopwatch import Stopwatch
 from operators.feedback.tree_guard import TreeGuard
+from operators.feedback.trials import SAMPLED_TUPLES
 from operators.feedback.waiting import Waiting
 from operators.join import BinaryJoin
 from operators.kernels.hashing import U64
@@ -45,6 +46,12 @@ LEAST_FILTERED = 1024
 
 SCREENED_TUPLES = 1024
 """About so many observed tuples are looked at to see whether a guard is worth a trial."""
+
+TAKEN_OVER = 1e7
+"""What it costs at least to let in what has waited of a source, for a guard to take over."""
+
+LEAST_TAKEN_OVER = 0.5
+"""And it keeps back more than this share of it."""
 
 
 def suppressed_side(node: Join) -> int | None:
@@ -140,7 +147,7 @@ class Watch:
         if self.is_idle(now, arrives=bool(arrived)):
             self.idling = True
         elif self.idling:
-            self._wake(back, now)
+            self._wake(arrived, back, now)
         for guard in self.guards:
             if not guard.watching:
                 continue
@@ -169,10 +176,11 @@ class Watch:
             self._empty_since = now
         return self.idling or now - self._empty_since >= self._patience
 
-    def _wake(self, back: list[Tuples], now: int) -> None:
+    def _wake(self, arrived: list[Tuples], back: list[Tuples], now: int) -> None:
         """Let in what has waited because nothing at all could be used."""
         self.idling = False
         waited = [idle.take_all(now) for idle in self.idle.values()]
+        self._take_over(arrived, dict(zip(self.idle, waited, strict=True)))
         returned = sum(map(len, waited))
         self.counters.resume += returned > 0
         if returned:
@@ -181,6 +189,28 @@ class Watch:
         for idle, tuples in zip(self.idle.values(), waited, strict=True):
             idle.died = 0
             self._bring(back, tuples)
+
+    def _take_over(self, arrived: list[Tuples], waited: Mapping[str, Tuples]) -> None:
+        """Where much has waited for little: have one guard watch from now on, the one that seems to keep most of it
+        back. What would be made of it is not known yet, so its stake is what it would cost to let it all in."""
+        if self._lattice is not None or any(guard.watching for guard in self.guards):
+            return
+        chosen: tuple[float, TreeGuard, Bloom] | None = None
+        for guard in self.guards:
+            if not isinstance(guard.home, Leaf):
+                continue
+            tuples = waited[guard.home.alias]
+            if len(tuples) * guard.burden.returned < TAKEN_OVER:
+                continue
+            filter = Bloom(2 * sum(map(len, arrived)))
+            for part in arrived:
+                filter.add(_known(*guard.kind.opposite_hashes(self._sources, part)))
+            (lacking,) = self._lacking(guard, filter, [tuples.take(np.arange(len(tuples))[-SAMPLED_TUPLES:])])
+            if lacking > LEAST_TAKEN_OVER and (chosen is None or lacking * len(tuples) > chosen[0]):
+                chosen = lacking * len(tuples), guard, filter
+        if chosen is not None:
+            _, guard, guard.filter = chosen
+            guard.account.begin(len(waited[guard.kind.aliases[0]]) * guard.burden.returned)
 
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
         """Those of a sub-plan's tuples that the consumer can use; the others are kept back."""

@@ -141,6 +141,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("                    state.retract(entries[lost])\n", "                    pass\n"),
         ("                    blacklist.drop(entries[lost])\n", "                    pass\n"),
         ("            if depth < watch.depth:\n", "            if depth <= watch.depth:\n"),
+        ("            self._watching = self._count_watching()\n            self._rarely", "            self._rarely"),
     ),
     "feedback/tree_guard.py": (
         ("        self.unlisted.remove(hit)\n", ""),
@@ -158,6 +159,8 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("return lost if valid is None else lost & valid", "return lost & False"),
         ("        self._renew(guard, [self._held(now)])\n        guard.swept", "        guard.swept"),
         ("return self.idling or now - self._empty_since >= self._patience", "return True"),
+        ("if lacking > LEAST_TAKEN_OVER and", "if lacking < LEAST_TAKEN_OVER and"),
+        ("if len(tuples) * guard.burden.returned < TAKEN_OVER:", "if True:"),
         ("self._patience = 0 if died >= returned else self._longest", "self._patience = 0"),
         ("        node = inside[0]\n", "        node = inside[0]\n        break\n"),
     ),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from operators.engine import Engine
-from operators.feedback import tree
+from operators.feedback import tree, watch
 from operators.feedback.tree import TreeFeedback
 from operators.plan import parse_plan
 from operators.watermark import END
@@ -69,3 +70,26 @@ def test_what_rests_is_not_looked_at_in_every_slice() -> None:
         told.run(cut, cut + STEP)
     slices = (CHANGE - 300) // STEP
     assert slices / tree.LOOKED_EVERY <= asked <= slices / 2
+
+
+def test_a_guard_takes_over_when_little_comes_that_much_has_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A and B wait while C is silent. One tuple of C fits a hundredth of A: the others wait on, now for what fits them,
+    and are there when it comes."""
+    monkeypatch.setattr(watch, "TAKEN_OVER", 1e4)
+    told, untold = (
+        Engine(THREE, plan=parse_plan("((A B) C)", THREE), feedback=feedback) for feedback in (True, False)
+    )
+    found: list[list[int]] = []
+    for engine in (told, untold):
+        ts = np.arange(200)
+        engine.push("a", 0, numbers(ts, k=ts % 4, v=ts % 100))
+        engine.push("b", 0, numbers(ts, k=ts % 4))
+        engine.push("c", 0, numbers(np.array([200, 260]), v=np.array([17, 44])))
+        engine.close("a", 0)
+        engine.close("b", 0)
+        found.append([len(engine.advance(cut)) for cut in range(20, 301, 20)])
+    assert found[0] == found[1]
+    assert sum(found[0]) == 2 * 2 * 50
+    (edge,) = told.statistics().feedback
+    assert edge.watching
+    assert (edge.demanded, edge.late, edge.kept_back) == (200, 200, 196)

@@ -86,6 +86,8 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
         patch.setattr(tree, "SWEEP_SHARE", share)
         patch.setattr(watch, "MOST_SOURCES", most)
         patch.setattr(watch, "LEAST_FILTERED", 1)
+        patch.setattr(watch, "TAKEN_OVER", 0.0)
+        patch.setattr(watch, "LEAST_TAKEN_OVER", -1.0)
         patch.setattr(bloom, "LEAST_EXPECTED", 4)  # filters fill up
         patch.setattr(tree, "BOOKED_WORK", 1.0)  # after every slice
         patch.setattr(trials, "PURSE", 1e15)
