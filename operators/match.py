@@ -99,7 +99,7 @@ class Match:
         return tuple(term.operand(side) for term in self.condition.keys)
 
     def new_state(self, side: int, *, sorted_by_ts: bool = True) -> SideState:
-        """An empty state for a side; one that is not `sorted_by_ts` takes tuples in any order."""
+        """An empty state for a side; one that is not `sorted_by_ts` takes tuples in any order, and as a rule few."""
         aliases, sources = self.sides[side], self.sources
         least = min(sources.life[alias] for alias in aliases)
         return SideState(
@@ -109,6 +109,7 @@ class Match:
             int_terms=len(self.condition.int_terms),
             float_terms=len(self.condition.float_terms),
             exact_expiry=sorted_by_ts and len(aliases) == 1 and aliases[0] not in sources.rows_windows,
+            few=not sorted_by_ts,
         )
 
     def prepare(self, side: int, tuples: Tuples | Prepared) -> Prepared:

@@ -36,6 +36,9 @@ from operators.watermark import END
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 1024
+FEW = 64
+"""Room of a state at first, and of one that begins small."""
+
 PARTITION_GROUPS = 64
 """Groups of a state (state-spill 2.1) unless it is told another number; see `kernels.partition`."""
 
@@ -114,9 +117,10 @@ class SideState:
         float_terms: int = 0,
         exact_expiry: bool = False,
         partition_groups: int = PARTITION_GROUPS,
+        few: bool = False,
     ) -> None:
         """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry is only kept from the first
-        retraction on."""
+        retraction on; `few` when it begins with room for few tuples."""
         self.aliases = aliases
         self.life = life
         self.owed: Completion | None = None
@@ -130,7 +134,7 @@ class SideState:
         self._exact_expiry = exact_expiry
         self._dead_rows: dict[str, int] = {}
         self._retracted = 0
-        capacity = self.capacity = FIRST_CAPACITY
+        capacity = self.capacity = min(FIRST_CAPACITY, FEW) if few else FIRST_CAPACITY
         self.rows: I64 = np.zeros((len(aliases), capacity), np.int64)
         self.ts: I64 = np.zeros(capacity, np.int64)
         self.expiry: I64 = np.zeros(0 if self._exact_expiry else capacity, np.int64)
