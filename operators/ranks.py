@@ -46,9 +46,9 @@ class Ranks:
         """(n,) True where a row is held."""
         return np.asarray(are_held(rows, self._bits), np.bool_)
 
-    def first_held(self, lo: int, count: int) -> I64:
-        """The first `count` rows held from `lo` on, ascending."""
-        return np.asarray(rows_held(self._bits, lo, count), np.int64)
+    def all_held(self, lo: int, hi: int, count: int) -> I64:
+        """The `count` rows of lo .. hi that are held, ascending."""
+        return np.asarray(rows_held(self._bits, lo, hi, count), np.int64)
 
     def release(self, lo: int, hi: int, dead: Mask, count: int) -> Mask:
         """Let go of rows lo .. hi, of which `count` are held, where (hi - lo,) `dead` is True; which of them stay."""

@@ -283,7 +283,7 @@ class SourceStore:
         if self._ranks is None or lo >= hi:
             return np.arange(lo, hi, dtype=np.int64)
         first, last = (self._rank(row) for row in (lo, hi))
-        return self._ranks.first_held(lo, last - first)
+        return self._ranks.all_held(lo, hi, last - first)
 
     def spaced_rows(self, count: int, lo: int | None = None) -> I64:
         """At most `count` of the held rows, of those from `lo` on, evenly spaced and ascending."""

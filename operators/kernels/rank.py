@@ -85,17 +85,15 @@ def are_held(rows: I64, bits: U64) -> Mask:
 
 
 @njit(cache=True, nogil=True)
-def rows_held(bits: U64, lo: int, count: int) -> I64:
-    """The first `count` rows held from `lo` on, ascending."""
+def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
+    """The `count` rows of lo .. hi that are held, ascending."""
     mask = bits.shape[0] - 1
-    out = np.empty(count, np.int64)
+    out = np.empty(count + 1, np.int64)
     at = np.int64(0)
-    row = lo
-    while at < count:
+    for row in range(lo, hi):
         out[at] = row
         at += np.int64((bits[(row >> 6) & mask] >> np.uint64(row & 63)) & np.uint64(1))
-        row += 1
-    return out
+    return out[:count]
 
 
 @njit(cache=True, nogil=True)
