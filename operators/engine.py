@@ -341,6 +341,8 @@ class Engine:
         pieces = -(-total // SLICE_TUPLES)
         made = self._schedule.intermediate_results(self._executor) / max(self._input_tuples, 1)
         pieces = max(pieces, int(total * made / SLICE_MADE_TUPLES))
+        if self._spills is not None:
+            pieces = max(pieces, self._spills.pieces(total, made))
         windows = span // max(self._shortest, 1)
         if self._sources.rows_windows:
             windows = max(windows, total // min(self._sources.rows_windows.values()))

@@ -34,10 +34,14 @@ from services.plan_changes import PlanChange
 from services.readers import SourceReader
 from services.run_statistics import RunStatistics
 from services.sinks import LineSink, ResultWriter
+from services.spilling import Spill
 from services.tables import Tables
 
 PARTITION: Final = 0
 """A file is one partition of its stream."""
+
+CLEANUP_PHASE: Final = "cleanup"
+"""What results are marked with that were owed for want of memory, and come after their time."""
 
 COALESCED_TUPLES: Final = 100_000
 """Epochs that are ready at once are processed as one when they hold fewer tuples than this."""
@@ -87,6 +91,7 @@ class Run:
         tables: Tables | None = None,
         changes: Sequence[PlanChange] = (),
         feedback: bool = False,
+        spill: Spill | None = None,
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
     ) -> None:
@@ -95,6 +100,7 @@ class Run:
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
         changes: plans to change to while it runs.
         feedback: let operators tell each other what is not demanded.
+        spill: keep within a memory budget.
         progress: called with the bytes read so far.
         watch: looks at the engine now and then.
         """
@@ -106,12 +112,13 @@ class Run:
         self._sources = sources
         self._outputs = outputs
         self._epoch_ms = epoch_ms
-        self._least_tuples = least_tuples
+        self._least_tuples = least_tuples if spill is None else min(least_tuples, spill.waiting_tuples)
         self._plan = plan
         self._executor = executor
         self._tables = (tables or Tables()).batches
         self._changes = changes
         self._feedback = feedback
+        self._spill = spill
         self._progress = progress
         self._watch = watch
         self._earliest: int | None = None
@@ -152,7 +159,10 @@ class Run:
             self._advance(engine, writer, 0 if waiting else self._least_tuples)
             self._take(engine, open_, name, reader.next())
         self._look(engine, writer, self._latest)
-        writer.write(engine.advance(END))
+        self._write(engine, writer, END)
+        if self._spill is not None and self._spill.cleans:
+            engine.clean()
+            self._write_cleaned(engine, writer)
         self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())
         return engine
 
@@ -161,7 +171,7 @@ class Run:
         samples = {name: block.decoded.batch for name, block in blocks.items() if block is not None}
         statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
-        tree = self._plan is not None or bool(self._changes)
+        tree = self._plan is not None or bool(self._changes) or self._spill is not None
         executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
         engine = Engine(
             self.query,
@@ -170,6 +180,8 @@ class Run:
             statistics=statistics,
             tables=self._tables,
             feedback=self._feedback,
+            budget=None if self._spill is None else self._spill.budget,
+            blocks=None if self._spill is None else self._spill.blocks,
             clock=time.perf_counter,
         )
         for change in self._changes:
@@ -187,15 +199,24 @@ class Run:
         cut = self._boundary(engine.watermark())
         if cut > engine.cut:
             self._look(engine, writer, cut)
-            writer.write(engine.advance(cut))
+            self._write(engine, writer, cut)
             self.statistics.advanced(cut, engine.statistics())
+
+    def _write(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
+        """Process everything before a cut, and write what comes of it."""
+        writer.write(engine.advance(cut))
+        self._write_cleaned(engine, writer)
+
+    def _write_cleaned(self, engine: Engine, writer: ResultWriter) -> None:
+        for batch in engine.cleaned():
+            writer.write(batch, CLEANUP_PHASE)
 
     def _look(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
         """Go towards a cut in the steps of who watches."""
         if self._watch is None or self._earliest is None:
             return
         for stop in self._watch.stops(max(engine.cut, self._earliest), cut):
-            writer.write(engine.advance(stop))
+            self._write(engine, writer, stop)
             self._watch.note(stop, engine.statistics())
 
     def _take(self, engine: Engine, open_: list[str], name: str, block: SourceBlock | None) -> None:

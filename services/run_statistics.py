@@ -11,7 +11,7 @@ from operators.engine import Engine
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord
-from operators.statistics import MESSAGES, EngineStatistics
+from operators.statistics import MESSAGES, EngineStatistics, SpillStatistics
 from operators.watermark import END
 
 
@@ -98,12 +98,16 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
             "detecting_s": round(sum(edge.detecting_s for edge in engine.feedback), 6),
             "edges": [asdict(edge) for edge in engine.feedback],
         },
-        "spill": dict.fromkeys(
-            ("spills", "spilled_tuples", "spilled_bytes", "owed", "cleanup_results", "cleanup_seconds"), 0
-        ),
+        "spill": _spill(engine),
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _spill(engine: EngineStatistics) -> dict[str, Any]:
+    """What left memory and what is owed; zeros without a budget."""
+    found = asdict(engine.spill or SpillStatistics("", 0))
+    return {**found, "cleanup_seconds": round(found.pop("cleanup_s"), 6)}
 
 
 def _prediction(record: MigrationRecord) -> dict[str, Any]:

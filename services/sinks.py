@@ -99,13 +99,16 @@ class ResultWriter:
     def __init__(self, sink: LineSink) -> None:
         self.written = 0
         self._sink = sink
-        self._queue: queue.Queue[Batch | None] = queue.Queue(WAITING_BATCHES)
+        self._queue: queue.Queue[tuple[Batch, str | None] | None] = queue.Queue(WAITING_BATCHES)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="write results", daemon=True)
         self._thread.start()
 
-    def write(self, results: Batch) -> None:
+    def write(self, results: Batch, phase: str | None = None) -> None:
         """Queue results; blocks while the writer is behind.
+
+        Args:
+            phase: what they are marked with, of results that come late.
 
         Raises:
             StateError, BrokenPipeError: an earlier batch could not be written.
@@ -113,7 +116,7 @@ class ResultWriter:
         if self._error is not None:
             raise self._error
         if len(results):
-            self._queue.put(results)
+            self._queue.put((results, phase))
 
     def close(self) -> None:
         """Wait until everything is written.
@@ -139,11 +142,12 @@ class ResultWriter:
             self.close()
 
     def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
+        while (given := self._queue.get()) is not None:
+            batch, phase = given
             if self._error is not None:
                 continue
             try:
-                self._sink.write(encode_results(batch).data)
+                self._sink.write(encode_results(batch, phase).data)
                 self.written += len(batch)
             except BaseException as error:  # raised in the engine's thread by `write` or `close`
                 self._error = error

@@ -18,6 +18,15 @@ from schemas.columns import I64, Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.query import Query
 
+SLICE_SHARE = 0.1
+"""Of the budget: what a slice adds to the memory at most, about."""
+
+TUPLE_BYTES = 100
+"""A tuple and its entry in a state, about."""
+
+SLICE_LEAST = 64
+"""Slices are made no smaller than this for a budget's sake."""
+
 
 def check_spillable(query: Query, executor: str) -> None:
     """Refuse what cannot be kept within a memory budget.
@@ -119,6 +128,16 @@ class Spills:
         if not all(state.complete for _, join in self._tree.joins for state in join.states):
             return False
         return self.active.used_bytes() > HIGH_WATER * self._budget.limit_bytes
+
+    def pieces(self, tuples: int, made: float) -> int:
+        """Into how many slices to cut so many source tuples at least, so that the budget is not exceeded by much
+        between two looks at the memory.
+
+        Args:
+            made: intermediate results per source tuple.
+        """
+        most = self._budget.limit_bytes * SLICE_SHARE / (TUPLE_BYTES * (1.0 + made))
+        return int(tuples / max(most, SLICE_LEAST))
 
     def clean(self, cut: int) -> None:
         """Clean up all that is owed; see `Spilling.clean_all`."""

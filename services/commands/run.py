@@ -170,20 +170,38 @@ def run(
     ] = Switch.OFF,
     memory: Annotated[
         str | None,
-        typer.Option(envvar="WEIR_MEMORY", metavar="BYTES", help="State budget, such as 64MiB. Not in this version."),
+        typer.Option(
+            envvar="WEIR_MEMORY",
+            metavar="SIZE",
+            help=(
+                "Memory for tuples and states, such as 64MiB. What is too much leaves for the disk, and results that "
+                "it would have made come later, marked \"_phase\": \"cleanup\". Default: no limit."
+            ),
+        ),
     ] = None,
     spill: Annotated[
         str | None,
-        typer.Option(envvar="WEIR_SPILL", metavar="STRATEGY", help="Spill strategy. Not in this version."),
+        typer.Option(
+            envvar="WEIR_SPILL",
+            metavar="STRATEGY",
+            help=(
+                "What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes least "
+                "of), global-output (what the query makes least of) or global-output-penalty (the same, for all memory "
+                "that comes of it; the default)."
+            ),
+        ),
     ] = None,
     spill_dir: Annotated[
-        str | None,
-        typer.Option(envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of spilled state. Not in this version."),
+        Path | None,
+        typer.Option(envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of what leaves memory. Default: temporary."),
     ] = None,
     cleanup: Annotated[
         Cleanup,
-        typer.Option(envvar="WEIR_CLEANUP", help="Where spilled state is joined. Not in this version."),
-    ] = Cleanup.NONE,
+        typer.Option(
+            envvar="WEIR_CLEANUP",
+            help="Who finds what is still owed at the end: local is this process. spark and none: not in this version.",
+        ),
+    ] = Cleanup.LOCAL,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -199,10 +217,7 @@ def run(
     _refuse_later_options(
         {
             f"--executor {executor}": executor is Executor.JUGGLER,
-            "--memory": memory is not None,
-            "--spill": spill is not None,
-            "--spill-dir": spill_dir is not None,
-            f"--cleanup {cleanup}": cleanup is not Cleanup.NONE,
+            f"--cleanup {cleanup}": cleanup is not Cleanup.LOCAL,
         }
     )
     epoch_ms = parse_duration(epoch)
@@ -215,12 +230,14 @@ def run(
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.feedback.feedback import check_feedback
     from operators.migration.advise import Goal
+    from operators.spill.spills import check_spillable
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
     from services.plan_changes import parse_plan_change
     from services.run import Outputs, Run
     from services.run_statistics import outcome_lines, stats_json
     from services.sinks import LineSink, check_outputs
+    from services.spilling import spill_of
     from services.tables import read_tables
 
     goal = Goal(prefer=prefer.value)
@@ -228,6 +245,8 @@ def run(
     check_output_names(bound)
     if jit is Switch.ON:
         check_feedback(bound)
+    if memory is not None:
+        check_spillable(bound, executor or Executor.XJOIN)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
     inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
     check_outputs(given, {"the query": str(query)} | inputs)
@@ -235,7 +254,7 @@ def run(
     tables = read_tables(bound, rows)
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
-    with _progress(files) as progress:
+    with _progress(files) as progress, spill_of(memory, spill, spill_dir, cleans=True) as spilling:
         job = Run(
             bound,
             files,
@@ -246,6 +265,7 @@ def run(
             tables=tables,
             changes=changes,
             feedback=jit is Switch.ON,
+            spill=spilling,
             progress=progress,
         )
         try:

@@ -1,0 +1,63 @@
+"""`weir run --memory`: the results of a run without a budget, those that were owed marked, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.four_streams import SOURCES, write_four_streams
+
+PLAN = ("--plan", "(((A B) C) D)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_four_streams(tmp_path_factory.mktemp("spill"), 40)
+
+
+def run(folder: Path, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The results and the statistics of `weir run`."""
+    command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", *PLAN, *SOURCES, *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()], json.loads((folder / "s.json").read_bytes())
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(json.dumps({key: value for key, value in row.items() if key != "_phase"}) for row in rows)
+
+
+def test_a_budget_gives_the_same_results(folder: Path) -> None:
+    expected, plain = run(folder)
+    assert plain["spill"]["spills"] == 0
+    for strategy in ("bottom-up", "global-output-penalty"):
+        found, stats = run(folder, "--memory", "100KiB", "--spill", strategy)
+        assert counted(found) == counted(expected), strategy
+        while_running = [row["_ts"] for row in found if "_phase" not in row]
+        assert while_running == sorted(while_running)
+        late = [row for row in found if "_phase" in row]
+        assert {row["_phase"] for row in late} == {"cleanup"}
+        spill = stats["spill"]
+        assert spill["strategy"] == strategy
+        assert spill["spills"] > 0
+        assert spill["spilled_tuples"] > 0
+        assert spill["spilled_bytes"] > 0
+        assert spill["cleanup_results"] == len(late) > 0
+        assert spill["cleanup_seconds"] > 0
+        assert spill["owed"] == 0
+        assert stats["results"] == len(found)
+
+
+def test_a_plan_change_with_spilled_groups(folder: Path) -> None:
+    expected, _ = run(folder)
+    change = "1970-01-01T00:00:05Z:((A B) (C D)):jisc"
+    found, stats = run(folder, "--memory", "100KiB", "--spill-dir", "spilled", "--migrate", change)
+    assert counted(found) == counted(expected)
+    assert stats["plan"] == "((A B) (C D))"
+    assert stats["migrations"][0]["strategy"] == "moving-state"
+    assert (folder / "spilled").is_dir()
