@@ -174,6 +174,7 @@ class SpillStatistics:
     """What left memory for want of it, and what is owed (`operators.spill`).
 
     Attributes:
+        used_bytes: of memory, by states and source tuples now.
         spills: times that the budget was exceeded; `spilled_groups`, tuples and bytes (compressed) that left then.
         on_disk_tuples: now.
         owed: pairs of tuples that have not been compared yet, at most: results are missing while it is not 0.
@@ -183,6 +184,7 @@ class SpillStatistics:
 
     strategy: str
     budget_bytes: int
+    used_bytes: int = 0
     spills: int = 0
     spilled_groups: int = 0
     spilled_tuples: int = 0

@@ -181,6 +181,7 @@ class Spills:
         return SpillStatistics(
             strategy=self._budget.strategy,
             budget_bytes=self._budget.limit_bytes,
+            used_bytes=0 if self.active is None else self.active.used_bytes(),
             spills=counters.spills,
             spilled_groups=counters.spilled_groups,
             spilled_tuples=counters.spilled_tuples,

@@ -10,18 +10,30 @@ ratios so many times less one, which is what drifting data does.
 
 from __future__ import annotations
 
+import tempfile
+import time
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from operators.engine import Engine
 from operators.kernels.hashing import F64, mix_words
 from operators.kernels.partition import groups_of
 from operators.plan import Plan, parse_plan
+from operators.spill.spilling import Budget
+from operators.spill.strategies import DEFAULT_STRATEGY
+from operators.statistics import SpillStatistics
+from operators.watermark import END
 from schemas.columns import I64, Batch, Column
+from schemas.errors import InvariantError
 from schemas.language import parse_program
 from schemas.query import Query, Type
+from services.spill_store import SpillStore
 
 PLAN = "((((A B) C) D) E)"
+ALL_IN_MEMORY = "all in memory"
 INTERARRIVAL_MS = 50
 THIRDS = (2.0, 2.0 / 3.0, 1.0 / 3.0)
 """Of the average ratio, in a third of the partitions each."""
@@ -46,7 +58,7 @@ class Workload:
     ratios: tuple[float, float, float]
     tuple_range: int = 6_000
     tuples: int = 12_000
-    partitions: int = 256
+    partitions: int = 300
     zipf: float = 0.0
     phases: int = 1
 
@@ -126,3 +138,95 @@ class Workload:
                 columns[label] = Column(Type.BIGINT, values)
             found[name] = Batch(ts, columns)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one run did.
+
+    Attributes:
+        minutes: of event time, at the end of each step.
+        results: so far, at the end of each step; late ones of cleanups while it runs included.
+        memory_bytes: at the end of each step: what states and source tuples take.
+        seconds, cleanup_seconds: processor seconds of the run-time phase, and of the cleanup after it.
+        cleanup_results: of that cleanup.
+        longest_spill_s: by the wall clock.
+    """
+
+    minutes: list[float]
+    results: list[int]
+    memory_bytes: list[int]
+    input_tuples: int
+    seconds: float
+    spills: int = 0
+    spilled_groups: int = 0
+    spilled_tuples: int = 0
+    cleanup_results: int = 0
+    cleanup_seconds: float = 0.0
+    longest_spill_s: float = 0.0
+
+
+NO_LIMIT = 1 << 60
+"""A budget of so many bytes is never used up: what is all in memory is measured the same way."""
+
+
+def run(
+    workload: Workload, strategy: str, budget_bytes: int, *, seed: int, steps: int, window: str = "UNBOUNDED"
+) -> Trace:
+    """One run of the engine; spilled state goes to a folder of its own.
+
+    Args:
+        strategy: of `operators.spill.strategies`, or ALL_IN_MEMORY.
+        steps: the input is given in so many; the engine cuts them further as it sees fit.
+    """
+    batches = workload.batches(seed)
+    whole = strategy == ALL_IN_MEMORY
+    budget = Budget(
+        NO_LIMIT if whole else budget_bytes, DEFAULT_STRATEGY if whole else strategy, groups=workload.partitions
+    )
+    minutes, results, used = [], [], []
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(SpillStore(Path(folder))) as blocks:
+        engine = Engine(
+            workload.query(window), plan=workload.plan(), budget=budget, blocks=blocks, clock=time.perf_counter
+        )
+        found, seconds = 0, 0.0
+        for step in range(steps):
+            begin, end = (workload.tuples * k // steps for k in (step, step + 1))
+            pieces = {name: batch.slice(begin, end) for name, batch in batches.items()}
+            began = time.process_time()
+            for name, piece in pieces.items():
+                engine.push(name, 0, piece)
+            found += len(engine.advance(end * INTERARRIVAL_MS))
+            found += sum(map(len, engine.cleaned()))
+            seconds += time.process_time() - began
+            minutes.append(end * INTERARRIVAL_MS / 60_000)
+            results.append(found)
+            used.append(_spill(engine).used_bytes)
+        began = time.process_time()
+        found += len(engine.advance(END))
+        engine.clean()
+        cleaned = sum(map(len, engine.cleaned()))
+        cleanup_seconds = time.process_time() - began
+        after = _spill(engine)
+    if after.owed:
+        raise InvariantError(f"{after.owed} pairs are owed after the cleanup")
+    return Trace(
+        minutes=minutes,
+        results=results,
+        memory_bytes=used,
+        input_tuples=sum(map(len, batches.values())),
+        seconds=seconds,
+        spills=after.spills,
+        spilled_groups=after.spilled_groups,
+        spilled_tuples=after.spilled_tuples,
+        cleanup_results=cleaned,
+        cleanup_seconds=cleanup_seconds,
+        longest_spill_s=after.longest_spill_s,
+    )
+
+
+def _spill(engine: Engine) -> SpillStatistics:
+    found = engine.statistics().spill
+    if found is None:
+        raise InvariantError("the engine has no memory budget")
+    return found

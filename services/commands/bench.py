@@ -222,6 +222,10 @@ _redraws(
     "hybmig",
     "The figures of the HybMig paper, 15 to 22, redrawn: counters, and a simulated clock where load matters.",
 )
+_redraws(
+    "spill",
+    "The figures of the state-spill paper, 16 to 20, redrawn: four strategies, memory over time, cleanup.",
+)
 
 
 @app.command()

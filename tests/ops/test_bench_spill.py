@@ -1,14 +1,27 @@
-"""`weir bench spill`: its data has the ratios that it promises."""
+"""`weir bench spill` at tiny sizes: its data has the ratios that it promises, and figures the shapes of the paper."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from operators.kernels.hashing import mix_words
 from operators.kernels.partition import groups_of
-from ops.bench.paper_spill_runs import THIRDS, Workload
+from operators.spill.strategies import STRATEGIES
+from ops.bench.figures import Suite
+from ops.bench.measure import Progress
+from ops.bench.paper_spill import FULL, SpillSettings, Traces, all_strategies, bench_spill, memory, throughput
+from ops.bench.paper_spill_runs import ALL_IN_MEMORY, THIRDS, Workload
 from schemas.columns import I64
+from schemas.errors import UsageError
+from tests.papers import drawn, medians
+
+TINY = SpillSettings(tuple_range=700, partitions=32, steps=30, runs=1)
+WORKLOAD = TINY.workload((3.0, 1.0, 1.0))
 
 
 def counted(workload: Workload, column: I64, join: int, begin: int, end: int) -> I64:
@@ -75,3 +88,58 @@ def test_streams_and_seeds_differ_and_repeat() -> None:
         assert batch.columns["x"].values.tolist() != other[name].columns["x"].values.tolist()
     assert first["A"].columns["x"].values.tolist() != first["B"].columns["x"].values.tolist()
     assert len({int(batch.ts[0]) for batch in first.values()}) == 5
+
+
+@pytest.fixture(scope="module")
+def traces() -> Traces:
+    """One run of every strategy, and all in memory."""
+    with Progress() as progress:
+        return all_strategies(WORKLOAD, TINY, progress, "tiny")
+
+
+def test_every_strategy_delivers_the_same_results(traces: Traces) -> None:
+    (whole,) = traces[ALL_IN_MEMORY]
+    assert whole.spills == whole.cleanup_results == 0
+    assert len(whole.minutes) == TINY.steps
+    budget = TINY.share * max(whole.memory_bytes)
+    for name in STRATEGIES:
+        (trace,) = traces[name]
+        assert trace.results[-1] + trace.cleanup_results == whole.results[-1], name
+        assert trace.results[-1] < whole.results[-1]
+        assert trace.spills > 0
+        assert max(trace.memory_bytes) <= budget
+
+
+def test_strategies_rank_as_in_the_paper(traces: Traces) -> None:
+    """Not by how much, which takes more than a tiny run."""
+    (bottom_up,), (whole_plan,), (penalty,) = (
+        traces[name] for name in ("bottom-up", "global-output", "global-output-penalty")
+    )
+    assert bottom_up.results[-1] < min(whole_plan.results[-1], penalty.results[-1])
+    assert bottom_up.spills <= penalty.spills < whole_plan.spills
+
+
+def test_figures_are_drawn(traces: Traces, tmp_path: Path) -> None:
+    figures = [throughput(16, WORKLOAD, traces, TINY), *memory(WORKLOAD, traces)]
+    text = drawn(Suite("spill", "the paper", {}, figures), tmp_path)
+    assert [figure.name for figure in figures] == ["spill-16", "spill-17", "spill-18"]
+    for heading in ("State spill Fig. 18", "global-output-penalty", "fewest (7 against 10)", "results of cleanup"):
+        assert heading in text
+    # A spill: memory falls, more than it ever does between two steps otherwise.
+    used = medians(figures[2], 0, "global-output-penalty")
+    assert min(after / before for before, after in pairwise(used)) < 0.95
+    for name in STRATEGIES:
+        curve = medians(figures[0], 0, name)
+        assert curve == sorted(curve)
+
+
+def test_a_figure_is_chosen_by_its_number() -> None:
+    with Progress() as progress:
+        assert [f.name for f in bench_spill(replace(TINY, tuple_range=200), progress, 19).figures] == ["spill-19"]
+        with pytest.raises(UsageError, match="no figure 15; there are 16 to 20"):
+            bench_spill(TINY, progress, 15)
+
+
+def test_full_has_the_papers_sizes() -> None:
+    assert FULL.workload((3.0, 1.0, 1.0)).minutes == 50.0
+    assert FULL.partitions == 300
