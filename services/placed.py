@@ -19,7 +19,9 @@ A reader and the tasks that write to it know of each other by the topic, its par
 
 **Limits.** Exactly once only. No idle timeouts: a silent source holds back what it is joined with. Where the split
 follows the sources' partitions and some are added, a new group is needed. A reader takes all channels of a partition as
-they come: of one that is far ahead of the others it keeps in memory what it cannot process yet.
+they come: of one that is far ahead of the others it keeps in memory what it cannot process yet. Pausing the partition
+would hold back those that are behind. While it waits for an answer it reads on, too, since that comes behind all that
+was written before: as far as its producers are ahead, it keeps what they wrote.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ already, by whoever produces them, and partition p of everything stays with task
 
 **Feedback** (`feedback`). A reader asks by *signatures* (`kinds`) for what it does not demand to be kept back
 (`demand`), the producer does so and says so in band (`withholding`); what the reader demands after all comes late, and
-the reader waits for it before it goes on. Only inputs that are results of joins are spoken of, by equalities; of a
-split join's input only where the whole key is of one input of its producer.
+the reader waits for it before it goes on. What is asked for so often that answers cost more than is spared rests
+(`worth`). Only inputs that are results of joins are spoken of, by equalities; of a split join's input only where the
+whole key is of one input of its producer.
 
 **Not taken apart** are ROWS windows (they count all tuples of a stream), EXCEPT, and aggregates.
 """

@@ -141,6 +141,11 @@ class Demand:
 
     def want(self, signatures: U64, since: int) -> None:
         """Ask for signatures back, for what has a ts of at least `since`."""
+        if self._outbox and len(signatures):
+            unsaid = np.concatenate(self._outbox)
+            cancelled = np.isin(unsaid, signatures)
+            self._told.remove(unsaid[cancelled])
+            self._outbox = [unsaid[~cancelled]]
         held = self.withholds(signatures)
         if len(held):
             new = len(held) - int(np.count_nonzero(np.isin(held, self.wanted)))
@@ -195,7 +200,7 @@ class Demand:
     @property
     def unsaid(self) -> bool:
         """True when there is something to ask the producers to keep back."""
-        return bool(self._outbox)
+        return any(len(words) for words in self._outbox)
 
     def detect(self, tuples: Tuples, now: int, hold: int) -> None:
         """Tuples of the input are about to enter: ask for those to be kept back that meet nothing."""

@@ -82,6 +82,8 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.want(of_kinds(self.withheld(), (own.kind.number,)), END)", "pass"),
         ("            if own.worth.rests(now):\n                continue\n", ""),
         ("outbox = outbox[~own.present.contains(outbox)]", "pass"),
+        ("self._outbox = [unsaid[~cancelled]]", "pass"),
+        ("self._told.remove(unsaid[cancelled])", "pass"),
         ("min((since for _, since in self._wants), default=END)", "END"),
     ),
     "placed/withholding.py": (

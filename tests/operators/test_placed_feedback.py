@@ -402,6 +402,19 @@ def test_what_has_a_partner_in_the_meantime_is_not_spoken_of() -> None:
     check(run.chain, run.query, run.rows)
 
 
+def test_what_is_wanted_is_not_spoken_of_either() -> None:
+    """What would have been said to be useless is asked for: it may be said again, but is not said now."""
+    run = Three(a=tuples(at=[1]), b=tuples(at=[1]), c=tuples(at=[1]))
+    assert run.top.feedback is not None
+    (demand,) = run.top.feedback.demands.values()
+    words = np.array([1 << 10, 2 << 10], np.uint64)
+    demand.suspend(words, 50)
+    demand.want(words[:1], 5)
+    assert demand.take_suspends().tolist() == words[1:].tolist()
+    demand.suspend(words, 50)
+    assert demand.take_suspends().tolist() == words[:1].tolist(), "the other one has been said"
+
+
 @pytest.mark.parametrize("answers", [4, 1_000])
 def test_what_is_asked_for_too_often_rests(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
     """C wants again and again what is kept back: after 4 answers all comes back, and no more is said for 4 windows;

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from schemas.control import Demanded, decode_control
 from tests.broker_fixture import Topics
@@ -118,7 +118,12 @@ class Meddler:
             if self._seen and rng.random() < 0.5:
                 topic, value = rng.choice(self._seen)
                 mine.add(value)
-                self._producer.produce(topic, value, partition=0)
+                try:
+                    self._producer.produce(topic, value, partition=0)
+                except KafkaException:
+                    # The topic of a plan that was left is deleted.
+                    self._seen = [one for one in self._seen if one[0] != topic]
+                    continue
                 self._producer.poll(0)
                 self.written += 1
 
