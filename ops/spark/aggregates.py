@@ -2,7 +2,7 @@
 
 A result of the join is seen by the multiples of EMIT EVERY in [ts, dead): it enters its group at the first
 and leaves it at the first multiple beyond. Between two such events nothing of a group changes, so its values are
-computed at these multiples alone, in one pass over its events in order, by executors (`_folding`), a group in one of
+computed at these multiples alone, in one pass over its events in order, by executors (`folding`), a group in one of
 them. Where partitions are apart, so are their groups.
 
 Sums are kept exact: a DOUBLE is an integer multiple of 2^-1074, and integers of Python's do not round. MIN, MAX and
@@ -47,7 +47,7 @@ def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, histo
     rows = _events(spark, query, aggregation, history)
     ordered = rows.repartition(*groups).sortWithinPartitions(*groups, "at")
     functions = tuple((a.function, a.type is Type.DOUBLE) for a in aggregation.aggregates)
-    fold = _folding(len(groups), functions)
+    fold = folding(len(groups), functions)
     values = [f"v{n}" for n in range(len(aggregation.aggregates))]
     fields = ["part INT", *(f"{name} {SPARK_TYPES[kind]}" for name, kind in zip(by, kinds, strict=True))]
     fields += [f"{name} {SPARK_TYPES[a.type]}" for name, a in zip(values, aggregation.aggregates, strict=True)]
@@ -67,7 +67,7 @@ def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, histo
     own = f"PARTITION BY {', '.join(groups)} ORDER BY at"
     same = " AND ".join(f"{column} <=> lag({column}) OVER ({own})" for column in columns)
     said = said.selectExpr("*", f"coalesce(lag(alive) OVER ({own}), false) AS was", f"({same}) AS same")
-    found = said.where("CASE WHEN alive THEN NOT was OR NOT same ELSE was END")
+    found = said.where("NOT alive OR NOT was OR NOT same")
     found = found.where(history.within("at", "part")).selectExpr(*groups, *columns, f"at AS {RESULT_TS}")
     return found.orderBy(RESULT_TS, *by).select(*columns, RESULT_TS)
 
@@ -87,6 +87,7 @@ def _events(spark: SparkSession, query: Query, aggregation: Aggregation, history
     lives = found.selectExpr("*", f"least({dead}, {ENDLESS}L) AS gone").selectExpr(
         part, *groups, *arguments, f"{first} AS enters", f"CASE WHEN gone < {ENDLESS}L THEN {beyond} END AS leaves"
     )
+    # Who enters and leaves at one multiple is never seen, and would only make work.
     seen = lives.where("leaves IS NULL OR enters < leaves")
     names = ["part", *(f"g{n}" for n in range(len(groups))), *(f"a{n}" for n in range(len(arguments)))]
     both = "stack(2, enters, 1, leaves, -1) AS (at, step)"
@@ -118,7 +119,7 @@ def _signless(query: Query, expr: Expr) -> str:
 # --- In executors --------------------------------------------------------------------------------------
 
 
-def _folding(groups: int, aggregates: Sequence[tuple[str, bool]]) -> Any:
+def folding(groups: int, aggregates: Sequence[tuple[str, bool]]) -> Any:
     """What `mapPartitions` runs: events, group by group and in order, to the values after each multiple."""
 
     def fold(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -66,7 +66,7 @@ def _matches(
     part: Subtraction,
     kept: Sequence[str],
 ) -> DataFrame:
-    """The lives of one subtracted stream's tuples that match, cut to the life of what they match."""
+    """The lives of one subtracted stream's tuples that match while what they match lives."""
     from pyspark.sql import functions
 
     other = _living(spark, query, number, history)
@@ -88,7 +88,7 @@ def _matches(
         if key is not None:
             conditions.append(key)
     joined = left.join(other, functions.expr(" AND ".join(f"({c})" for c in conditions)))
-    return joined.selectExpr(*kept, f"greatest(s0_ts, {begin}) AS match", f"least(s0_dead, {dead}) AS match_end")
+    return joined.selectExpr(*kept, f"{begin} AS match", f"{dead} AS match_end")
 
 
 def _living(spark: SparkSession, query: Query, number: int, history: History) -> DataFrame:
