@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operators.plan import Join
 from operators.spill.part import Part
 from operators.tuples import FOREVER
+from operators.watermark import END
 
 Group = tuple[int, int]
 """A join's number, children before parents, and one of its partition groups."""
@@ -28,6 +29,8 @@ class Ledger:
         self._parts: dict[Group, list[Part]] = {}
         covers = [frozenset(node.aliases) for node in nodes]
         self._below = [[k for k in range(j) if covers[k] < covers[j]] for j in range(len(covers))]
+        # Per join the least `since` and `_until` of its parts; what is missing is found when it is asked for.
+        self._least: dict[int, tuple[int, int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -35,14 +38,22 @@ class Ledger:
     def add(self, group: Group, part: Part) -> None:
         """A part has left memory."""
         self._parts.setdefault(group, []).append(part)
+        join = group[0]
+        if join in self._least:
+            since, until = self._least[join]
+            self._least[join] = (min(since, part.since), min(until, self._until(join, part)))
 
     def pop(self, group: Group) -> list[Part]:
         """The group's parts, oldest first, which are owed no more."""
-        return self._parts.pop(group, [])
+        parts = self._parts.pop(group, [])
+        if parts:
+            self._least.pop(group[0], None)
+        return parts
 
     def clear(self) -> None:
         """Nothing is owed."""
         self._parts.clear()
+        self._least.clear()
 
     def items(self) -> Iterator[tuple[Group, list[Part]]]:
         """Every group that has parts."""
@@ -54,6 +65,8 @@ class Ledger:
 
     def due(self, join: int, cut: int) -> list[int]:
         """The groups of a join that have to be cleaned up before `purge(cut)`, ascending."""
+        if self._earliest(join)[1] >= cut:
+            return []
         return [g for g in self.groups(join) if any(self._until(join, p) < cut for p in self._parts[join, g])]
 
     def hold(self, join: int) -> int:
@@ -61,13 +74,15 @@ class Ledger:
 
         Results that a join below owes come no earlier than its oldest part left, and may meet all that lived then.
         """
-        own = (self._until(join, part) for part in self._of([join]))
-        below = (part.since for part in self._of(self._below[join]))
-        return min([FOREVER, *own, *below])
+        return min([self._earliest(join)[1], *map(self.since, self._below[join])])
+
+    def since(self, join: int) -> int:
+        """Since when the join's oldest part has been owed; END when there is none. O(1) between cleanups."""
+        return self._earliest(join)[0]
 
     def bound(self, join: int, cut: int) -> int:
         """What expired before this can be met by nothing that is still to come to the join."""
-        return min([cut, *(part.since for part in self._of(self._below[join]))])
+        return min([cut, *map(self.since, self._below[join])])
 
     def kept_from(self, group: Group, cut: int) -> int:
         """What expired before this and is in the group's memory is owed nothing, neither by parts nor by what is to
@@ -78,11 +93,13 @@ class Ledger:
         """A purge beyond it would drop entries that the part has not been joined with."""
         return part.since if part.late else min(part.since + self._lives[join], FOREVER)
 
-    def _of(self, joins: Iterable[int]) -> Iterator[Part]:
-        wanted = set(joins)
-        for (join, _), parts in self._parts.items():
-            if join in wanted:
-                yield from parts
+    def _earliest(self, join: int) -> tuple[int, int]:
+        if join not in self._least:
+            parts = [part for (j, _), own in self._parts.items() if j == join for part in own]
+            since = min((part.since for part in parts), default=END)
+            until = min((self._until(join, part) for part in parts), default=FOREVER)
+            self._least[join] = (since, until)
+        return self._least[join]
 
     def tuples(self) -> int:
         """How many tuples are in parts."""

@@ -137,7 +137,7 @@ class Spilling:
 
     def dead_before(self, now: int) -> int:
         """What expired before this may make room in the states."""
-        return min([now, *(part.since for _, parts in self._ledger.items() for part in parts)])
+        return min([now, *(self._ledger.since(j) for j in range(len(self._joins)))])
 
     def hold(self, cut: int) -> int:
         """Source tuples must be there for all from here on when everything before `cut` has been processed."""
