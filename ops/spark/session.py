@@ -1,7 +1,7 @@
 """A Spark session for Weir's jobs: quiet, private, and gone when its work is done.
 
-Spark's own log goes to a file beside the job's data, not between the lines that a command prints; of a job that fails
-the message names that file. Java's standard error, which Spark hands on as it is, goes there too.
+Spark's own log goes to a file beside the job's data, not between the lines that a command prints, and Java's standard
+error, which Spark hands on as it is, goes there too. It goes away with the folder: an error says what counts.
 
 What a job shares with its executors lies in one folder: a temporary one for `local` masters, else one that the user
 names and that all machines see.

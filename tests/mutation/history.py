@@ -95,7 +95,7 @@ MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         "expression",
         (
             ("THEN {text} END", "THEN {text} ELSE {text} END"),
-            ('finite=op in "/%")', "finite=False)"),
+            ("finite=op in '/%')}", "finite=False)}"),
             ('f"try_subtract(0L, {operand})"', 'f"(- {operand})"'),
             ('"+": "try_add"', '"+": "greatest"'),
             ("{left} = {_MIN} AND {right} = -1L", "false"),

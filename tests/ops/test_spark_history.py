@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +23,10 @@ from ops.spark.aggregates import folding
 from ops.spark.answer import History
 from ops.spark.expressions import register_functions, sql_of
 from ops.spark.results import answer_of, read_answer
-from ops.spark.session import spark_session, split_for
+from ops.spark.session import check_installed, spark_session, split_for
 from ops.spark.stage import Stage
 from schemas.columns import Batch, Column
+from schemas.errors import UsageError
 from schemas.query import (
     Arithmetic,
     Call,
@@ -196,7 +198,7 @@ def batch_of(rows: list[dict[str, Any]], timed: bool) -> Batch:
     return Batch(np.array([row["ts"] if timed else -1 for row in rows], np.int64), columns)
 
 
-def batch_answer(spark: SparkSession, case: Case, folder: Path) -> list[dict[str, Any]]:
+def batch_answer(spark: SparkSession, case: Case, folder: Path, **span: Any) -> list[dict[str, Any]]:
     query = case.query
     with Stage(folder, query) as stage:
         for stream in query.streams():
@@ -205,7 +207,7 @@ def batch_answer(spark: SparkSession, case: Case, folder: Path) -> list[dict[str
         for table in query.tables():
             stage.add_table(table, batch_of(case.tables[table.name], False))
     out = folder / "answer"
-    answer_of(spark, query, History(stage.paths())).write.parquet(str(out))
+    answer_of(spark, query, History(stage.paths(), **span)).write.parquet(str(out))
     found: list[dict[str, Any]] = []
     for batch in read_answer(query, out):
         columns = {name: column.to_values() for name, column in batch.columns.items()} | {"_ts": batch.ts.tolist()}
@@ -253,7 +255,20 @@ def check(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
     assert [row["_ts"] for row in found] == [row["_ts"] for row in expected]
 
 
-def property_of(strategy: st.SearchStrategy[Case], examples: int, **marks: Any) -> Any:
+def check_apart(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
+    """Where partitions are apart the answer is that of each, up to an end of its own."""
+    ends, begin = {0: 9, 1: 23}, 4
+    found = batch_answer(spark, case, make("answer"), apart=True, begin=begin, ends=ends)
+    expected: list[dict[str, Any]] = []
+    for number, end in ends.items():
+        rows = {name: parts[number : number + 1] for name, parts in case.rows.items()}
+        own = oracle.results(case.query, {**rows, **case.tables})
+        expected += [row for row in own if begin <= row["_ts"] < end]
+    assert Counter(map(plain, found)) == Counter(map(plain, expected))
+    assert [row["_ts"] for row in found] == sorted(row["_ts"] for row in expected)
+
+
+def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = check) -> Any:
     """A test of a few random cases; each costs Spark a second or two, so none is shrunk."""
 
     @settings(
@@ -275,6 +290,10 @@ test_busy_joins_equal_the_oracles = property_of(busy_joins(), 2)
 test_set_differences_equal_the_oracles_in_order = property_of(subtractions(), 2)
 test_aggregates_equal_the_oracles_in_order = property_of(aggregated(busy_joins()), 2)
 test_many_joins = pytest.mark.slow(property_of(cases(), 60))
+test_partitions_apart_answer_each_for_itself = property_of(busy_joins(), 1, check_apart)
+test_many_partitions_apart = pytest.mark.slow(
+    property_of(st.one_of(busy_joins(), subtractions(), aggregated(busy_joins())), 30, check_apart)
+)
 test_many_busy_joins = pytest.mark.slow(property_of(busy_joins(), 40))
 test_many_ranged_joins = pytest.mark.slow(property_of(cases(ranged=True, most_rows=30), 40))
 test_many_set_differences = pytest.mark.slow(property_of(subtractions(), 40))
@@ -441,9 +460,22 @@ def test_wrong_use_is_refused_in_one_line(
     assert "\n" not in message.strip()
 
 
+def test_what_is_not_installed_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyspark", None)
+        with pytest.raises(
+            UsageError, match=r"pyspark is not installed; accepted: pip install 'weir-streams\[spark\]'"
+        ):
+            check_installed()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UsageError, match="Spark needs Java 17 or newer"):
+        check_installed()
+
+
 def test_an_expression_too_deep_for_spark_is_refused() -> None:
     expr: Expr = ROW["d"]
     for _ in range(40):
         expr = Arithmetic("/", ROW["d"], expr, Type.DOUBLE)
-    with pytest.raises(Exception, match="nested too deep for Spark"):
+    with pytest.raises(UsageError, match="nested too deep for Spark"):
         sql_of(expr, lambda column: column.name)
