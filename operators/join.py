@@ -79,9 +79,7 @@ class BinaryJoin:
                 continue
             runs = []
             for held in (state.older, state):
-                entries = held.entries()
-                rows, expiry = held.gather(entries)
-                run = Tuples(held.aliases, rows, held.ts[entries & (held.capacity - 1)], expiry)
+                run = held.tuples_of(held.entries())
                 runs.append(run.take(np.argsort(run.ts, kind="stable").astype(np.int64)))
             whole = self.match.new_state(side)
             self.match.enter(whole, self.match.prepare(side, Tuples.merge(*runs)), state.purged_to)

@@ -227,6 +227,11 @@ class SideState:
             expiry = self.expiry[slots]
         return np.take(self.rows, slots, axis=1), expiry
 
+    def tuples_of(self, entries: I64) -> Tuples:
+        """The tuples of these entries."""
+        rows, expiry = self.gather(entries)
+        return Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
+
     def tuples(self) -> Tuples:
         """A copy of all entries held, ascending by ts, dead ones not yet purged included."""
         ts = ring_read(self.ts, self.lo, self.hi)

@@ -41,8 +41,16 @@ HIGH_WATER = 0.95
 LOW_WATER = 0.7
 """Above the first share of the budget states are spilled until they take the second."""
 
+LEAVE_BYTES = 2 * 1024 * 1024
+LEAVE_GROWTH = 2
+"""Between two slices so many bytes leave at once, or so many times what the last slice has added: a spill is no pause,
+and is faster than the input."""
+
 LATE_BYTES = 4 * 1024 * 1024
 """Results of a cleanup that wait in memory for the join above, at most."""
+
+Leaving = tuple[int, int, int]
+"""A join's number, its group, and how many bytes that has."""
 
 GROUPS = 64
 """Partition groups per join."""
@@ -117,6 +125,11 @@ class Spilling:
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in self._nodes]
         self._late_bytes = 0
         self._aged_to: int | None = None
+        self._leaving: list[Leaving] = []
+        self._used_bytes = self.used_bytes()
+        self._grown = 0
+        # What expired before this nothing can meet, and its source tuples may be gone.
+        self._kept_from = FAR_PAST
         self._cleaning: CleanupSources | None = None
         self._matches: dict[int, Match] = {}
         tree.produced = self._produced
@@ -160,35 +173,60 @@ class Spilling:
             self._clean(cut, [set(self._ledger.due(j, cut)) for j in range(len(self._joins))])
         for j, join in enumerate(self._joins):
             join.purge(min(cut, self._ledger.hold(j)))
+        self._kept_from = self.hold(cut)
 
-    def spill(self, cut: int, used_bytes: int) -> None:
-        """Bring the states down to the low water mark if they are above the high one.
+    def short(self) -> bool:
+        """Whether something has to leave; to be asked after every slice."""
+        used = self.used_bytes()
+        self._grown, self._used_bytes = used - self._used_bytes, used
+        return bool(self._leaving) or used > HIGH_WATER * self._budget.limit_bytes
+
+    def spill(self, cut: int) -> None:
+        """When memory is short choose what leaves, down to the low water mark, and let it leave a part at a time.
 
         Args:
             cut: everything before it has been processed, and purged.
-            used_bytes: by the task.
 
         Raises:
             StateError: a block could not be written.
         """
-        limit = self._budget.limit_bytes
-        if used_bytes <= HIGH_WATER * limit:
-            return
+        if not self._leaving:
+            self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
+        if self._leaving:
+            self._let_leave(cut, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
+            self._used_bytes = self.used_bytes()
+
+    def _choose(self, wanted_bytes: int) -> None:
+        """Decide which groups leave, the first of them last."""
         for join in self._joins:
             join.sort_late()
-        sizes = self._sizes()
-        candidates = Candidates.of(self._productivity, sizes, self._heights, turn=self.counters.spills)
+        candidates = Candidates.of(self._productivity, self._sizes(), self._heights, turn=self.counters.spills)
         if len(candidates) == 0:
             return
-        chosen = choose(self._strategy, candidates, int(used_bytes - LOW_WATER * limit))
+        chosen = choose(self._strategy, candidates, wanted_bytes)[::-1]
+        self._leaving = list(
+            zip(
+                candidates.joins[chosen].tolist(),
+                candidates.groups[chosen].tolist(),
+                candidates.size_bytes[chosen].tolist(),
+                strict=True,
+            )
+        )
         self.counters.spills += 1
-        for j in range(len(self._joins)):
-            groups = np.sort(candidates.groups[chosen[candidates.joins[chosen] == j]])
-            if len(groups):
-                self._spill_groups(j, groups, cut)
-        self._release()
         share = candidates.size_bytes[chosen].sum() / candidates.size_bytes.sum()
         self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], float(share))
+
+    def _let_leave(self, cut: int, most_bytes: int) -> None:
+        """As many of the groups that were chosen leave as free so many bytes."""
+        leaving: dict[int, list[int]] = {}
+        freed = 0
+        while self._leaving and freed < most_bytes:
+            j, g, size = self._leaving.pop()
+            leaving.setdefault(j, []).append(g)
+            freed += size
+        for j, groups in sorted(leaving.items()):
+            self._spill_groups(j, np.array(sorted(groups), np.int64), cut)
+        self._release()
 
     def clean_all(self, cut: int) -> None:
         """Clean up all that is owed.
@@ -222,6 +260,10 @@ class Spilling:
             return batches
 
         return read
+
+    def living(self, state: SideState) -> Tuples:
+        """What a state has in memory that can be met, now or by what is owed."""
+        return state.living(self._kept_from)[1]
 
     def owed(self) -> int:
         """Pairs of tuples that were not compared yet, at most; 0 when nothing is owed."""
@@ -270,18 +312,16 @@ class Spilling:
         pieces: list[dict[int, tuple[Piece, ...]]] = [{}, {}]
         for side in (LEFT, RIGHT):
             state = join.states[side]
-            memory = _Sorted(state, self._budget.groups)
-            for g in groups.tolist():
-                entries = memory.entries(g)
-                if len(entries) == 0:
-                    continue
-                rows, expiry = state.gather(entries)
-                ts = state.ts[entries & (state.capacity - 1)]
-                batch = materialise(self._sources, Tuples(state.aliases, rows, ts, expiry))
-                batch, expiry = alive(batch, expiry, self._ledger.kept_from((j, g), cut))
-                if len(batch):
-                    pieces[side][g] = self._write(j, g, side, batch, expiry)
-                    self.counters.spilled_tuples += len(batch)
+            memory = _Sorted(state, self._budget.groups, self._kept_from)
+            entries = [memory.entries(g) for g in groups.tolist()]
+            tuples = state.tuples_of(np.concatenate(entries))
+            batch, ends = materialise(self._sources, tuples), np.cumsum([len(own) for own in entries])
+            for g, begin, end in zip(groups.tolist(), [0, *ends.tolist()], ends.tolist(), strict=False):
+                bound = self._ledger.kept_from((j, g), cut)
+                own, expiry = alive(batch.slice(begin, end), tuples.expiry[begin:end], bound)
+                if len(own):
+                    pieces[side][g] = self._write(j, g, side, own, expiry)
+                    self.counters.spilled_tuples += len(own)
             state.take_out(memory.within(groups))
         for g in groups.tolist():
             part = Part((pieces[LEFT].get(g, ()), pieces[RIGHT].get(g, ())), cut)
@@ -300,8 +340,7 @@ class Spilling:
         held: dict[str, Mask] = {name: np.zeros(s.hi - s.lo, np.bool_) for name, s in self._sources.stores.items()}
         for join in self._joins:
             for state in join.states:
-                rows, _ = state.gather(state.entries())
-                for alias, own in zip(state.aliases, rows, strict=True):
+                for alias, own in zip(state.aliases, self.living(state).rows, strict=True):
                     name = self._sources.query.source(alias).stream.name
                     held[name][own - self._sources.stores[name].lo] = True
         for name, mask in held.items():
@@ -317,7 +356,7 @@ class Spilling:
             owing |= {g for (k, g), parts in self._ledger.items() if k == j and any(part.late for part in parts)}
             if not owing:
                 continue
-            memory = [_Sorted(state, self._budget.groups) for state in self._joins[j].states]
+            memory = [_Sorted(state, self._budget.groups, self._kept_from) for state in self._joins[j].states]
             for g in sorted(owing):
                 self._clean_group(j, g, cut, memory)
 
@@ -350,10 +389,8 @@ class Spilling:
         sides: list[tuple[Piece, ...]] = []
         for side in (LEFT, RIGHT):
             state = self._joins[j].states[side]
-            entries = memory[side].entries(g)
-            rows, expiry = state.gather(entries)
-            tuples = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
-            sides.append(in_memory(materialise(self._sources, tuples), expiry) if len(entries) else ())
+            tuples = state.tuples_of(memory[side].entries(g))
+            sides.append(in_memory(materialise(self._sources, tuples), tuples.expiry))
         return sides[0], sides[1]
 
     def _living(self, j: int, g: int, side: int, parts: Sequence[Part], bound: int) -> tuple[Piece, ...]:
@@ -421,10 +458,11 @@ class Spilling:
 
 
 class _Sorted:
-    """A state's entries by partition group."""
+    """A state's entries by partition group, those that nothing can meet left out."""
 
-    def __init__(self, state: SideState, groups: int) -> None:
-        self._entries = state.entries()
+    def __init__(self, state: SideState, groups: int, kept_from: int) -> None:
+        """Args: `kept_from`: what expired before this is left out: its source tuples may be gone."""
+        self._entries = state.living(kept_from)[0]
         self._lo, self._n = state.lo, state.hi - state.lo
         self._groups = _groups(state, self._entries, groups)
         self._order: I64 = np.argsort(self._groups, kind="stable").astype(np.int64)

@@ -10,7 +10,7 @@ from operators.executor import Executor
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import FAR_PAST, ROW, Writer, materialise
-from operators.spill.spilling import HIGH_WATER, Budget, SpillCounters, Spilling
+from operators.spill.spilling import Budget, SpillCounters, Spilling
 from operators.statistics import SpillStatistics
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
@@ -93,7 +93,7 @@ class Spills:
         """See `Spilling.spill`."""
         if self.active is not None:
             began = self._clock()
-            self.active.spill(cut, self.active.used_bytes())
+            self.active.spill(cut)
             self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
 
     def follow(self, executor: Executor, *, delivered: int = FAR_PAST) -> None:
@@ -127,7 +127,7 @@ class Spills:
             return False
         if not all(state.complete for _, join in self._tree.joins for state in join.states):
             return False
-        return self.active.used_bytes() > HIGH_WATER * self._budget.limit_bytes
+        return self.active.short()
 
     def pieces(self, tuples: int, made: float) -> int:
         """Into how many slices to cut so many source tuples at least, so that the budget is not exceeded by much
@@ -164,10 +164,8 @@ class Spills:
                 alias = state.aliases[0]
                 if len(state.aliases) > 1 or alias in tree.sources.tables:
                     continue
-                entries = state.entries()
-                rows, expiry = state.gather(entries)
-                own = Tuples(state.aliases, rows, state.ts[entries & (state.capacity - 1)], expiry)
-                for batch in (*parts(j, side), materialise(tree.sources, own)):
+                in_memory = materialise(tree.sources, self.active.living(state))
+                for batch in (*parts(j, side), in_memory):
                     numbers = batch.columns[f"{alias}.{ROW}"].values.astype(np.int64, copy=False)
                     columns = {name: batch.columns[f"{alias}.{name}"] for name in tree.sources.store(alias).columns}
                     name = tree.sources.query.source(alias).stream.name

@@ -1,0 +1,130 @@
+"""Spilling over enough tuples that some groups leave while others stay: the results of an engine without a budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators.engine import Engine
+from operators.plan import parse_plan
+from operators.spill import part, spilling
+from operators.spill.part import Writer
+from operators.spill.spilling import Budget
+from operators.spill.strategies import STRATEGIES
+from schemas.columns import Batch, Column
+from schemas.errors import StateError
+from schemas.language import parse_program
+from schemas.query import Query, Type
+from tests.feeding import to_rows
+from tests.operators.spill.memory_blocks import MemoryBlocks
+
+WINDOWS = {"ranges": "[RANGE {0} MILLISECONDS]", "endless": "[UNBOUNDED]"}
+TUPLES = 500
+PLANS = ("(((A B) C) D)", "((A B) (C D))", "(A (B (C D)))")
+
+
+def query(window: str) -> Query:
+    streams = "".join(
+        f"CREATE STREAM {name} (k BIGINT, v BIGINT, s STRING, at TIMESTAMP) WITH (topic = '{name}', timestamp = 'at');"
+        for name in "abcd"
+    )
+    windows = [WINDOWS[window].format(life) for life in (400, 700, 300, 500)]
+    sources = ", ".join(f"{name} {name.upper()} {window}" for name, window in zip("abcd", windows, strict=True))
+    select = "SELECT A.s AS s, A.at AS a, B.at AS b, C.at AS c, D.at AS d FROM"
+    return parse_program(f"{streams} {select} {sources} WHERE A.k = B.k AND B.v = C.k AND C.v = D.k;").queries[0]
+
+
+@cache
+def batches() -> dict[str, Batch]:
+    rng = Random(8)
+    found = {}
+    for name in "abcd":
+        ts = np.sort(np.array([rng.randrange(10 * TUPLES) for _ in range(TUPLES)], np.int64))
+        keys = {key: Column(Type.BIGINT, np.array([rng.randrange(40) for _ in ts], np.int64)) for key in "kv"}
+        texts = Column.from_values([f"{name}{i}" for i in range(TUPLES)], Type.STRING)
+        found[name] = Batch(ts, {**keys, "s": texts, "at": Column(Type.TIMESTAMP, ts)})
+    return found
+
+
+def feed(task: Engine, steps: int = 50) -> list[dict[str, Any]]:
+    """The results while running."""
+    found: list[dict[str, Any]] = []
+    for begin in range(0, 10 * TUPLES, 10 * TUPLES // steps):
+        end = begin + 10 * TUPLES // steps
+        for name, batch in batches().items():
+            task.push(name, 0, batch.take((batch.ts >= begin) & (batch.ts < end)))
+        found += to_rows(task.advance(end))
+    for name in "abcd":
+        task.close(name, 0)
+    return found + to_rows(task.advance())
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(map(repr, rows))
+
+
+@cache
+def expected(window: str) -> Counter[str]:
+    return counted(feed(Engine(query(window))))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_some_groups_leave(window: str, strategy: str) -> None:
+    for plan, limit, groups in zip(PLANS, (30_000, 60_000, 90_000), (64, 7, 20), strict=True):
+        of, blocks = query(window), MemoryBlocks()
+        budget = Budget(limit, strategy, groups)
+        task = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=blocks)
+        found = feed(task)
+        task.clean()
+        late = [row for batch in task.cleaned() for row in to_rows(batch)]
+        assert late
+        assert counted(found + late) == expected(window), (plan, strategy, limit)
+        assert blocks.held == {}
+        said = task.statistics().spill
+        assert said is not None
+        assert said.spills > 1
+        assert said.spilled_groups < said.spills * groups * 3
+        assert said.cleanup_results == len(late)
+
+
+def test_what_was_chosen_leaves_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilling, "LEAVE_BYTES", 2_000)
+    monkeypatch.setattr(spilling, "LEAVE_GROWTH", 0)
+    of = query("ranges")
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(60_000, "local-output"), blocks=MemoryBlocks())
+    found = feed(task)
+    task.clean()
+    found += [row for batch in task.cleaned() for row in to_rows(batch)]
+    assert counted(found) == expected("ranges")
+
+
+def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "BLOCK_BYTES", 300)
+    blocks = MemoryBlocks()
+    writer = Writer(blocks)
+    batch = batches()["a"]
+    expiry = batch.ts + 5
+    pieces = writer.write("0/1/0", batch, expiry)
+    assert len(pieces) > 10
+    assert [piece.last for piece in pieces] == [
+        int(expiry[end - 1]) for end in np.cumsum([piece.rows for piece in pieces])
+    ]
+    assert to_rows(Batch.concat([piece.read(blocks) for piece in pieces])) == to_rows(batch)
+    writer.forget(pieces)
+    assert blocks.held == {}
+
+
+def test_a_damaged_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, blocks = query("endless"), MemoryBlocks()
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(30_000, "bottom-up"), blocks=blocks)
+    feed(task)
+    key = blocks.keys("")[0]
+    blocks.held[key] = blocks.held[key][:-1] + bytes([blocks.held[key][-1] ^ 1])
+    with pytest.raises(StateError, match=f"spilled block {key} is damaged: checksum"):
+        task.clean()
