@@ -2,6 +2,7 @@
 
 - the key of a join's right side for that of its left in `Lineage`: they are equal in every result.
 - all results traced where a sample would do: it only takes longer.
+- groups of windows that are never due: `hold` keeps what they need until they are cleaned up after all.
 - the last position's limit in `Productivity._positions`: only rounding passes it.
 """
 
@@ -38,6 +39,10 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("[candidates.groups, candidates.joins,", "[candidates.joins,"),
         ("heights[k] + 1 for k", "heights[k] for k"),
     ),
+    "spill/ledger.py": (
+        ("parts), default=END)", "parts), default=FOREVER)"),
+        ("(min(since, part.since), min(until, self._until(join, part)))", "(since, until)"),
+    ),
     "spill/exchange.py": (
         ("changed = ~self._held & (", "changed = ("),
         (" | (now[1] > self._told[1])", ""),
@@ -53,6 +58,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
 
 SPILL_TESTS: dict[str, list[str]] = {
     "spill/productivity.py": ["spill/test_productivity.py", "spill/test_exchange.py"],
+    "spill/ledger.py": ["spill/test_spill_properties.py"],
     "spill/exchange.py": ["spill/test_exchange.py"],
     "spill/strategies.py": ["spill/test_spill_strategies.py"],
 }
