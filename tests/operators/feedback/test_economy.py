@@ -9,6 +9,7 @@ from operators.engine import Engine
 from operators.feedback import tree, watch
 from operators.feedback.tree import TreeFeedback
 from operators.plan import parse_plan
+from operators.tuples import Tuples
 from operators.watermark import END
 from tests.operators.tiny import numbers, query
 
@@ -93,3 +94,17 @@ def test_a_guard_takes_over_when_little_comes_that_much_has_waited_for(monkeypat
     (edge,) = told.statistics().feedback
     assert edge.watching
     assert (edge.demanded, edge.late, edge.kept_back) == (200, 200, 196)
+
+
+def test_a_signature_lives_as_long_as_what_is_listed_under_it() -> None:
+    """The lattice finds it in a tuple that dies soon; a similar one, kept back later, comes back with it."""
+    engine = Engine(THREE, plan=parse_plan("((A B) C)", THREE), hashed=False, feedback=True, detector="lattice")
+    assert isinstance(engine._feedback, TreeFeedback)
+    guard = engine._feedback.watches[0].guards[0]
+    words = np.array([7], np.uint64)
+    assert (guard.lists, guard.suspend(words, np.array([5]))) == (False, 1)
+    late = Tuples(guard.home.aliases, np.array([[3]]), np.array([4]), np.array([50]))
+    assert guard.keep_back(late, words, 4) == 0, "known already"
+    guard.unlisted.purge(10)
+    count, found = guard.resume(words, 10)
+    assert (count, found.rows.tolist()) == (1, [[3]])
