@@ -14,6 +14,7 @@ from operators.spill.spills import TUPLE_BYTES
 from operators.spill.strategies import DEFAULT_STRATEGY, strategy_of
 from schemas.errors import UsageError
 from schemas.sizes import parse_size
+from services import memory as memory_use
 from services.spill_store import SpillStore
 
 
@@ -57,6 +58,9 @@ def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, c
     budget = Budget(limit, strategy or DEFAULT_STRATEGY)
     path = Path(tempfile.mkdtemp(prefix="weir-spill-")) if folder is None else folder
     store = SpillStore(path)
+    # What the engine counts is then what the process takes.
+    memory_use.prepare()
+    memory_use.choose_small_pages()
     try:
         yield Spill(budget, store, cleans)
     finally:

@@ -27,6 +27,7 @@ from tests.mutation.feedback import FEEDBACK
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL
+from tests.mutation.spilling import SPILLING
 from tests.mutation.tables import TABLES
 
 
@@ -534,5 +535,6 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

@@ -19,6 +19,7 @@ from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL_TESTS
+from tests.mutation.spilling import SPILLING_TESTS
 
 LONGEST = 5.0
 """A mutant that takes so many times as long as the unbroken engine loops for ever; that too is caught."""
@@ -75,6 +76,7 @@ FIRST = {
     **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
     "operators/placed/worth.py": ["test_placed_worth.py"],
     **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
+    **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()},
     "operators/tables.py": ["test_tables.py"],
     "operators/migration/strategies.py": ["test_tables.py"],
     "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],

@@ -24,7 +24,7 @@ from tests.feeding import to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 WINDOWS = {"ranges": "[RANGE {0} MILLISECONDS]", "endless": "[UNBOUNDED]"}
-TUPLES = 500
+TUPLES = 300
 PLANS = ("(((A B) C) D)", "((A B) (C D))", "(A (B (C D)))")
 
 
@@ -33,7 +33,7 @@ def query(window: str) -> Query:
         f"CREATE STREAM {name} (k BIGINT, v BIGINT, s STRING, at TIMESTAMP) WITH (topic = '{name}', timestamp = 'at');"
         for name in "abcd"
     )
-    windows = [WINDOWS[window].format(life) for life in (400, 700, 300, 500)]
+    windows = [WINDOWS[window].format(life) for life in (500, 900, 400, 600)]
     sources = ", ".join(f"{name} {name.upper()} {window}" for name, window in zip("abcd", windows, strict=True))
     select = "SELECT A.s AS s, A.at AS a, B.at AS b, C.at AS c, D.at AS d FROM"
     return parse_program(f"{streams} {select} {sources} WHERE A.k = B.k AND B.v = C.k AND C.v = D.k;").queries[0]
@@ -51,7 +51,7 @@ def batches() -> dict[str, Batch]:
     return found
 
 
-def feed(task: Engine, steps: int = 50) -> list[dict[str, Any]]:
+def feed(task: Engine, steps: int = 30) -> list[dict[str, Any]]:
     """The results while running."""
     found: list[dict[str, Any]] = []
     for begin in range(0, 10 * TUPLES, 10 * TUPLES // steps):
@@ -76,7 +76,7 @@ def expected(window: str) -> Counter[str]:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_some_groups_leave(window: str, strategy: str) -> None:
-    for plan, limit, groups in zip(PLANS, (30_000, 60_000, 90_000), (64, 7, 20), strict=True):
+    for plan, limit, groups in zip(PLANS, (20_000, 40_000, 60_000), (64, 7, 20), strict=True):
         of, blocks = query(window), MemoryBlocks()
         budget = Budget(limit, strategy, groups)
         task = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=blocks)
