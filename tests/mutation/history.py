@@ -153,6 +153,8 @@ def battery(kind: str, spark: Any, number: int, tests: ModuleType) -> Callable[[
             tests.check(spark, folder, case)
 
         run()
+        if kind == "difference":
+            tests.check_unborn(spark, folder)
 
     return answers
 
