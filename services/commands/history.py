@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from schemas.codecs.encode import check_output_names
 from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso, parse_iso
@@ -181,6 +180,8 @@ def _prepared(
 ) -> tuple[Query, dict[str, str], Span, Spark]:
     """The query, its tables' files, the span and the place of work."""
     bound = find_query(query, name, clients)
+    from schemas.codecs.encode import check_output_names  # not above: it takes half a second
+
     check_output_names(bound)
     rows = table_paths(bound, query, table or [])
     times = [None if text is None else _time(option, text) for option, text in (("--from", begin), ("--to", end))]
