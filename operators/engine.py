@@ -372,7 +372,7 @@ class Engine:
             self._first_ts = now if self._first_ts is None else self._first_ts
             self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
         self._sources.cut = cut
-        dead = now if self._spills is None else self._spills.dead_before(now)
+        dead = now if self._spills is None else self._spills.hold(now)
         found = (self._feedback or self._executor).process(epoch, dead)
         kept_back = 0 if self._feedback is None else self._feedback.kept_back()
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)

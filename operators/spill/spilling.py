@@ -148,13 +148,10 @@ class Spilling:
         """Whether anything is owed."""
         return bool(self._ledger)
 
-    def dead_before(self, now: int) -> int:
-        """What expired before this may make room in the states."""
-        return min([now, *(self._ledger.since(j) for j in range(len(self._joins)))])
-
     def hold(self, cut: int) -> int:
-        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
-        return min([cut, *(self._ledger.hold(j) for j in range(len(self._joins)))])
+        """What expired before this is owed nothing when everything before `cut` has been processed: it may make room in
+        the states, and its source tuples may go."""
+        return min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))])
 
     def used_bytes(self) -> int:
         """What the states and the stores take of the machine's memory now."""

@@ -113,12 +113,8 @@ class Spills:
                 executor, self._budget, self._blocks, self._writer, self._finish, self._counters, delivered=delivered
             )
 
-    def dead_before(self, now: int) -> int:
-        """What expired before this may make room in the states."""
-        return now if self.active is None else self.active.dead_before(now)
-
     def hold(self, cut: int) -> int:
-        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+        """See `Spilling.hold`."""
         return cut if self.active is None else self.active.hold(cut)
 
     def short(self) -> bool:
