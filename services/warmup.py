@@ -194,6 +194,7 @@ def _feedback() -> None:
     seen.contains(hashes)
     held = Blacklist(("A",))
     held.put(Tuples(("A",), times[np.newaxis], times, times), hashes, 0)
+    held.has(hashes)
     held.take(hashes, ROWS // 2)
     whole, real = times[np.newaxis], times[np.newaxis].astype(np.float64)
     op, node = np.array([OPS["="]], np.int64), np.zeros(1, np.int64)
