@@ -64,6 +64,8 @@ class Commit:
         partitions: how many input partitions the task has.
         points: one per stream that reads this partition, in order of first use in the query.
         tables: hex digits of what is in each table, in order of first use in the query.
+        spilled: numbers of the first spill event that a recovery needs and of the next one to come; equal where it
+            needs none. See `services.spill_log`.
     """
 
     fingerprint: str
@@ -73,6 +75,7 @@ class Commit:
     partitions: int
     points: tuple[StreamPoint, ...]
     tables: tuple[str, ...] = ()
+    spilled: tuple[int, int] = (0, 0)
 
     def encode(self) -> str:
         """The message.
@@ -91,6 +94,7 @@ class Commit:
                 "n": self.partitions,
                 "r": points,
                 **({"t": self.tables} if self.tables else {}),
+                **({"s": self.spilled} if self.spilled[1] else {}),
             },
             separators=(",", ":"),
         )
@@ -119,6 +123,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
         )
     try:
         points = tuple(_point(*point) for point in message["r"])
+        first, following = message.get("s", (0, 0))
         return Commit(
             str(message["q"]),
             int(message["e"]),
@@ -127,6 +132,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             int(message["n"]),
             points,
             tuple(str(content) for content in message.get("t", ())),
+            (int(first), int(following)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

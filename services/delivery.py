@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.codecs.encode import Encoded
@@ -73,12 +73,18 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """A block of intermediate results for an internal topic."""
+    """A record of an internal topic: a block of intermediate results, or a spill event.
+
+    Attributes:
+        written: told the record's offset once it is in the log.
+    """
 
     topic: str
     partition: int
     value: bytes
     tuples: int
+    key: bytes | None = None
+    written: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Delivery:
     Attributes:
         results: to the sink, in order.
         offsets: per partition the next record to take, and its commit message.
-        blocks: to other operators, in order.
+        blocks: to other operators and to the log of spills, in order.
     """
 
     results: Sequence[Encoded]

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from operators.placed.route import Finish, Route
-from schemas.codecs.encode import Encoded, encode_results, encode_upserts, key_names
+from schemas.codecs.encode import CLEANUP_PHASE, Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
 from schemas.query import Query
 from services.delivery import BlockRecord
@@ -106,7 +106,16 @@ def outlet_of(query: Query, part: Part | None, announced: int, nothing: Batch, s
     return BlockOutlet([Route(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 
+def late_records(results: Batch) -> list[Encoded]:
+    """Results that come late for want of memory, marked as such."""
+    return [encode_results(piece, CLEANUP_PHASE) for piece in _slices(results)]
+
+
 def _pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
-    for begin in range(0, len(results), RESULT_CHUNK):
-        piece = results.slice(begin, min(begin + RESULT_CHUNK, len(results)))
+    for piece in _slices(results):
         yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
+
+
+def _slices(results: Batch) -> Iterator[Batch]:
+    for begin in range(0, len(results), RESULT_CHUNK):
+        yield results.slice(begin, min(begin + RESULT_CHUNK, len(results)))

@@ -150,9 +150,12 @@ class _Client:
         return len(refused)
 
     def _produce_block(self, block: BlockRecord) -> None:
+        delivered = self._delivered if block.written is None else self._telling(block.written)
         while True:
             try:
-                self._producer.produce(block.topic, block.value, partition=block.partition, on_delivery=self._delivered)
+                self._producer.produce(
+                    block.topic, block.value, block.key, partition=block.partition, on_delivery=delivered
+                )
                 return
             except BufferError:
                 self._make_room()
@@ -228,6 +231,14 @@ class _Client:
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failed = error
+
+    def _telling(self, written: Callable[[int], None]) -> Callable[[KafkaError | None, Message], None]:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            self._delivered(error, message)
+            if error is None:
+                written(message.offset() or 0)
+
+        return delivered
 
     def _make_room(self) -> None:
         if self._give_up.is_set():

@@ -21,7 +21,7 @@ they would not add up any more; then the task does not begin.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from schemas.commits import UNSEEN, Commit, Floor, StreamPoint
@@ -81,6 +81,7 @@ class RecoveryPlan:
         epoch: number of the last commit, 0 before the first.
         records: how many offsets will be read again.
         notes: what an operator should know, for the log.
+        spilled: the spill events that happen again, as `Commit` has them.
     """
 
     source: Literal["fresh", "snapshot", "window", "handover"]
@@ -91,6 +92,7 @@ class RecoveryPlan:
     lanes: Mapping[Lane, LaneStart]
     records: int
     notes: tuple[str, ...] = ()
+    spilled: tuple[int, int] = (0, 0)
 
 
 def plan_recovery(
@@ -158,9 +160,7 @@ def plan_recovery(
         if start.offset < first and start.offset < start.live:
             _lost(lane, start.offset, first, "needed to rebuild its window", accept_loss, notes)
         lanes[lane] = LaneStart(max(start.offset, first), max(start.live, first), start.points, start.window)
-    return RecoveryPlan(
-        best.source, best.cut, best.floor, best.epoch, best.plan_version, lanes, best.records, tuple(notes)
-    )
+    return replace(best, lanes=lanes, notes=tuple(notes), spilled=newest.spilled)
 
 
 def plan_handover(

@@ -8,7 +8,7 @@ BUFFER_BYTES is full, in the background, and for certain with `flush`; a process
 nobody has been promised. Merges of files never hold writers up, since readers know the key they want and many files do
 not make them slow. Nothing is cached: a part is read when it is joined, and memory is what was short.
 
-Every failure is a `StateError` that says what to do. A full disk refuses new blocks; those that were put before can
+Every failure is a `SpillError` that says what to do. A full disk refuses new blocks; those that were put before can
 still be read, from the buffers if need be.
 """
 
@@ -24,6 +24,11 @@ from typing import Any
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import StateError
+
+
+class SpillError(StateError):
+    """The disk tier fails, or does not hold what was put into it."""
+
 
 FORMAT = 1
 BUFFER_BYTES = 2 << 20
@@ -53,7 +58,7 @@ class SpillStore:
         """Open the folder.
 
         Raises:
-            StateError: it is not Weir's, in use, damaged, or cannot be used.
+            SpillError: it is not Weir's, in use, damaged, or cannot be used.
         """
         self.path = path
         self._sizes: dict[str, int] = {}
@@ -73,15 +78,15 @@ class SpillStore:
                 return
             found = mark.read_text() if _MARK in others else None
         except (OSError, UnicodeDecodeError) as error:
-            raise StateError(
+            raise SpillError(
                 f"spill folder {self.path} cannot be used: {error}; give a folder that Weir may write to"
             ) from None
         if found is None:
-            raise StateError(
+            raise SpillError(
                 f"spill folder {self.path} holds {others[0]!r} and is not Weir's; give an empty folder or a new one"
             )
         if found != text:
-            raise StateError(
+            raise SpillError(
                 f"spill folder {self.path} says {found[:60]!r}, this Weir reads {text!r}; give an empty folder"
             )
 
@@ -130,7 +135,7 @@ class SpillStore:
         """Store a block, in place of any that the key has.
 
         Raises:
-            StateError: the disk is full or fails; the block is not stored.
+            SpillError: the disk is full or fails; the block is not stored.
         """
         batch = WriteBatch(raw_mode=True)
         batch.put(_BLOCK + key.encode(), raw)
@@ -142,13 +147,13 @@ class SpillStore:
         """The key's block.
 
         Raises:
-            StateError: there is none, it is damaged or cannot be read.
+            SpillError: there is none, it is damaged or cannot be read.
         """
         raw = None
         if key in self._sizes:
             raw = self._do(f"block {key!r} cannot be read", lambda table: table.get(_BLOCK + key.encode()))
         if raw is None:
-            raise StateError(
+            raise SpillError(
                 f"block {key!r} is not in spill folder {self.path}: something else has deleted it; "
                 "run again from the sources with an empty folder"
             )
@@ -174,7 +179,7 @@ class SpillStore:
         """Make everything that was put and deleted durable.
 
         Raises:
-            StateError: the disk is full or fails; what was durable before still is.
+            SpillError: the disk is full or fails; what was durable before still is.
         """
         self._do("blocks cannot be written out", lambda table: table.flush())
 
@@ -186,7 +191,7 @@ class SpillStore:
         """Empty the store.
 
         Raises:
-            StateError: the folder cannot be used.
+            SpillError: the folder cannot be used.
         """
         self.close()
         shutil.rmtree(self.path / "blocks", ignore_errors=True)
@@ -201,13 +206,13 @@ class SpillStore:
 
     def _do(self, failed: str, action: Callable[[Rdict], Any]) -> Any:
         if self._table is None:
-            raise StateError(f"spill folder {self.path} is closed: {failed}")
+            raise SpillError(f"spill folder {self.path} is closed: {failed}")
         try:
             return action(self._table)
         except Exception as error:  # rocksdict raises bare Exception
             raise self._error(failed, error) from None
 
-    def _error(self, failed: str, error: Exception) -> StateError:
+    def _error(self, failed: str, error: Exception) -> SpillError:
         """One line: what failed, why, and what to do."""
         why = " ".join(str(error).split())
         if "No space left" in why or "File too large" in why or "Disk quota exceeded" in why:
@@ -218,4 +223,4 @@ class SpillStore:
             advice = "its files are damaged: empty the folder and run again from the sources"
         else:
             advice = "see that the disk works and that Weir may write to the folder"
-        return StateError(f"spill folder {self.path}: {failed}: {why}; {advice}")
+        return SpillError(f"spill folder {self.path}: {failed}: {why}; {advice}")

@@ -57,6 +57,10 @@ class StateDir:
         """Where a task's table lives."""
         return self.path / group.replace("/", "_") / f"task-{task}"
 
+    def spilled(self, group: str) -> Path:
+        """Where what its tasks have spilled lives while they run."""
+        return self.path / group.replace("/", "_") / "spilled"
+
     def member(self) -> str:
         """The group member that the slot's last process was; empty when it left as it should."""
         try:

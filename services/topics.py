@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 from schemas.errors import BrokerError, StateError
 from services.logs import get_log
@@ -53,6 +53,7 @@ class ControlTopics:
     control: str
     statistics: str
     feedback: str
+    spills: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -60,7 +61,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        return ControlTopics(f"{stem}.control", f"{stem}.statistics", f"{stem}.feedback")
+        return ControlTopics(*(f"{stem}.{name}" for name in ("control", "statistics", "feedback", "spills")))
 
 
 class TopicAdmin:
@@ -199,6 +200,24 @@ class TopicAdmin:
         self._create([NewTopic(topic, 1, replication, config=for_minutes)])
         return topic
 
+    def spills(self, group: str, tasks: int, replication: int) -> str:
+        """Create the topic of a query's spill events where missing, a partition per task; partitions that tasks were
+        given since then are added. Nothing is deleted but by `trim`.
+
+        Raises:
+            BrokerError: it cannot be created or enlarged.
+        """
+        topic = ControlTopics.of(group).spills
+        config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        if self._create([NewTopic(topic, tasks, replication, config=config)])[topic] < tasks:
+            try:
+                self._admin.create_partitions([NewPartitions(topic, tasks)])[topic].result()
+            except KafkaException as error:
+                if self._listed().get(topic, 0) < tasks:
+                    why = error.args[0].str()
+                    raise BrokerError(f"topic {topic!r} cannot have a partition per task, {tasks}: {why}") from None
+        return topic
+
     def trim(self, offsets: Mapping[Lane, int]) -> None:
         """Delete the records before the given offsets. What fails is tried again with the next call."""
         wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
@@ -231,6 +250,17 @@ class TopicAdmin:
         """
         self._create([NewTopic(REGISTRY, 1, replication, config={"cleanup.policy": "compact"})])
         return REGISTRY
+
+    def cleanup(self, query: str, replication: int) -> str:
+        """Create the topic of what is delivered of a query's debts where missing: one partition, the newest record
+        per debt and group.
+
+        Raises:
+            BrokerError: it cannot be created.
+        """
+        topic = f"{query}.cleanup"
+        self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
+        return topic
 
     def exists(self, topic: str) -> bool:
         """Whether there is a topic of that name.

@@ -23,6 +23,8 @@ from schemas.query import Query, Type, group_column, type_of
 
 TIMESTAMP_KEY: Final = "_ts"
 PHASE_KEY: Final = "_phase"
+CLEANUP_PHASE: Final = "cleanup"
+"""What results are marked with that were owed for want of memory, and come after their time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

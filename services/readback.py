@@ -1,0 +1,90 @@
+"""Reads a stretch of a partition, as read_committed shows it: what earlier lives of a task have written.
+
+Who reads has fenced who wrote before (`services.producer`), so what the last transaction left open has been aborted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from schemas.errors import BrokerError
+from services.security import KafkaClients
+
+TIMEOUT_S = 60.0
+"""Longer than somebody else's open transaction hides what comes after it."""
+
+POLL_S = 0.2
+
+
+class Readback:
+    """Reads partitions of one topic."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+
+    def ends(self, partition: int) -> tuple[int, int]:
+        """The first offset and the one behind the last."""
+        found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+        if found is None:
+            raise BrokerError(f"topic {self._topic}[{partition}] could not be read: its ends are not known")
+        return found
+
+    def between(self, partition: int, begin: int, end: int) -> Iterator[tuple[int, Message]]:
+        """The records from one offset up to another, with their offsets.
+
+        Raises:
+            BrokerError: Kafka does not answer in time.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        self._consumer.assign([TopicPartition(self._topic, partition, begin)])
+        at = begin
+        while at < end:
+            if time.monotonic() > deadline:
+                place = f"topic {self._topic}[{partition}]"
+                raise BrokerError(f"{place} could not be read to offset {end} in {TIMEOUT_S:g} s")
+            message = self._consumer.poll(POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                # Behind the last record there may be marks of transactions.
+                at = max(at, message.offset() or 0)
+                continue
+            at = (message.offset() or 0) + 1
+            if at <= end:
+                yield at - 1, message
+
+
+@contextmanager
+def reading(clients: KafkaClients, topic: str, group: str) -> Iterator[Readback]:
+    """A reader of a topic.
+
+    Args:
+        group: is never joined; librdkafka wants a name.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+    """
+    consumer = Consumer(
+        clients.librdkafka(
+            group__id=group,
+            enable__auto__commit=False,
+            auto__offset__reset="earliest",
+            enable__partition__eof=True,
+            isolation__level="read_committed",
+            log_level=0,
+        )
+    )
+    try:
+        yield Readback(consumer, topic)
+    except KafkaException as error:
+        raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
+    finally:
+        consumer.close()
