@@ -33,7 +33,35 @@ class Spill:
     @property
     def waiting_tuples(self) -> int:
         """How many source tuples wait for their epoch to be worth its calls: a tenth of the budget."""
-        return int(self.budget.limit_bytes / 10 / TUPLE_BYTES)
+        return waiting_tuples(self.budget)
+
+
+def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> Budget | None:
+    """The budget that the options ask for; None for no limit.
+
+    Raises:
+        UsageError: an option is wrong, or pointless without the others.
+    """
+    if memory is None:
+        for option, given in (("--spill", strategy), ("--spill-dir", folder)):
+            if given is not None:
+                raise UsageError(f"{option} {given} has no effect without --memory, such as --memory 64MiB")
+        return None
+    limit = parse_size(memory)
+    if strategy is not None:
+        strategy_of(strategy)
+    return Budget(limit, strategy or DEFAULT_STRATEGY)
+
+
+def waiting_tuples(budget: Budget) -> int:
+    """How many source tuples may wait for their epoch: a tenth of the budget."""
+    return int(budget.limit_bytes / 10 / TUPLE_BYTES)
+
+
+def prepare_memory() -> None:
+    """See to it that what an engine counts is what the process takes."""
+    memory_use.prepare()
+    memory_use.choose_small_pages()
 
 
 @contextmanager
@@ -44,23 +72,15 @@ def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, c
         UsageError: an option is wrong, or pointless without the others.
         StateError: the folder cannot be used.
     """
-    if memory is None:
-        for option, given in (("--spill", strategy), ("--spill-dir", folder)):
-            if given is not None:
-                raise UsageError(f"{option} {given} has no effect without --memory, such as --memory 64MiB")
+    budget = budget_of(memory, strategy, folder)
+    if budget is None:
         yield None
         return
-    limit = parse_size(memory)
-    if strategy is not None:
-        strategy_of(strategy)
     if folder is None and not cleans:
         raise UsageError("--cleanup none leaves what is owed in a folder: name it with --spill-dir DIR")
-    budget = Budget(limit, strategy or DEFAULT_STRATEGY)
     path = Path(tempfile.mkdtemp(prefix="weir-spill-")) if folder is None else folder
     store = SpillStore(path)
-    # What the engine counts is then what the process takes.
-    memory_use.prepare()
-    memory_use.choose_small_pages()
+    prepare_memory()
     try:
         yield Spill(budget, store, cleans)
     finally:
