@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from operators.engine import Engine
-from operators.kernels.hashing import F64, mix_words
+from operators.kernels.hashing import F64, U64, combine_words, mix_words
 from operators.kernels.partition import groups_of
 from operators.plan import Plan, parse_plan
 from operators.spill.spilling import Budget
@@ -71,6 +72,11 @@ class Workload:
     def minutes(self) -> float:
         """Of event time."""
         return self.tuples * INTERARRIVAL_MS / 60_000
+
+    def steps(self, number: int) -> Iterator[tuple[int, int]]:
+        """The tuples of each stream in so many parts."""
+        for step in range(number):
+            yield self.tuples * step // number, self.tuples * (step + 1) // number
 
     def query(self, window: str = "UNBOUNDED") -> Query:
         """The three joins."""
@@ -151,6 +157,10 @@ class Trace:
         seconds, cleanup_seconds: processor seconds of the run-time phase, and of the cleanup after it.
         cleanup_results: of that cleanup.
         longest_spill_s: by the wall clock.
+        step_seconds: processor seconds of each step.
+        waits: wall seconds that each step took: the longest that a tuple which comes meanwhile waits.
+        moved: of each step whether anything left memory in it, or was cleaned up.
+        digest: of all results, those of cleanups included, whatever their order.
     """
 
     minutes: list[float]
@@ -164,6 +174,10 @@ class Trace:
     cleanup_results: int = 0
     cleanup_seconds: float = 0.0
     longest_spill_s: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    moved: list[bool] = field(default_factory=list)
+    digest: int = 0
 
 
 NO_LIMIT = 1 << 60
@@ -184,30 +198,34 @@ def run(
     budget = Budget(
         NO_LIMIT if whole else budget_bytes, DEFAULT_STRATEGY if whole else strategy, groups=workload.partitions
     )
-    minutes, results, used = [], [], []
+    minutes, results, used, seconds, waits, moved = [], [], [], [], [], []
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(SpillStore(Path(folder))) as blocks:
         engine = Engine(
             workload.query(window), plan=workload.plan(), budget=budget, blocks=blocks, clock=time.perf_counter
         )
-        found, seconds = 0, 0.0
-        for step in range(steps):
-            begin, end = (workload.tuples * k // steps for k in (step, step + 1))
+        found, sum_, before = 0, 0, spill_of(engine)
+        for begin, end in workload.steps(steps):
             pieces = {name: batch.slice(begin, end) for name, batch in batches.items()}
-            began = time.process_time()
+            began, wall = time.process_time(), time.perf_counter()
             for name, piece in pieces.items():
                 engine.push(name, 0, piece)
-            found += len(engine.advance(end * INTERARRIVAL_MS))
-            found += sum(map(len, engine.cleaned()))
-            seconds += time.process_time() - began
+            out = [engine.advance(end * INTERARRIVAL_MS), *engine.cleaned()]
+            seconds.append(time.process_time() - began)
+            waits.append(time.perf_counter() - wall)
+            found += sum(map(len, out))
+            sum_ += sum(map(_digest, out))
             minutes.append(end * INTERARRIVAL_MS / 60_000)
             results.append(found)
-            used.append(_spill(engine).used_bytes)
+            now = spill_of(engine)
+            used.append(now.used_bytes)
+            moved.append((now.spilled_groups, now.cleanups) != (before.spilled_groups, before.cleanups))
+            before = now
         began = time.process_time()
-        found += len(engine.advance(END))
+        last = engine.advance(END)
         engine.clean()
-        cleaned = sum(map(len, engine.cleaned()))
+        cleaned = engine.cleaned()
         cleanup_seconds = time.process_time() - began
-        after = _spill(engine)
+        after = spill_of(engine)
     if after.owed:
         raise InvariantError(f"{after.owed} pairs are owed after the cleanup")
     return Trace(
@@ -215,17 +233,35 @@ def run(
         results=results,
         memory_bytes=used,
         input_tuples=sum(map(len, batches.values())),
-        seconds=seconds,
+        seconds=sum(seconds),
         spills=after.spills,
         spilled_groups=after.spilled_groups,
         spilled_tuples=after.spilled_tuples,
-        cleanup_results=cleaned,
+        cleanup_results=len(last) + sum(map(len, cleaned)),
         cleanup_seconds=cleanup_seconds,
         longest_spill_s=after.longest_spill_s,
+        step_seconds=seconds,
+        waits=waits,
+        moved=moved,
+        digest=(sum_ + sum(map(_digest, [last, *cleaned]))) % 2**64,
     )
 
 
-def _spill(engine: Engine) -> SpillStatistics:
+def digest(columns: Iterable[I64]) -> int:
+    """A number that tells rows apart from others, whatever their order."""
+    acc: U64 | None = None
+    for values in columns:
+        words = np.ascontiguousarray(values).view(np.uint64)
+        acc = mix_words(words) if acc is None else combine_words(acc, words)
+    return 0 if acc is None else int(acc.sum(dtype=np.uint64))
+
+
+def _digest(results: Batch) -> int:
+    return digest(results.columns[name].values.astype(np.int64, copy=False) for name in "abcde")
+
+
+def spill_of(engine: Engine) -> SpillStatistics:
+    """What an engine with a budget says of it."""
     found = engine.statistics().spill
     if found is None:
         raise InvariantError("the engine has no memory budget")

@@ -12,10 +12,13 @@ import pytest
 from operators.kernels.hashing import mix_words
 from operators.kernels.partition import groups_of
 from operators.spill.strategies import STRATEGIES
-from ops.bench.figures import Suite
-from ops.bench.measure import Progress
-from ops.bench.paper_spill import FULL, SpillSettings, Traces, all_strategies, bench_spill, memory, throughput
-from ops.bench.paper_spill_runs import ALL_IN_MEMORY, THIRDS, Workload
+from ops.bench.figures import Figure, Suite
+from ops.bench.measure import Progress, tells_memory
+from ops.bench.paper_spill import FULL, bench_spill, memory, throughput
+from ops.bench.paper_spill_beyond import accounting, asked, growth, pauses, tenth
+from ops.bench.paper_spill_rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
+from ops.bench.paper_spill_runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
+from ops.bench.paper_spill_traces import SAME, SpillSettings, Traces, all_strategies, compare, percentiles, waits
 from schemas.columns import I64
 from schemas.errors import UsageError
 from tests.papers import drawn, medians
@@ -131,6 +134,91 @@ def test_figures_are_drawn(traces: Traces, tmp_path: Path) -> None:
     for name in STRATEGIES:
         curve = medians(figures[0], 0, name)
         assert curve == sorted(curve)
+
+
+def test_claims_tell_whose_results_are_wrong(traces: Traces) -> None:
+    """A run that has lost a result, or has another in its place, counts as not equal."""
+    figure = Figure("x", "x", "x")
+    lost = replace(traces["local-output"][0], cleanup_results=0)
+    other = replace(traces["bottom-up"][0], digest=1)
+    for wrong, share in ((traces, 100.0), ({**traces, "local-output": [lost], "bottom-up": [other]}, 60.0)):
+        compare(figure, wrong)
+        (claim,) = (claim for claim in figure.claims[-1:] if claim.what == SAME)
+        assert claim.measured.median == share
+        assert claim.met == (share == 100.0)
+
+
+def test_pauses_are_those_of_the_steps_that_spill(traces: Traces) -> None:
+    (trace,) = traces["global-output"]
+    assert 0 < sum(trace.moved) < len(trace.moved) == TINY.steps
+    spilling, others = (waits([trace], moved=moved) for moved in (True, False))
+    assert len(spilling) == sum(trace.moved)
+    assert sum(spilling) + sum(others) == pytest.approx(1e3 * sum(trace.waits))
+    middle, _, longest = percentiles(spilling)
+    assert min(spilling) <= middle <= longest == max(spilling)
+    assert percentiles([]) == ()
+    assert not any(traces[ALL_IN_MEMORY][0].moved)
+
+
+def test_a_digest_tells_rows_apart_but_not_their_order() -> None:
+    rows = np.array([[1, 2, 3], [4, 5, 6]])
+    assert digest(rows.T) == digest(rows[::-1].T)
+    assert (
+        len({digest(other.T) for other in (rows, rows[:1], rows + 1, rows[:, ::-1], np.repeat(rows, 2, axis=0))}) == 5
+    )
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 1 << 22])
+def test_all_in_rocksdb_gives_the_results_of_all_in_memory(memory_bytes: int) -> None:
+    """Lists of more than a chunk, slices of few tuples and of many."""
+    workload = Workload((1.0, 1.0, 4.0), tuple_range=100, tuples=200, partitions=16)
+    counts = np.bincount(workload.column("D", 2, 1) - workload.values(2, 1)[0][0])
+    assert counts.max() ** 2 > CHUNK_ROWS
+    whole = run(workload, ALL_IN_MEMORY, 0, seed=1, steps=10)
+    for steps in (7, 30):
+        stored = run_in_rocksdb(workload, memory_bytes, seed=1, steps=steps)
+        assert (stored.results[-1], stored.digest) == (whole.results[-1], whole.digest)
+        assert len(stored.waits) == len(stored.step_seconds) == steps
+
+
+def test_figures_beyond_the_paper_are_drawn(tmp_path: Path) -> None:
+    least = replace(TINY, tuple_range=300, growth_range=100, growth=(1, 3), wide_range=500, partitions=16, steps=20)
+    with Progress() as progress:
+        figures = [make(least, progress) for make in (tenth, growth, pauses)]
+    figures.append(asked(figures))
+    text = drawn(Suite("spill", "the paper", {}, figures), tmp_path)
+    for figure in figures[:3]:
+        for claim in figure.claims:
+            if claim.what == SAME:
+                assert claim.met, figure.name
+    assert IN_ROCKSDB in text
+    assert [s.x for s in figures[1].panels[0].series] == [(1.0, 3.0)] * 4
+    assert {line[0] for line in figures[2].table[1:]} == {ALL_IN_MEMORY, *STRATEGIES}
+
+
+def test_the_process_takes_what_the_account_says(tmp_path: Path) -> None:
+    """About: megabytes of imports and buffers weigh more in so small a run."""
+    with Progress() as progress:
+        figure = accounting(replace(TINY, wide_range=8_000, steps=10), progress)
+    assert "account" in drawn(Suite("spill", "the paper", {}, [figure]), tmp_path)
+    if tells_memory():
+        process, account = (medians(figure, 0, name) for name in ("process", "account"))
+        assert account == sorted(account)
+        assert 0.5 < process[-1] / account[-1] < 2.0
+        assert max(medians(figure, 1, "account")) < 0.3 * max(account)
+
+
+def test_what_is_asked_says_where_it_is_missed() -> None:
+    first, second = Figure("spill-16", "x", "x"), Figure("spill-zipf", "x", "x")
+    first.claim("pace", "", [2.0], "x", at_least=1.5)
+    second.claim("pace", "", [1.0], "x", at_least=1.5)
+    second.claim("longest", "", [90.0], "ms", at_most=100.0)
+    second.claim("spills", "13", [2.0])
+    assert asked([first, second]).table[1:] == [
+        ("pace", "at least 1.5x", "16: 2x, zipf: 1x", "MISSED in zipf"),
+        ("longest", "at most 100 ms", "90 ms", "met"),
+    ]
+    assert asked([second]).table[1][-1] == "MISSED"
 
 
 def test_a_figure_is_chosen_by_its_number() -> None:
