@@ -138,6 +138,7 @@ class Analysis:
             lines += ["", *(line for figures in joined for line in _step(figures))]
         lines += ["", f"rates per second of event time{', lately' if self.lately else _PAST if self.past else ''}"]
         lines += self._feedback()
+        lines += self._spill()
         for number, one in enumerate(migrations):
             same = [o.latest.migrations[number] for o in self.observations if len(o.latest.migrations) > number]
             lines.append(_migration(one, same))
@@ -161,6 +162,24 @@ class Analysis:
             )
         return lines
 
+    def _spill(self) -> list[str]:
+        """What left memory and what is owed, where there is a budget."""
+        tasks = [one.latest.spill for one in self.observations if one.latest.spill is not None]
+        if not tasks:
+            return []
+        used, budget = (sum(getattr(task, name) for task in tasks) for name in ("used_bytes", "budget_bytes"))
+        total = {name: sum(getattr(task, name) for task in tasks) for name in _SPILL_COUNTS}
+        owed = f"results of at most {total['owed']:,} pairs are owed" if total["owed"] else "nothing is owed"
+        return [
+            f"memory {format_size(used)} of {format_size(budget)}; {total['spills']:,} spills of "
+            f"{total['spilled_groups']:,} groups by {tasks[0].strategy}, the longest "
+            f"{seconds(max(task.longest_spill_s for task in tasks))}; {total['on_disk_tuples']:,} tuples on disk now, "
+            f"{owed}; {total['cleanups']:,} cleanups in {seconds(sum(task.cleanup_s for task in tasks))} found "
+            f"{total['cleanup_results']:,} late results"
+        ]
+
+
+_SPILL_COUNTS = ("spills", "spilled_groups", "on_disk_tuples", "owed", "cleanups", "cleanup_results")
 
 _EDGE_COUNTS = ("demanded", "late", "suppressed", "kept_back")
 

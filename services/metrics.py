@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from operators.statistics import MESSAGES, EdgeStatistics
+from operators.statistics import MESSAGES, EdgeStatistics, SpillStatistics
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TASK = ("query", "task")
@@ -69,6 +69,20 @@ class WorkerMetrics:
         )
         self.suppressed = gauge("feedback_suppressed_results", "Intermediate results not produced, estimated.")
         self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
+        self.memory_used = gauge("memory_used_bytes", "What tuples and states take of a memory budget.")
+        self.memory_budget = gauge("memory_budget_bytes", "The memory budget.")
+        self.spills = counter("spills", "Times that the memory budget was exceeded.")
+        self.spilled_groups = counter("spilled_groups", "Partition groups that left memory.")
+        self.spilled_bytes = counter("spilled_bytes", "Bytes written for them, compressed.")
+        self.spilled_tuples = gauge("spilled_tuples", "Tuples that are on disk.")
+        self.owed_pairs = gauge(
+            "owed_pairs", "Pairs of tuples not compared for want of memory, at most: results are missing unless 0."
+        )
+        self.cleanups = counter("cleanups", "Partition groups whose missing results were found.")
+        self.cleanup_results = counter("cleanup_results", "Results found so, late.")
+        self.cleanup_seconds = counter("cleanup_seconds", "Time that this took.")
+        self.longest_spill = gauge("longest_spill_seconds", "Longest time that spilling held a task up.")
+        self.spill_failures = counter("spill_failures", "Times that spilled state could not be written or read.")
         self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
         self.tasks.labels(query).set(0)
 
@@ -102,6 +116,7 @@ class TaskMetrics:
         self.restarts = worker.restarts.labels(*labels)
         self.fenced = worker.fenced.labels(*labels)
         self.snapshot_failures = worker.snapshot_failures.labels(*labels)
+        self.spill_failures = worker.spill_failures.labels(*labels)
         self.epoch = worker.epoch.labels(*labels)
         self.commit = worker.commit.labels(*labels)
         self.watermark = worker.watermark.labels(*labels)
@@ -118,6 +133,7 @@ class TaskMetrics:
         self._detecting = worker.detecting.labels(*labels)
         self._suppressed = worker.suppressed.labels(*labels)
         self._kept_back = worker.kept_back.labels(*labels)
+        self._spilled = SpillStatistics("", 0)
         self._said = dict.fromkeys(MESSAGES, 0)
         self._detected_s = 0.0
 
@@ -132,6 +148,28 @@ class TaskMetrics:
         self._detected_s = detected_s
         self._suppressed.set(sum(edge.suppressed for edge in edges))
         self._kept_back.set(sum(edge.kept_back for edge in edges))
+
+    def spill(self, found: SpillStatistics) -> None:
+        """What has been spilled since the task began, and what is owed."""
+        worker, before = self._worker, self._spilled
+        for gauge, value in (
+            (worker.memory_used, found.used_bytes),
+            (worker.memory_budget, found.budget_bytes),
+            (worker.spilled_tuples, found.on_disk_tuples),
+            (worker.owed_pairs, found.owed),
+            (worker.longest_spill, found.longest_spill_s),
+        ):
+            gauge.labels(*self._labels).set(value)
+        for counter, gained in (
+            (worker.spills, found.spills - before.spills),
+            (worker.spilled_groups, found.spilled_groups - before.spilled_groups),
+            (worker.spilled_bytes, found.spilled_bytes - before.spilled_bytes),
+            (worker.cleanups, found.cleanups - before.cleanups),
+            (worker.cleanup_results, found.cleanup_results - before.cleanup_results),
+            (worker.cleanup_seconds, found.cleanup_s - before.cleanup_s),
+        ):
+            counter.labels(*self._labels).inc(max(0, gained))
+        self._spilled = found
 
     def migrations(self, outcome: str) -> Counter:
         """Plan changes that ended so."""
@@ -154,5 +192,10 @@ class TaskMetrics:
             worker.migration_silence,
             worker.suppressed,
             worker.kept_back,
+            worker.memory_used,
+            worker.memory_budget,
+            worker.spilled_tuples,
+            worker.owed_pairs,
+            worker.longest_spill,
         ):
             gauge.remove(*self._labels)

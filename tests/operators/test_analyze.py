@@ -10,7 +10,7 @@ from operators.analyze import Observation, analyses
 from operators.choose import Statistics, declared_statistics
 from operators.engine import Engine
 from operators.plan import parse_plan
-from operators.statistics import EngineStatistics
+from operators.statistics import EngineStatistics, SpillStatistics
 from schemas.query import Query
 from tests.feeding import to_batch
 from tests.operators.tiny import query
@@ -100,6 +100,19 @@ def test_rates_are_of_the_last_seconds_where_both_ends_are_known() -> None:
     assert "750 tuples/s, 0% of a core" in found.lines()[-1]
     (still,) = analyses(THREE, [Observation(0, now, now, 2.0)], declared_statistics(THREE))
     assert still.sources_per_s["B"] == 0
+
+
+def test_a_budget_says_what_is_on_disk_and_owed() -> None:
+    """Tasks are summed, but for the longest pause."""
+    now = fed(started(), 0, 100)
+    spill = SpillStatistics("bottom-up", 1 << 20, used_bytes=1 << 18, spills=2, spilled_groups=1200, owed=40)
+    tasks = [of(replace(now, spill=replace(spill, longest_spill_s=s)), task) for task, s in enumerate((0.25, 0.125))]
+    (found,) = analyses(THREE, tasks, declared_statistics(THREE))
+    (line,) = (line for line in found.lines() if line.startswith("memory"))
+    assert line.startswith("memory 512 KiB of 2 MiB; 4 spills of 2,400 groups by bottom-up, the longest 250 ms; ")
+    assert "results of at most 80 pairs are owed; 0 cleanups" in line
+    (paid,) = analyses(THREE, [of(replace(now, spill=replace(spill, owed=0)))], declared_statistics(THREE))
+    assert "nothing is owed" in "\n".join(paid.lines())
 
 
 def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:

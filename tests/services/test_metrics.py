@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from operators.statistics import EdgeStatistics
+from operators.statistics import EdgeStatistics, SpillStatistics
 from services.metrics import WorkerMetrics
 
 
@@ -33,3 +33,24 @@ def test_feedback_is_counted_by_how_it_grows() -> None:
     task.feedback([EdgeStatistics("((A B) C)", "(A B)", True, suspend=2, detecting_s=0.5)])
     assert value(metrics, "feedback_messages_total", message="suspend") == 8
     assert value(metrics, "feedback_detecting_seconds_total") == 2.0
+
+
+def test_spills_are_counted_by_how_they_grow() -> None:
+    """Sizes are those of now; a task that begins anew tells sums from its own beginning; its sizes go with it."""
+    metrics = WorkerMetrics("q")
+    task = metrics.of("0")
+    task.spill(SpillStatistics("bottom-up", 100, used_bytes=90, spills=2, spilled_groups=5, owed=7, cleanup_s=0.5))
+    task.spill(SpillStatistics("bottom-up", 100, used_bytes=40, spills=3, spilled_groups=9, owed=0, cleanup_s=2.0))
+    assert value(metrics, "memory_used_bytes") == 40
+    assert value(metrics, "memory_budget_bytes") == 100
+    assert value(metrics, "owed_pairs") == 0
+    assert value(metrics, "spilled_groups_total") == 9
+    assert value(metrics, "cleanup_seconds_total") == 2.0
+    again = metrics.of("0")
+    again.spill(SpillStatistics("bottom-up", 100, spills=1, on_disk_tuples=3, longest_spill_s=0.25))
+    assert value(metrics, "spills_total") == 4
+    assert value(metrics, "spilled_tuples") == 3
+    assert value(metrics, "longest_spill_seconds") == 0.25
+    again.retire()
+    assert "weir_owed_pairs{" not in metrics.page().decode()
+    metrics.of("1").retire()
