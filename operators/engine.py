@@ -40,6 +40,7 @@ from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
+from schemas.spills import SpillEvent
 
 SLICE_TUPLES = 32_768
 """Tuples processed together: enough to amortise a call, few enough to stay in the cache."""
@@ -99,6 +100,7 @@ class Engine:
             Only for the choice of a migration strategy.
         hold: what had not expired before is kept, though the task is past it; END for no such need.
         taken: told of all tuples that are pushed.
+        durable: `checkpoint` will be asked for source tuples; those that leave memory are kept for it until then.
     """
 
     def __init__(
@@ -134,6 +136,8 @@ class Engine:
             check_feedback(query)
         self._feeds = feedback is True
         self._spills: Spills | None = None
+        if (budget is None) != (blocks is None):
+            raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
             check_spillable(query, executor)
             self._spills = Spills(budget, blocks, self._finished, clock)
@@ -154,6 +158,8 @@ class Engine:
         self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
         self._exported = {s.name: 0 for s in streams}
+        self._unsaved: list[Block] = []
+        self.durable = False
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._place = 0
         self._input_tuples = 0
@@ -168,7 +174,7 @@ class Engine:
         self._tables = tables or {}
         self._load(self._tables)
         if self._spills is not None:
-            self._spills.follow(self._executor)
+            self._spills.follow(self._executor, 0)
         if callable(feedback):
             self._feedback = feedback(self._executor)
         elif feedback:
@@ -294,7 +300,7 @@ class Engine:
             return self._nothing()
         results: list[Batch] = []
         begin = self.cut
-        for end in (*self._schedule.cuts(begin, cut), cut):
+        for end in self._stops(begin, cut):
             batches = self._intake.take(end)
             for part, at in self._slices(batches, end):
                 began = self._clock()
@@ -311,6 +317,11 @@ class Engine:
         self._results += len(out)
         return out
 
+    def _stops(self, begin: int, cut: int) -> list[int]:
+        """Where slices must end: what is to happen between two of them, and last the cut itself."""
+        spills = () if self._spills is None else self._spills.script.cuts(begin, cut)
+        return [*sorted({*self._schedule.cuts(begin, cut), *spills}), cut]
+
     def _step(self, at: int) -> None:
         """Begin and end migrations when everything before `at` has been processed. Feedback waits while one runs: its
         strategy expects states to hold all that they can."""
@@ -322,7 +333,7 @@ class Engine:
             self._gather(at)
         self._executor = self._schedule.step(self._executor, at)
         if self._spills is not None:
-            self._spills.follow(self._executor)
+            self._spills.follow(self._executor, at)
         owing = self._spills is not None and self._spills.owing
         if self._feeds and self._feedback is None and not self._schedule.migrating and not owing:
             self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
@@ -392,12 +403,14 @@ class Engine:
             return
         self._spills.purge(cut)
         self._sources.purge(self._held(cut))
-        if self._spills.short():
+        if self._spills.short(cut):
             if self._feedback is not None:
                 # A group leaves with all its tuples, and meets all that is to come: none may be kept back.
                 self._feedback.settle(cut)
                 self._former_edges = added(self._former_edges, self._feedback.edges())
                 self._feedback = None
+            if self.durable:
+                self._unsaved += self._export()
             self._spills.spill(cut)
 
     def _places(self, batches: dict[str, Batch]) -> dict[str, I64]:
@@ -488,6 +501,25 @@ class Engine:
         self._results += sum(len(batch) for batch in found)
         return found
 
+    def spill_events(self) -> list[SpillEvent]:
+        """What has happened to spilled state since this was last asked, for who must do it again after a death."""
+        return [] if self._spills is None else self._spills.events()
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Do up to the event time `until` exactly this to spilled state; what cleanups find meanwhile is out already.
+
+        To be called before anything is processed or restored. The plan must be the one of the newest events.
+        """
+        if self._spills is None:
+            raise InvariantError(f"{len(events)} events of spilled state for an engine without a budget")
+        if self.cut:
+            raise InvariantError(f"everything before {self.cut} has been processed without them")
+        self._spills.play(events, until)
+
+    def spills_needed_from(self) -> int:
+        """Events up to this event time need not be done again: what they were about has expired."""
+        return min(self.horizon(stream) for stream in self._exported)
+
     def _finished(self, sources: Sources, found: Tuples) -> Batch:
         """Results of the join over stores of their own, as `_output` has them."""
         found = found.reorder(self._aliases)
@@ -509,15 +541,19 @@ class Engine:
         if spills is None or not spills.owing:
             return
         spills.clean(at)
-        living = spills.living()
-        self._sources = Sources(self.query, hashed=self._sources.hashed)
+        living, before = spills.living(), self._sources
+        self._sources = Sources(self.query, hashed=before.hashed)
+        for name in self._exported:
+            # To a snapshot what lives on is new, and everything before it is gone.
+            self._exported[name] = before.stores[name].hi
+            self._sources.stores[name].begin_at(self._exported[name])
         self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
         self._load(self._tables)
         for record in self._schedule.records:
             if record.began_at is None and record.cut <= at:
                 record.strategy = "moving-state"
         self._executor = self._schedule.step(self._executor, at)
-        spills.follow(self._executor, delivered=at)
+        spills.follow(self._executor, at, delivered=at)
         for piece, cut in self._slices(living, at):
             self._process(piece, cut, restored=True)
 
@@ -527,20 +563,24 @@ class Engine:
     def unsaved_tuples(self) -> int:
         """Source tuples stored since the last checkpoint that are still needed."""
         stores = {name: self._sources.stores[name] for name in self._exported}
-        return sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
+        new = sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
+        return new + sum(len(block.batch) for block in self._unsaved)
 
     def checkpoint(self) -> Checkpoint:
         """Source tuples stored since the last checkpoint. Cost: proportional to those."""
+        blocks, self._unsaved = [*self._unsaved, *self._export()], []
+        return Checkpoint(self.cut, tuple(blocks), {name: self._sources.stores[name].lo for name in self._exported})
+
+    def _export(self) -> list[Block]:
+        """Source tuples that were stored since this was last asked."""
         blocks: list[Block] = []
-        live: dict[str, int] = {}
         for name in self._exported:
             store = self._sources.stores[name]
             first = max(self._exported[name], store.lo)
             if store.hi > first:
                 blocks.append(Block(name, first, store.read(first, store.hi)))
             self._exported[name] = store.hi
-            live[name] = store.lo
-        return Checkpoint(self.cut, tuple(blocks), live)
+        return blocks
 
     def restore(self, cut: int, blocks: Iterable[Block]) -> None:
         """Rebuild all state on a fresh engine: the plan is run over the blocks and its results discarded.
@@ -572,8 +612,14 @@ class Engine:
             following[block.stream] = expected + len(block.batch)
             parts.setdefault(block.stream, []).append(block.batch)
         batches = {name: Batch.concat(items) for name, items in parts.items()}
-        for piece, at in self._slices(batches, cut):
-            self._process(piece, at, restored=True)
+        durable, self.durable = self.durable, False
+        for end in self._stops(0, cut):
+            at_end = {n: len(b) if end == cut else int(np.searchsorted(b.ts, end)) for n, b in batches.items()}
+            ready = {name: batch.slice(0, at_end[name]) for name, batch in batches.items() if at_end[name]}
+            batches = {name: batch.slice(at_end[name], len(batch)) for name, batch in batches.items()}
+            for piece, at in self._slices(ready, end):
+                self._process(piece, at, restored=True)
+        self.durable = durable
         for name, store in stores.items():
             self._exported[name] = store.hi
         self._intake.cut = cut

@@ -11,8 +11,9 @@ one more part of it, one that was joined with nothing yet, and what the root owe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from operators.state import SideState
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Mask
+from schemas.spills import SpillEvent
 
 HIGH_WATER = 0.95
 LOW_WATER = 0.7
@@ -90,6 +92,7 @@ class Spilling:
 
     Args:
         finish: makes results of the query's root into the query's results.
+        note: told what happens to groups.
         delivered: results of before this have been delivered already, by a plan before this one.
 
     Attributes:
@@ -104,10 +107,12 @@ class Spilling:
         writer: Writer,
         finish: Callable[[Sources, Tuples], Batch],
         counters: SpillCounters,
+        note: Callable[[SpillEvent], None],
         *,
         delivered: int = FAR_PAST,
     ) -> None:
-        self._delivered = delivered
+        self.delivered = delivered
+        self._note = note
         self._sources = tree.sources
         self._budget = budget
         self._blocks = blocks
@@ -158,15 +163,18 @@ class Spilling:
         states = sum(state.touched_bytes() for join in self._joins for state in join.states)
         return states + sum(store.touched_bytes() for store in self._sources.stores.values())
 
-    def purge(self, cut: int) -> None:
+    def purge(self, cut: int, *, clean: bool = True) -> None:
         """Drop what no tuple with ts >= cut can meet, when everything before it has been processed; clean up first
         where that is owed something.
+
+        Args:
+            clean: False to keep what is owed something.
 
         Raises:
             StateError: a block could not be written or read.
         """
         self._age(cut)
-        if self._ledger:
+        if self._ledger and clean:
             self._clean(cut, [set(self._ledger.due(j, cut)) for j in range(len(self._joins))])
         for j, join in enumerate(self._joins):
             join.purge(min(cut, self._ledger.hold(j)))
@@ -221,9 +229,23 @@ class Spilling:
             j, g, size = self._leaving.pop()
             leaving.setdefault(j, []).append(g)
             freed += size
-        for j, groups in sorted(leaving.items()):
-            self._spill_groups(j, np.array(sorted(groups), np.int64), cut)
+        self.leave({j: sorted(groups) for j, groups in sorted(leaving.items())}, cut)
+
+    def leave(self, leaving: Mapping[int, Sequence[int]], cut: int) -> None:
+        """Groups, by join, leave memory.
+
+        Raises:
+            StateError: a block could not be written.
+        """
+        self._tell(cut, "leave", leaving)
+        for j, groups in leaving.items():
+            self._spill_groups(j, np.array(groups, np.int64), cut)
         self._release()
+
+    def _tell(self, cut: int, kind: Literal["leave", "clean"], groups: Mapping[int, Sequence[int]]) -> None:
+        named = tuple((j, tuple(own)) for j, own in groups.items() if own)
+        if named:
+            self._note(SpillEvent(cut, kind, named))
 
     def clean_all(self, cut: int) -> None:
         """Clean up all that is owed.
@@ -232,6 +254,14 @@ class Spilling:
             StateError: a block could not be written or read.
         """
         self._clean(cut, [set(self._ledger.groups(j)) for j in range(len(self._joins))], everything=True)
+
+    def clean_groups(self, groups: Mapping[int, Sequence[int]], cut: int) -> None:
+        """Clean up these groups, by join, and whatever that makes owed above.
+
+        Raises:
+            StateError: a block could not be written or read.
+        """
+        self._clean(cut, [set(groups.get(j, ())) & set(self._ledger.groups(j)) for j in range(len(self._joins))])
 
     def take(self) -> list[Batch]:
         """The results of cleanups since this was last asked."""
@@ -347,6 +377,7 @@ class Spilling:
 
     def _clean(self, cut: int, due: Sequence[set[int]], *, everything: bool = False) -> None:
         """Clean up groups per join, and whatever that makes owed above, from the sources to the root."""
+        cleaned: dict[int, list[int]] = {}
         for j in range(len(self._joins)):
             self._enter_late(j)
             owing = set(self._ledger.groups(j)) if everything else due[j]
@@ -354,8 +385,10 @@ class Spilling:
             if not owing:
                 continue
             memory = [_Sorted(state, self._budget.groups, self._kept_from) for state in self._joins[j].states]
-            for g in sorted(owing):
+            cleaned[j] = sorted(owing)
+            for g in cleaned[j]:
                 self._clean_group(j, g, cut, memory)
+        self._tell(cut, "clean", cleaned)
 
     def _clean_group(self, j: int, g: int, cut: int, memory: Sequence[_Sorted]) -> None:
         if self._cleaning is None:
@@ -423,7 +456,7 @@ class Spilling:
         assert self._cleaning is not None
         parent = self._parents[j]
         if parent is None:
-            found = found.take(found.ts >= self._delivered)
+            found = found.take(found.ts >= self.delivered)
             self._results.append(self._finish(self._cleaning, found))
             self.counters.cleanup_results += len(found)
             return

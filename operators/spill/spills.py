@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from operators.executor import Executor
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import FAR_PAST, ROW, Writer, materialise
+from operators.spill.script import Script
 from operators.spill.spilling import Budget, SpillCounters, Spilling
 from operators.statistics import SpillStatistics
 from operators.tree import XJoinTree
@@ -17,6 +18,7 @@ from operators.tuples import Tuples
 from schemas.columns import I64, Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.query import Query
+from schemas.spills import SpillEvent
 
 SLICE_SHARE = 0.1
 """Of the budget: what a slice adds to the memory at most, about."""
@@ -56,6 +58,7 @@ class Spills:
         clock: seconds.
 
     Attributes:
+        script: what to do up to an instant instead of what the memory asks for.
         active: what watches over the plan that runs; None while plans change.
     """
 
@@ -73,7 +76,9 @@ class Spills:
         self._clock = clock
         self._counters = SpillCounters()
         self._results: list[Batch] = []
+        self._events: list[SpillEvent] = []
         self._tree: XJoinTree | None = None
+        self.script = Script()
         self.active: Spilling | None = None
 
     @property
@@ -81,44 +86,86 @@ class Spills:
         """Whether anything has left memory that later tuples can still meet."""
         return bool(self.active)
 
+    def play(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Do up to an event time exactly this; the results of cleanups are out already.
+
+        To be called on a plan that has processed nothing.
+        """
+        self.script = Script(events, until)
+        self._events = []
+        if self.active is not None:
+            self.active.delivered = self.script.delivered
+
+    def events(self) -> list[SpillEvent]:
+        """What has happened since this was last asked."""
+        found, self._events = self._events, []
+        return found
+
     def purge(self, cut: int) -> None:
         """See `Spilling.purge`."""
-        if self.active is not None:
-            began, before = self._clock(), self._counters.cleanups
-            self.active.purge(cut)
-            if self._counters.cleanups > before:
-                self._counters.cleanup_s += self._clock() - began
+        if self.active is None:
+            return
+        began, before = self._clock(), self._counters.cleanups
+        scripted = self.script.covers(cut)
+        while scripted and self.script.due("clean", cut):
+            event = self.script.take()
+            self.active.clean_groups(dict(event.groups), event.at)
+            self.active.take()
+        self.active.purge(cut, clean=not scripted)
+        if self._counters.cleanups > before:
+            self._counters.cleanup_s += self._clock() - began
 
     def spill(self, cut: int) -> None:
         """See `Spilling.spill`."""
-        if self.active is not None:
-            began = self._clock()
+        if self.active is None:
+            return
+        began = self._clock()
+        if not self.script.covers(cut):
             self.active.spill(cut)
-            self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
+        while self.script.covers(cut) and self.script.due("leave", cut):
+            event = self.script.take()
+            self.active.leave(dict(event.groups), event.at)
+        self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
 
-    def follow(self, executor: Executor, *, delivered: int = FAR_PAST) -> None:
-        """This runs from now on; nothing may be owed by what ran before.
+    def _note(self, event: SpillEvent) -> None:
+        if not self.script.covers(event.at):
+            self._events.append(event)
+
+    def follow(self, executor: Executor, cut: int, *, delivered: int = FAR_PAST) -> None:
+        """This runs from here on; nothing may be owed by what ran before.
 
         Args:
+            cut: everything before it has been processed.
             delivered: results of before this are known.
         """
         if executor is self._tree:
             return
         if self.active is not None:
             self._results += self.active.take()
+            self._note(SpillEvent(cut, "plan"))
         self._tree, self.active = None, None
         if isinstance(executor, XJoinTree):
             self._tree = executor
+            self._note(SpillEvent(cut, "plan"))
             self.active = Spilling(
-                executor, self._budget, self._blocks, self._writer, self._finish, self._counters, delivered=delivered
+                executor,
+                self._budget,
+                self._blocks,
+                self._writer,
+                self._finish,
+                self._counters,
+                self._note,
+                delivered=delivered,
             )
 
     def hold(self, cut: int) -> int:
         """See `Spilling.hold`."""
         return cut if self.active is None else self.active.hold(cut)
 
-    def short(self) -> bool:
+    def short(self, cut: int) -> bool:
         """Whether something has to leave, and can: while a plan's states are being completed nothing does."""
+        if self.script.covers(cut):
+            return self.script.due("leave", cut)
         if self._tree is None or self.active is None:
             return False
         if not all(state.complete for _, join in self._tree.joins for state in join.states):

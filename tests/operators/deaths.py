@@ -15,9 +15,9 @@ from tests.feeding import engine_of, to_batch, to_rows
 class Life:
     """One life of a task: an engine and how far each partition has been consumed."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, **options: Any) -> None:
         self.case = case
-        self.engine = engine_of(case)
+        self.engine = engine_of(case, **options)
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
     def push(self, name: str, p: int, begin: int, stop: int, floor: int = 0) -> None:

@@ -1,0 +1,68 @@
+"""What happened to the spilled state of a task, as its log keeps it.
+
+Spilled state is a function of the input and of these events. Groups that leave at an instant are from then on one part
+with what left before; what comes later meets it when the group is cleaned up. So a task that has died is made again by
+reading its windows again and doing the same at the same instants, whatever its successor would have chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from schemas.errors import StateError
+
+EVENTS_VERSION = 1
+
+
+class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened to partition groups between two slices.
+
+    Attributes:
+        at: everything before this event time had been processed, and nothing else.
+        kind: `leave`: the groups left memory; `clean`: what they owed was found; `plan`: the plan changed, nothing was
+            owed, and what came before this concerns nobody any more.
+        groups: per join of the plan, by its number, the numbers of its groups.
+    """
+
+    at: int
+    kind: Literal["leave", "clean", "plan"]
+    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+class _Log(msgspec.Struct, frozen=True):
+    v: int
+    groups: int
+    events: tuple[SpillEvent, ...]
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(_Log)
+
+
+def encode_events(events: Iterable[SpillEvent], groups: int) -> bytes:
+    """Events as a message; `groups` is how many each join has."""
+    return _ENCODER.encode(_Log(EVENTS_VERSION, groups, tuple(events)))
+
+
+def decode_events(raw: bytes, groups: int, place: str) -> tuple[SpillEvent, ...]:
+    """The events of a message.
+
+    Args:
+        place: where it was read, for errors.
+
+    Raises:
+        StateError: Weir has not written it, or by a version or with a number of groups that is not this one's.
+    """
+    try:
+        log = _DECODER.decode(raw)
+    except msgspec.DecodeError as error:
+        raise StateError(f"{place} holds {raw[:80]!r}, which is no log of spilled state: {error}") from None
+    if (log.v, log.groups) != (EVENTS_VERSION, groups):
+        raise StateError(
+            f"{place} has version {log.v} with {log.groups} groups per join, this Weir reads {EVENTS_VERSION} with "
+            f"{groups}; go on with the Weir that wrote it, or give the query a new group (--group)"
+        )
+    return log.events
