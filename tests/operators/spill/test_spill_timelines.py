@@ -1,0 +1,181 @@
+"""Timelines of a few tuples, in which one thing that spilling must keep in mind decides about one result.
+
+All tuples have one key and every join one partition group, so everything in reach of each other's windows meets. A test
+says which joins' groups leave memory and when; what comes out must be what an engine with all in memory says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators.engine import Engine
+from operators.plan import parse_plan
+from operators.spill.spilling import Budget
+from operators.spill.strategies import STRATEGIES, Candidates
+from operators.statistics import SpillStatistics
+from schemas.codecs.blocks import decode_block
+from schemas.columns import I64
+from schemas.language import parse_program
+from tests.feeding import to_batch, to_rows
+from tests.operators.spill.memory_blocks import MemoryBlocks
+
+
+class Timeline:
+    """An engine whose spills a test decides on, beside one that has all in memory.
+
+    Args:
+        windows: per alias the stream and the RANGE in ms; joined by equality in this order.
+        leaving: the joins, children before parents, whose groups leave at the end of the next moment.
+    """
+
+    def __init__(self, leaving: set[int], plan: str, **windows: tuple[str, int]) -> None:
+        declared = "\n".join(
+            f"CREATE STREAM {name} (k BIGINT, id STRING, at TIMESTAMP) WITH (topic = '{name}', timestamp = 'at');"
+            for name in sorted({stream for stream, _ in windows.values()})
+        )
+        select = ", ".join(f"{alias}.id AS {alias}" for alias in windows)
+        sources = ", ".join(f"{stream} {alias} [RANGE {ms} MILLISECONDS]" for alias, (stream, ms) in windows.items())
+        equal = " AND ".join(f"{one}.k = {other}.k" for one, other in zip(windows, list(windows)[1:], strict=False))
+        self._leaving = leaving
+        self.query = parse_program(f"{declared}\nSELECT {select} FROM {sources} WHERE {equal};").queries[0]
+        self.blocks = MemoryBlocks()
+        options: dict[str, Any] = {"budget": Budget(0, "told", groups=1), "blocks": self.blocks}
+        self._spilling, self._whole = (
+            Engine(self.query, plan=parse_plan(plan, self.query), **kind) for kind in (options, {})
+        )
+        self._found: list[dict[str, Any]] = []
+        self._wanted: list[dict[str, Any]] = []
+
+    def at(self, ts: int, streams: str = "", leave: int | None = None) -> None:
+        """A tuple of each of the streams comes at `ts`, and when that has passed a join's group leaves."""
+        self._leaving |= set() if leave is None else {leave}
+        for name in streams:
+            stream = next(stream for stream in self.query.streams() if stream.name == name)
+            for task in (self._spilling, self._whole):
+                task.push(name, 0, to_batch(stream, [{"k": 1, "id": f"{name}{ts}", "at": ts}]))
+        self._found += to_rows(self._spilling.advance(ts + 1))
+        self._wanted += to_rows(self._whole.advance(ts + 1))
+        self._leaving.clear()
+
+    def migrate(self, plan: str, strategy: str, cut: int) -> None:
+        """Both change to the plan."""
+        for task in (self._spilling, self._whole):
+            task.migrate(parse_plan(plan, self.query), strategy, cut)
+
+    @property
+    def spill(self) -> SpillStatistics:
+        """What the engine says of its spills."""
+        found = self._spilling.statistics().spill
+        assert found is not None
+        return found
+
+    def blocks_tuples(self) -> int:
+        """Tuples in blocks."""
+        return sum(len(decode_block(raw, key).batch) for key, raw in self.blocks.held.items())
+
+    def check(self, *, owed: int) -> None:
+        """All results are there, so many of them since the run by cleanups."""
+        self._found += [row for batch in self._spilling.cleaned() for row in to_rows(batch)]
+        while_running = len(self._found)
+        for task, into in ((self._spilling, self._found), (self._whole, self._wanted)):
+            for stream in self.query.streams():
+                task.close(stream.name, 0)
+            into += to_rows(task.advance())
+        self._spilling.clean()
+        self._found += [row for batch in self._spilling.cleaned() for row in to_rows(batch)]
+        assert Counter(map(repr, self._found)) == Counter(map(repr, self._wanted))
+        assert len(self._found) - while_running == owed
+        assert self.blocks.held == {}
+
+
+Make = Callable[..., Timeline]
+
+
+@pytest.fixture
+def timeline(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes timelines."""
+    leaving: set[int] = set()
+
+    def told(candidates: Candidates) -> I64:
+        return np.flatnonzero(np.isin(candidates.joins, sorted(leaving)))
+
+    monkeypatch.setitem(STRATEGIES, "told", told)
+    return lambda plan, **windows: Timeline(leaving, plan, **windows)
+
+
+def test_what_a_part_is_owed_by_the_dead_leaves_with_them(timeline: Make) -> None:
+    """b0 c5 comes when a0 has left, and has died when it leaves itself."""
+    run = timeline("(A (B C))", A=("a", 30), B=("b", 10), C=("c", 30))
+    run.at(0, "ab", leave=1)
+    run.at(5, "c")
+    run.at(10, leave=1)
+    assert run.spill.on_disk_tuples == 2
+    run.check(owed=1)
+
+
+def test_what_a_part_is_owed_by_the_dead_stays(timeline: Make) -> None:
+    """The same, but it stays in memory."""
+    run = timeline("(A (B C))", A=("a", 30), B=("b", 10), C=("c", 30))
+    run.at(0, "ab", leave=1)
+    run.at(5, "c")
+    run.at(10)
+    run.check(owed=1)
+
+
+def test_what_a_join_below_owes_finds_the_dead(timeline: Make) -> None:
+    """a0 b2 is found when c3, which it meets, has long been dead."""
+    run = timeline("((A B) C)", A=("a", 100), B=("b", 100), C=("c", 5))
+    run.at(0, "a", leave=0)
+    run.at(2, "b")
+    run.at(3, "c")
+    run.at(20)
+    run.check(owed=1)
+
+
+def test_late_results_go_to_disk_while_they_live(timeline: Make) -> None:
+    """a0 b8 is found by a cleanup before c15 comes, which it still meets; until then it takes no memory."""
+    run = timeline("((A B) C)", A=("a", 100), B=("b", 10), C=("c", 100))
+    run.at(0, "a", leave=0)
+    run.at(8, "b")
+    run.at(11)
+    assert run.spill.cleanups > 0
+    assert run.spill.on_disk_tuples == run.blocks_tuples() == 2
+    run.at(15, "c")
+    run.check(owed=1)
+
+
+def test_a_stream_of_two_aliases_is_read_back_once(timeline: Make) -> None:
+    """Before a plan changes a0 is read back from the states of both its aliases."""
+    run = timeline("((X Y) Z)", X=("a", 50), Y=("a", 50), Z=("b", 50))
+    run.at(0, "a", leave=0)
+    run.migrate("(X (Y Z))", "jisc", 5)
+    run.at(6, "b")
+    run.check(owed=0)
+
+
+def test_what_a_migration_has_completed_keeps_its_source_tuples(timeline: Make) -> None:
+    """b0 c1 is made by the migration, after its time, and a8 meets it when b0 and c1 themselves have left."""
+    run = timeline("((A B) C)", A=("a", 50), B=("b", 50), C=("c", 50))
+    run.at(0, "b")
+    run.at(1, "c")
+    run.migrate("(A (B C))", "jisc", 5)
+    run.at(6, "a")
+    run.at(7, leave=0)
+    assert run.spill.on_disk_tuples == 2
+    run.at(8, "a")
+    run.check(owed=0)
+
+
+def test_the_dead_hold_nothing(timeline: Make) -> None:
+    """When c4 leaves, b0 c4 and its twin are dead but still in the state above; their source tuples are gone."""
+    run = timeline("(A (B C))", A=("a", 50), B=("b", 5), C=("c", 50))
+    run.at(0, "bb")
+    run.at(4, "c")
+    run.at(6, leave=0)
+    run.at(7, "b")
+    run.check(owed=0)
