@@ -7,11 +7,11 @@ depends on how the input was cut into pushes and epochs, so any cut gives the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from operators.aggregate import Aggregator
+from operators.checkpoint import Block, Checkpoint, gathered
 from operators.choose import Statistics, choose_plan, declared_statistics
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
@@ -27,6 +27,7 @@ from operators.migration.strategies import check_strategy
 from operators.pipeline import change_kinds
 from operators.plan import Plan, check_plan
 from operators.predicates import constants, selections
+from operators.slices import slices
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import ROW
@@ -37,45 +38,10 @@ from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
-from schemas.errors import InvariantError, StateError, UsageError
+from schemas.errors import InvariantError, UsageError
 from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
 from schemas.spills import SpillEvent
-
-SLICE_TUPLES = 32_768
-"""Tuples processed together: enough to amortise a call, few enough to stay in the cache."""
-
-SLICE_MADE_TUPLES = 262_144
-"""Intermediate results that a slice makes at most, if it makes as many per tuple as there were so far."""
-
-SLICE_LEAST_TUPLES = 1_024
-"""Slices are made no smaller than this to fit a short window."""
-
-SAMPLES_PER_SLICE = 8
-"""Timestamps looked at per slice to place its end: k streams make it at most 1 + k / 8 times too large."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive source tuples of one stream as stored: rows first_row .. first_row + len(batch)."""
-
-    stream: str
-    first_row: int
-    batch: Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What became durable-worthy since the last checkpoint, as of `cut`.
-
-    Attributes:
-        blocks: new source tuples.
-        live_from: per stream, the row below which no tuple is needed any more.
-    """
-
-    cut: int
-    blocks: tuple[Block, ...]
-    live_from: dict[str, int]
 
 
 class Engine:
@@ -339,37 +305,13 @@ class Engine:
             self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
-        """Cut an epoch by event time into pieces that suit the cache and the shortest window.
-
-        Every stream is sampled, SAMPLES_PER_SLICE times as finely as slices are cut, so that slices stay
-        small where one stream is dense and another has nothing.
-        """
+        """An epoch in pieces that suit the cache, the shortest window and the memory."""
         total = sum(len(batch) for batch in batches.values())
-        if total == 0:
-            yield {}, cut
-            return
-        span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
-        pieces = -(-total // SLICE_TUPLES)
         made = self._schedule.intermediate_results(self._executor) / max(self._input_tuples, 1)
-        pieces = max(pieces, int(total * made / SLICE_MADE_TUPLES))
-        if self._spills is not None:
-            pieces = max(pieces, self._spills.pieces(total, made))
-        windows = span // max(self._shortest, 1)
-        if self._sources.rows_windows:
-            windows = max(windows, total // min(self._sources.rows_windows.values()))
-        pieces = max(pieces, min(windows, total // SLICE_LEAST_TUPLES))
-        step = max(1, total // (max(pieces, 1) * SAMPLES_PER_SLICE))
-        samples = np.sort(np.concatenate([batch.ts[step::step] for batch in batches.values()]))
-        cuts = [*dict.fromkeys(samples[SAMPLES_PER_SLICE - 1 :: SAMPLES_PER_SLICE].tolist()), cut]
-        begin = dict.fromkeys(batches, 0)
-        for at in cuts:
-            piece: dict[str, Batch] = {}
-            for name, batch in batches.items():
-                stop = len(batch) if at == cut else int(np.searchsorted(batch.ts, at, side="left"))
-                if stop > begin[name]:
-                    piece[name] = batch.slice(begin[name], stop)
-                    begin[name] = stop
-            yield piece, at
+        least = 0 if self._spills is None else self._spills.pieces(total, made)
+        return slices(
+            batches, cut, made=made, window=self._shortest, rows=self._sources.rows_windows.values(), least=least
+        )
 
     def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
         """One slice: store, join, purge. `restored` batches come from stores, selections already applied
@@ -595,23 +537,7 @@ class Engine:
         stores = {name: self._sources.stores[name] for name in self._exported}
         if self.cut or self.pending_tuples or any(store.hi for store in stores.values()):
             raise InvariantError("restore needs a fresh engine")
-        parts: dict[str, list[Batch]] = {}
-        following: dict[str, int] = {}
-        for block in blocks:
-            store = stores.get(block.stream)
-            if store is None:
-                raise StateError(f"snapshot block of unknown stream {block.stream!r}")
-            if block.stream not in parts:
-                store.begin_at(block.first_row)
-            expected = following.get(block.stream, block.first_row)
-            if block.first_row != expected:
-                raise StateError(
-                    f"snapshot of stream {block.stream!r} has a gap: next row {expected}, "
-                    f"got {block.first_row}"
-                )
-            following[block.stream] = expected + len(block.batch)
-            parts.setdefault(block.stream, []).append(block.batch)
-        batches = {name: Batch.concat(items) for name, items in parts.items()}
+        batches = gathered(blocks, stores)
         durable, self.durable = self.durable, False
         for end in self._stops(0, cut):
             at_end = {n: len(b) if end == cut else int(np.searchsorted(b.ts, end)) for n, b in batches.items()}

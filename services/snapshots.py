@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Executor, Future
 
-from operators.engine import Checkpoint
+from operators.checkpoint import Checkpoint
 from schemas.errors import StateError
 from services.logs import Log
 from services.metrics import TaskMetrics

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
-from operators.engine import Block, Checkpoint
+from operators.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.commits import Floor, StreamPoint
 from schemas.errors import StateError

@@ -6,7 +6,7 @@ they change nothing that anyone could see:
 - `pos + 8 <= end` as `<` in `string_words`: the last eight bytes are then mixed in as the tail.
 - `slot + n <= capacity` as `<` in `ring_read`: the second half is then empty.
 - `min(ring_ts[slot] + life, 2**62)` without the limit in `combine_pairs`: the probing tuple's expiry has it.
-- `side="left"` as right in `Engine._slices`: a slice ends after a timestamp instead of before it, in all streams.
+- `side="left"` as right in `slices`: a slice ends after a timestamp instead of before it, in all streams.
 - no `if cut <= self.cut` in `Engine.advance`: nothing waits below the cut, so an empty epoch is processed.
 - `strict=side == LEFT` as RIGHT in `BinaryJoin.process`: of two equal ts the other finds the one.
 - stable sorts as quicksort: NumPy sorts short runs by insertion, which is stable.
@@ -27,6 +27,7 @@ from tests.mutation.feedback import FEEDBACK
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL
+from tests.mutation.spill_log import SPILL_LOG
 from tests.mutation.spilling import SPILLING
 from tests.mutation.tables import TABLES
 
@@ -421,16 +422,22 @@ MUTANTS: list[Mutant] = [
         ("len(types) == 1 and ", ""),
     ),
     *_of(
-        "engine.py",
+        "slices.py",
         ("begin[name] = stop", "pass"),
+    ),
+    *_of(
+        "checkpoint.py",
+        ("if block.first_row != expected:", "if block.first_row > expected:"),
+        ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
+    ),
+    *_of(
+        "engine.py",
         ("if shared or not restored:", "if not restored:"),
         ("first = max(self._exported[name], store.lo)", "first = store.lo"),
         ("found = found.take(order_ties(found.ts, found.rows))", "pass"),
         ("now = min((int(batch.ts[0])", "now = max((int(batch.ts[-1])"),
         ("good & passed", "passed"),
-        ("if block.first_row != expected:", "if block.first_row > expected:"),
         ("self._place += len(ts)", "pass"),
-        ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
         ("if cut <= self.cut:", "if cut <= self.cut + 1:"),
     ),
     *_of(
@@ -536,5 +543,6 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in SPILL_LOG.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

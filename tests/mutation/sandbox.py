@@ -19,6 +19,7 @@ from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL_TESTS
+from tests.mutation.spill_log import SPILL_LOG_TESTS
 from tests.mutation.spilling import SPILLING_TESTS
 
 LONGEST = 5.0
@@ -62,6 +63,8 @@ FIRST = {
     "operators/evaluate.py": ["test_evaluate.py"],
     "operators/keys.py": ["test_kernels_hash.py"],
     "operators/engine.py": ["test_engine.py", "test_durability.py"],
+    "operators/slices.py": ["test_engine.py"],
+    "operators/checkpoint.py": ["test_durability.py"],
     "operators/tree.py": ["test_engine.py"],
     "operators/tuples.py": ["test_tuples.py"],
     "operators/plan.py": ["test_plan.py"],
@@ -77,6 +80,7 @@ FIRST = {
     "operators/placed/worth.py": ["test_placed_worth.py"],
     **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()},
+    **{f"operators/{file}": tests for file, tests in SPILL_LOG_TESTS.items()},
     "operators/tables.py": ["test_tables.py"],
     "operators/migration/strategies.py": ["test_tables.py"],
     "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],

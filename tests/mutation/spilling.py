@@ -30,8 +30,8 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("np.maximum(times[0][0], times[1][0])", "times[0][0]"),
     ),
     "spill/spilling.py": (
-        ("            found = found.take(found.ts >= self._delivered)\n", ""),
-        ("found.take(found.ts >= self._delivered)", "found.take(found.ts > self._delivered)"),
+        ("            found = found.take(found.ts >= self.delivered)\n", ""),
+        ("found.take(found.ts >= self.delivered)", "found.take(found.ts > self.delivered)"),
         ("            state.take_out(memory.within(groups))\n", ""),
         ("merge.add(Part(self._in_memory(j, g, memory), cut), last=True)", "pass"),
         ("self._ledger.add((j, g), Part((left, right), cut))", "pass"),
@@ -53,6 +53,8 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file under operators/."""
 
 SPILLING_TESTS: dict[str, list[str]] = {
-    file: ["spill/test_spilling.py", "spill/test_spill_properties.py"] for file in SPILLING if file != "join.py"
+    file: ["spill/test_spilling.py", "spill/test_spill_properties.py", "spill/test_spill_deaths.py"]
+    for file in SPILLING
+    if file != "join.py"
 }
 """Of each file, the tests most likely to notice."""

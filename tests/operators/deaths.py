@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.engine import Block
+from operators.checkpoint import Block
 from tests.cases import Case
 from tests.feeding import engine_of, to_batch, to_rows
 

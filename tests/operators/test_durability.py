@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.engine import Block, Engine
+from operators.checkpoint import Block
+from operators.engine import Engine
 from operators.watermark import END
 from schemas.errors import InvariantError, StateError
 from schemas.query import Query

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import engine, state, store
+from operators import slices, state, store
 from operators.executors import EXECUTORS
 from operators.migration import hybmig, jisc
 from schemas.query import Stream
@@ -33,9 +33,9 @@ def cramped() -> Iterator[None]:
         patch.setattr(state, "FIRST_CAPACITY", 2)
         patch.setattr(state, "CANDIDATES_AT_ONCE", 3)
         patch.setattr(store, "FIRST_CAPACITY", 2)
-        patch.setattr(engine, "SLICE_TUPLES", 5)
-        patch.setattr(engine, "SLICE_LEAST_TUPLES", 2)
-        patch.setattr(engine, "SAMPLES_PER_SLICE", 2)
+        patch.setattr(slices, "SLICE_TUPLES", 5)
+        patch.setattr(slices, "SLICE_LEAST_TUPLES", 2)
+        patch.setattr(slices, "SAMPLES_PER_SLICE", 2)
         patch.setattr(jisc, "COUNTED_TUPLES", 2)
         patch.setattr(jisc, "COUNTED_PER_TUPLE", 1)
         patch.setattr(hybmig, "CHUNK_TUPLES", 2)

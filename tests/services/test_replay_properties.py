@@ -15,7 +15,8 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.engine import Block, Engine
+from operators.checkpoint import Block
+from operators.engine import Engine
 from schemas.codecs.encode import encode_results
 from schemas.commits import decode_commit
 from schemas.language import parse_program

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from operators.engine import Block, Checkpoint
+from operators.checkpoint import Block, Checkpoint
 from schemas.columns import Batch, Column
 from schemas.commits import UNSEEN, Floor, StreamPoint
 from schemas.errors import StateError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Block
+from operators.checkpoint import Block
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.spill.spilling import Budget
 from schemas.errors import StateError

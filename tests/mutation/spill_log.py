@@ -1,0 +1,29 @@
+"""Small errors in what outlives a task of its spilled state, per file: see `tests.mutation.mutants`."""
+
+from __future__ import annotations
+
+SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
+    "spill/script.py": (
+        ("events[plans[-1] + 1 :] if plans else events", "events"),
+        ("return sorted({event.at for event in self._events if begin < event.at < end})", "return []"),
+    ),
+    "spill/spills.py": (
+        ("self.script = Script(events, until)", "self.script = Script((), until)"),
+        ("self.active.delivered = self.script.delivered", "pass"),
+        ("            self.active.clean_groups(dict(event.groups), event.at)\n", ""),
+        (
+            "self.active.clean_groups(dict(event.groups), event.at)\n            self.active.take()",
+            "self.active.clean_groups(dict(event.groups), event.at)",
+        ),
+        ("clean=not scripted", "clean=True"),
+    ),
+    "engine.py": (
+        ("return min(self.horizon(stream) for stream in self._exported)", "return self.cut"),
+        ("self._sources.stores[name].begin_at(self._exported[name])", "pass"),
+        ("self._unsaved += self._export()", "pass"),
+    ),
+}
+"""Per file under operators/."""
+
+SPILL_LOG_TESTS: dict[str, list[str]] = {"spill/script.py": ["spill/test_spill_deaths.py"]}
+"""Of each file, the tests most likely to notice."""
