@@ -30,6 +30,7 @@ from operators.predicates import constants, selections
 from operators.slices import slices
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
+from operators.spill.debt import Debt
 from operators.spill.part import ROW
 from operators.spill.spilling import Budget
 from operators.spill.spills import Spills, check_spillable
@@ -434,6 +435,14 @@ class Engine:
         """
         if self._spills is not None:
             self._spills.clean(self.cut)
+
+    def debt(self) -> Debt | None:
+        """In place of `clean`: put what is owed on disk, for somebody else to find; None when nothing is.
+
+        Raises:
+            StateError: a block cannot be written.
+        """
+        return None if self._spills is None else self._spills.debt(self.cut)
 
     def cleaned(self) -> list[Batch]:
         """What cleanups have found since this was last asked: each ascending by ts, late, and each result once."""

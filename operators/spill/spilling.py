@@ -29,6 +29,7 @@ from operators.predicates import Operand
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.cleanup import CleanupSources, Merge
+from operators.spill.debt import Debt, Owing, described
 from operators.spill.ledger import Ledger
 from operators.spill.part import FAR_PAST, Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
 from operators.spill.productivity import Productivity
@@ -485,6 +486,44 @@ class Spilling:
                 self._ledger.add((j, g), Part(sides, FAR_PAST, late=True))
         self._late[j] = []
         self._late_bytes = sum(batch_bytes(batch) for late in self._late for _, batch in late)
+
+    # --- Debts ----------------------------------------------------------------------------------------
+
+    def debt(self, cut: int) -> Debt:
+        """Put all that is owed on disk, what it is owed with in memory too; nothing of it is found here any more.
+
+        Args:
+            cut: everything before it has been processed, and nothing comes any more.
+
+        Raises:
+            StateError: a block could not be written.
+        """
+        for j in range(len(self._joins)):
+            self._enter_late(j, on_disk=True)
+        covers = [frozenset(node.aliases) for node in self._nodes]
+        owing = Owing(covers, frozenset(group for group, _ in self._ledger.items()))
+        for j, join in enumerate(self._joins):
+            groups = owing.groups(j, self._budget.groups)
+            memory = [_Sorted(state, self._budget.groups, self._kept_from) for state in join.states] if groups else []
+            for g in groups:
+                left, right = (self._on_disk(j, g, side, memory[side]) for side in (LEFT, RIGHT))
+                if left or right:
+                    self._ledger.add((j, g), Part((left, right), cut))
+        debt = Debt(
+            plan=str(self._nodes[-1]),
+            partitions=self._budget.groups,
+            hashed=self._sources.hashed,
+            delivered=self.delivered,
+            cut=cut,
+            owed=described(self._ledger.items()),
+        )
+        self._ledger.clear()
+        return debt
+
+    def _on_disk(self, j: int, g: int, side: int, memory: _Sorted) -> tuple[Piece, ...]:
+        """What is in memory of a group's side, written to disk."""
+        tuples = self._joins[j].states[side].tuples_of(memory.entries(g))
+        return self._write(j, g, side, materialise(self._sources, tuples), tuples.expiry)
 
 
 class _Sorted:

@@ -9,6 +9,7 @@ import numpy as np
 from operators.executor import Executor
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
+from operators.spill.debt import Debt
 from operators.spill.part import FAR_PAST, ROW, Writer, materialise
 from operators.spill.script import Script
 from operators.spill.spilling import Budget, SpillCounters, Spilling
@@ -188,6 +189,10 @@ class Spills:
             began = self._clock()
             self.active.clean_all(cut)
             self._counters.cleanup_s += self._clock() - began
+
+    def debt(self, cut: int) -> Debt | None:
+        """See `Spilling.debt`; None when nothing is owed."""
+        return self.active.debt(cut) if self.active else None
 
     def take(self) -> list[Batch]:
         """The results of cleanups since this was last asked."""

@@ -60,15 +60,7 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
     Raises:
         StateError: it is no block, of another format, or damaged.
     """
-    if len(raw) < _HEAD.size:
-        raise StateError(f"block at {place} has {len(raw)} bytes, at least {_HEAD.size} make a block")
-    magic, version, checksum = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or version != _FORMAT:
-        raise StateError(f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}")
-    payload = memoryview(raw)[_HEAD.size :]
-    found = zlib.crc32(payload)
-    if found != checksum:
-        raise StateError(f"block at {place} is damaged: checksum {found:08x}, expected {checksum:08x}")
+    payload = check_block(raw, place)
     try:
         with pa.ipc.open_stream(pa.py_buffer(payload), options=_READ) as reader:
             table = reader.read_next_batch()
@@ -80,3 +72,21 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
         return StoredBlock(meta["stream"], int(meta["row"]), Batch(ts, columns))
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise StateError(f"block at {place} cannot be read: {error}") from None
+
+
+def check_block(raw: bytes, place: str) -> memoryview:
+    """See that a block is whole, without reading its columns; what it holds. `place` is for errors.
+
+    Raises:
+        StateError: it is no block, of another format, or damaged.
+    """
+    if len(raw) < _HEAD.size:
+        raise StateError(f"block at {place} has {len(raw)} bytes, at least {_HEAD.size} make a block")
+    magic, version, checksum = _HEAD.unpack_from(raw)
+    if magic != _MAGIC or version != _FORMAT:
+        raise StateError(f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}")
+    payload = memoryview(raw)[_HEAD.size :]
+    found = zlib.crc32(payload)
+    if found != checksum:
+        raise StateError(f"block at {place} is damaged: checksum {found:08x}, expected {checksum:08x}")
+    return payload
