@@ -6,7 +6,20 @@ import typer
 
 from schemas.errors import WeirError
 from services import kernel_cache
-from services.commands import bench, broker, coordinator, demo, explain, history, migrate, query, run, warmup, worker
+from services.commands import (
+    bench,
+    broker,
+    cleanup,
+    coordinator,
+    demo,
+    explain,
+    history,
+    migrate,
+    query,
+    run,
+    warmup,
+    worker,
+)
 
 app = typer.Typer(
     name="weir",
@@ -25,6 +38,7 @@ app.command("worker")(worker.worker)
 app.command("coordinator")(coordinator.coordinator)
 app.command("migrate")(migrate.migrate)
 app.command("warmup")(warmup.warmup)
+app.command("cleanup")(cleanup.cleanup)
 app.command("backfill")(history.backfill)
 app.command("audit")(history.audit)
 app.add_typer(query.app, name="query")

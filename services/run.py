@@ -28,6 +28,7 @@ from operators.executors import cheapest_executor
 from operators.plan import Plan
 from operators.statistics import EngineStatistics
 from operators.watermark import END
+from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.query import Query
 from services.files import SourceBlock, SourceFile
 from services.plan_changes import PlanChange
@@ -39,9 +40,6 @@ from services.tables import Tables
 
 PARTITION: Final = 0
 """A file is one partition of its stream."""
-
-CLEANUP_PHASE: Final = "cleanup"
-"""What results are marked with that were owed for want of memory, and come after their time."""
 
 COALESCED_TUPLES: Final = 100_000
 """Epochs that are ready at once are processed as one when they hold fewer tuples than this."""
@@ -92,6 +90,7 @@ class Run:
         changes: Sequence[PlanChange] = (),
         feedback: bool = False,
         spill: Spill | None = None,
+        cleans: bool = True,
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
     ) -> None:
@@ -101,6 +100,7 @@ class Run:
         changes: plans to change to while it runs.
         feedback: let operators tell each other what is not demanded.
         spill: keep within a memory budget.
+        cleans: find in the end what is owed for that; else it stays owed.
         progress: called with the bytes read so far.
         watch: looks at the engine now and then.
         """
@@ -119,6 +119,7 @@ class Run:
         self._changes = changes
         self._feedback = feedback
         self._spill = spill
+        self._cleans = cleans
         self._progress = progress
         self._watch = watch
         self._earliest: int | None = None
@@ -160,7 +161,7 @@ class Run:
             self._take(engine, open_, name, reader.next())
         self._look(engine, writer, self._latest)
         self._write(engine, writer, END)
-        if self._spill is not None and self._spill.cleans:
+        if self._spill is not None and self._cleans:
             engine.clean()
             self._write_cleaned(engine, writer)
         self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())

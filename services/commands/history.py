@@ -107,7 +107,7 @@ def backfill(
     from services.tables import read_tables
 
     tables = read_tables(bound, rows)
-    with _progress() as say:
+    with progress() as say:
         if pieces:
             report = backfill_files(bound, pieces, tables, out, span, spark, say)
         else:
@@ -155,7 +155,7 @@ def audit(
     from services.tables import read_tables
 
     tables = read_tables(bound, rows)
-    with _progress() as say:
+    with progress() as say:
         if results is not None:
             found = audit_files(bound, pieces, results, tables, span, spark, say)
         else:
@@ -204,7 +204,7 @@ def _archives(query: Query, given: list[str] | None, out: str | None) -> dict[st
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """A line that says what is done just now while standard error is a terminal, else nothing."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -21,9 +21,12 @@ from services.query_files import read_query, source_paths, table_paths
 from services.settings import Switch
 
 if TYPE_CHECKING:
+    from operators.engine import Engine
     from operators.statistics import EngineStatistics
     from services.files import SourceFile
     from services.run import Run
+    from services.sinks import LineSink
+    from services.spill_store import SpillStore
 
 INTERRUPTED = 130
 BROKEN_PIPE = 1
@@ -199,9 +202,21 @@ def run(
         Cleanup,
         typer.Option(
             envvar="WEIR_CLEANUP",
-            help="Who finds what is still owed at the end: local is this process. spark and none: not in this version.",
+            help=(
+                "Who finds what is still owed at the end: local is this process, spark a Spark job, none nobody: what "
+                "is owed stays in the folder of --spill-dir, and `weir cleanup` finds it later."
+            ),
         ),
     ] = Cleanup.LOCAL,
+    spark: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_SPARK_MASTER",
+            metavar="MASTER",
+            help="With --cleanup spark: its master, such as spark://host:7077; then --spill-dir is a folder that all "
+            "its machines see.",
+        ),
+    ] = "local[*]",
     verbose: Annotated[
         bool,
         typer.Option(
@@ -214,12 +229,9 @@ def run(
     The same files give the same bytes. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything
     else; 130 interrupted.
     """
-    _refuse_later_options(
-        {
-            f"--executor {executor}": executor is Executor.JUGGLER,
-            f"--cleanup {cleanup}": cleanup is not Cleanup.LOCAL,
-        }
-    )
+    if executor is Executor.JUGGLER:
+        raise UsageError(f"--executor {executor}: not in this version")
+    _check_cleanup(cleanup, spark, memory, spill_dir)
     epoch_ms = parse_duration(epoch)
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
@@ -254,41 +266,99 @@ def run(
     tables = read_tables(bound, rows)
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
-    with _progress(files) as progress, spill_of(memory, spill, spill_dir, cleans=True) as spilling:
-        job = Run(
-            bound,
-            files,
-            outputs,
-            epoch_ms=epoch_ms,
-            plan=tree,
-            executor=executor,
-            tables=tables,
-            changes=changes,
-            feedback=jit is Switch.ON,
-            spill=spilling,
-            progress=progress,
-        )
-        try:
-            engine = job.run()
+    with spill_of(memory, spill, spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
+        with _progress(files) as progress:
+            job = Run(
+                bound,
+                files,
+                outputs,
+                epoch_ms=epoch_ms,
+                plan=tree,
+                executor=executor,
+                tables=tables,
+                changes=changes,
+                feedback=jit is Switch.ON,
+                spill=spilling,
+                cleans=cleanup is Cleanup.LOCAL,
+                progress=progress,
+            )
+            with _ending(job):
+                engine = job.run()
+        with _ending(job):
             counters = engine.statistics()
             if "--stats" in sinks:
                 sinks["--stats"].write(stats_json(job.statistics, engine))
+            if spilling is not None and cleanup is not Cleanup.LOCAL:
+                _leave(engine, spilling.blocks, query, sinks["--out"], spark if cleanup is Cleanup.SPARK else None)
             for sink in sinks.values():
                 sink.close()
-        except KeyboardInterrupt:
-            print(f"weir: interrupted; {job.written:,} result(s) are written", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            raise typer.Exit(BROKEN_PIPE) from None
     _report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
     if verbose:
         print(*(f"weir: {line}" for line in outcome_lines(engine)), sep="\n", end="\n" * bool(changes), file=sys.stderr)
 
 
-def _refuse_later_options(given: dict[str, bool]) -> None:
-    for option, used in given.items():
-        if used:
-            raise UsageError(f"{option}: not in this version")
+@contextmanager
+def _ending(job: Run) -> Iterator[None]:
+    """Let a run that is stopped from outside end with its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"weir: interrupted; {job.written:,} result(s) are written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise typer.Exit(BROKEN_PIPE) from None
+
+
+def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: Path | None) -> None:
+    """Refuse what cannot be done about debts, before anything is read.
+
+    Raises:
+        UsageError: the message says why.
+    """
+    if memory is None:
+        if cleanup is not Cleanup.LOCAL:
+            raise UsageError(f"--cleanup {cleanup} has no effect without --memory, such as --memory 64MiB")
+        return
+    if spill_dir is not None:
+        from services.debts import check_free
+
+        check_free(spill_dir)
+    if cleanup is Cleanup.SPARK:
+        from ops.spark.session import check_installed, is_local
+
+        check_installed()
+        if spill_dir is None and not is_local(spark):
+            raise UsageError(f"--spill-dir is needed with --spark {spark}: a folder that all its machines see")
+
+
+def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark: str | None) -> None:
+    """Leave what is owed in the spill folder, and let Spark pay it if there is one.
+
+    Raises:
+        StateError: it cannot be written, or paid; then it stays in a folder that was named.
+    """
+    from services.debts import DebtBlocks, OpenDebt, leave
+
+    statistics = engine.statistics().spill
+    owed_pairs = 0 if statistics is None else statistics.owed
+    debt = engine.debt()
+    if debt is None:
+        return
+    manifest = leave(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
+    if spark is None:
+        print(
+            f"weir: {owed_pairs:,} pairs of tuples were not compared for want of memory; `weir cleanup {blocks.path}` "
+            "finds the results among them",
+            file=sys.stderr,
+        )
+        return
+    from services.commands.cleanup import pay
+    from services.commands.history import progress
+    from services.destinations import LineDestination
+
+    with progress() as say:
+        owing = OpenDebt(blocks.path, manifest, engine.query, DebtBlocks(blocks))
+        pay(owing, out.path, LineDestination(out), spark, None, say)
 
 
 @contextmanager
