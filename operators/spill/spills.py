@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -79,6 +80,7 @@ class Spills:
         self._results: list[Batch] = []
         self._events: list[SpillEvent] = []
         self._tree: XJoinTree | None = None
+        self._playing = False
         self.script = Script()
         self.active: Spilling | None = None
 
@@ -107,12 +109,9 @@ class Spills:
         if self.active is None:
             return
         began, before = self._clock(), self._counters.cleanups
-        scripted = self.script.covers(cut)
-        while scripted and self.script.due("clean", cut):
-            event = self.script.take()
-            self.active.clean_groups(dict(event.groups), event.at)
-            self.active.take()
-        self.active.purge(cut, clean=not scripted)
+        with self._script_of(cut) as scripted:
+            self._play_cleanups(cut)
+            self.active.purge(cut, clean=not scripted)
         if self._counters.cleanups > before:
             self._counters.cleanup_s += self._clock() - began
 
@@ -121,15 +120,33 @@ class Spills:
         if self.active is None:
             return
         began = self._clock()
-        if not self.script.covers(cut):
-            self.active.spill(cut)
-        while self.script.covers(cut) and self.script.due("leave", cut):
-            event = self.script.take()
-            self.active.leave(dict(event.groups), event.at)
+        with self._script_of(cut) as scripted:
+            if not scripted:
+                self.active.spill(cut)
+            while scripted and self.script.due("leave", cut):
+                event = self.script.take()
+                self.active.leave(dict(event.groups), event.at)
+                self._play_cleanups(cut)
         self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
 
+    @contextmanager
+    def _script_of(self, cut: int) -> Iterator[bool]:
+        """Whether what happens at this cut is written; what is done meanwhile has then happened before."""
+        self._playing = self.script.covers(cut)
+        try:
+            yield self._playing
+        finally:
+            self._playing = False
+
+    def _play_cleanups(self, cut: int) -> None:
+        assert self.active is not None
+        while self.script.due("clean", cut):
+            event = self.script.take()
+            self.active.clean_groups(dict(event.groups), event.at)
+            self.active.take()
+
     def _note(self, event: SpillEvent) -> None:
-        if not self.script.covers(event.at):
+        if not self._playing:
             self._events.append(event)
 
     def follow(self, executor: Executor, cut: int, *, delivered: int = FAR_PAST) -> None:

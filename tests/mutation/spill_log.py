@@ -15,6 +15,8 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
             "self.active.clean_groups(dict(event.groups), event.at)\n            self.active.take()",
             "self.active.clean_groups(dict(event.groups), event.at)",
         ),
+        ("                self._play_cleanups(cut)\n", ""),
+        ("        if not self._playing:", "        if not self.script.covers(event.at):"),
         ("clean=not scripted", "clean=True"),
     ),
     "engine.py": (

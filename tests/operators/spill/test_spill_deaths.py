@@ -56,9 +56,11 @@ class _Dynasty:
         self._log += decode_events(written, self._budget.groups, "the log")
         self._log = [event for event in self._log if event.at > engine.spills_needed_from()]
 
-    def turn(self, size: int, *, snapshot: bool) -> None:
-        """Consume a little."""
+    def turn(self, size: int, *, snapshot: bool, clean: bool) -> None:
+        """Consume a little; perhaps, as who has time, clean up before it."""
         engine = self.life.engine
+        if clean:
+            engine.clean()
         self._heard(self.life.turn(size))
         if snapshot and self._snapshots:
             checkpoint = engine.checkpoint()
@@ -92,6 +94,11 @@ class _Dynasty:
                 heir.engine.migrate(record.plan, record.strategy, max(record.cut, heir.engine.cut))
         self.life = heir
 
+    def clean(self) -> None:
+        """Clean up where the task stands."""
+        self.life.engine.clean()
+        self._heard([])
+
     def end(self) -> None:
         """Consume the rest, and clean up."""
         self._heard(self.life.finish())
@@ -110,8 +117,13 @@ def test_an_heir_owes_what_the_dead_owed(
     for turns in lives:
         taken = data.draw(st.integers(0, len(turns)))
         for number, size in enumerate(turns):
-            dynasty.turn(size, snapshot=number < taken)
+            dynasty.turn(size, snapshot=number < taken, clean=data.draw(st.booleans()))
+        if data.draw(st.booleans()):
+            dynasty.clean()
         dynasty.die()
+        if data.draw(st.booleans()):
+            dynasty.clean()
+            dynasty.die()
     dynasty.end()
     assert canonical(dynasty.got) == canonical(oracle.results(case.query, case.given))
 
