@@ -33,7 +33,7 @@ from operators.sources import life_of
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.codecs.notice import Notice
-from schemas.columns import Batch, Column, Mask
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
 from schemas.query import Type
@@ -92,7 +92,8 @@ class Demand:
         self._numbers = [0] * self.edge.channels
         self._told = Signatures()
         self._outbox: list[U64] = []
-        self._wants: list[tuple[U64, int]] = []
+        self._wanted: U64 = NONE
+        self._since: I64 = np.zeros(0, np.int64)
         self._now = 0
         self.detecting = Stopwatch(clock)
         self.suspends = self.resumes = self.late = self.checked = self.came = 0
@@ -125,17 +126,17 @@ class Demand:
     @property
     def wanted(self) -> U64:
         """What it has asked for and not got yet, each signature once."""
-        return np.unique(np.concatenate([words for words, _ in self._wants])) if self._wants else NONE
+        return self._wanted
 
     @property
     def waiting(self) -> bool:
         """True while it has not got all that it has asked for."""
-        return bool(self._wants)
+        return len(self._wanted) > 0
 
     @property
     def limit(self) -> int:
         """The task lacks something from this event time on."""
-        return min((since for _, since in self._wants), default=END)
+        return int(self._since.min()) if self.waiting else END
 
     # --- What is asked for ----------------------------------------------------------------------------------
 
@@ -147,11 +148,16 @@ class Demand:
             self._told.remove(unsaid[cancelled])
             self._outbox = [unsaid[~cancelled]]
         held = self.withholds(signatures)
-        if len(held):
-            new = len(held) - int(np.count_nonzero(np.isin(held, self.wanted)))
-            self.resumes += new
-            if new or since < self.limit:
-                self._wants.append((held, since))
+        if len(held) == 0:
+            return
+        words = np.concatenate([self._wanted, held])
+        times = np.concatenate([self._since, np.full(len(held), since)])
+        order = np.lexsort((times, words))
+        words = words[order]
+        first = np.append(True, words[1:] != words[:-1])
+        self.resumes += int(np.count_nonzero(first)) - len(self._wanted)
+        # Each has a time of its own, its earliest: what nobody waits for yet may become urgent before it comes.
+        self._wanted, self._since = words[first], times[order][first]
 
     def suspend(self, signatures: U64, expiry: int) -> None:
         """Ask for signatures to be kept back; asked once until `expiry`."""
@@ -249,8 +255,8 @@ class Demand:
         withheld.remove(notice.resumed)
         self._told.remove(notice.resumed)
         if len(notice.resumed) or notice.whole:
-            wants = [(self.withholds(words), since) for words, since in self._wants]
-            self._wants = [(words, since) for words, since in wants if len(words)]
+            still = np.isin(self._wanted, self.withholds(self._wanted))
+            self._wanted, self._since = self._wanted[still], self._since[still]
         for own in self._own:
             if own.worth.judge(engine.cut):
                 # All of it at once: then nobody waits for any of it.

@@ -84,7 +84,8 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("outbox = outbox[~own.present.contains(outbox)]", "pass"),
         ("self._outbox = [unsaid[~cancelled]]", "pass"),
         ("self._told.remove(unsaid[cancelled])", "pass"),
-        ("min((since for _, since in self._wants), default=END)", "END"),
+        ("int(self._since.min()) if self.waiting else END", "END"),
+        ("np.lexsort((times, words))", "np.lexsort((-times, words))"),
     ),
     "placed/withholding.py": (
         ("return min(reader.need for reader in self._readers.values())", "return FOREVER"),

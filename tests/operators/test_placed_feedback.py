@@ -440,6 +440,48 @@ def test_what_is_asked_for_too_often_rests(monkeypatch: pytest.MonkeyPatch, answ
     check(chain, query, rows)
 
 
+def test_what_nobody_waited_for_may_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x = 2 is waited for when the answer about x = 1 tells that asking does not pay: x = 3 is asked for too, by nobody
+    in particular. Then C has it, while x = 2 is waited for from earlier on. The task took x = 3 for one that may come
+    whenever it will, went past C's when x = 2 had come, and what A and B had for it was lost."""
+    run = Three(
+        a=tuples(x=[1, 2, 3, 0, 0], at=[1, 2, 3, 40, 200]),
+        b=tuples(at=[1, 2, 3, 40, 200]),
+        c=tuples(x=[0, 0, 1, 2, 3, 4], at=[0, 30, 41, 42, 43, 200]),
+    )
+    top, low = run.top, run.low
+    (given,) = (source for source, _ in top.lanes if source.edge is not None)
+
+    def answered(*letters: Letter) -> None:
+        for letter in letters:
+            low.deliver(letter)
+        low.epoch(run.chain.end)
+        top.read(given, 0, len(run.chain.topics.log((given.stream.topic, 0))))
+
+    for topic in ("ta", "tb"):
+        read_up_to(run.chain, low, topic, 40)
+    read_up_to(run.chain, top, "tc", 30)
+    answered()
+    top.epoch(run.chain.end)
+    answered(*top.letters())
+    assert top.feedback is not None
+    (demand,) = top.feedback.demands.values()
+    assert demand.suspended == 3
+    monkeypatch.setattr(worth, "ANSWERS", 1)
+    monkeypatch.setattr(worth, "ANSWER_BYTES", 1 << 30)
+    asked: list[Letter] = []
+    for at in (41, 42):
+        read_up_to(run.chain, top, "tc", at)
+        asked += top.letters()
+    answered(asked[0])
+    assert (len(demand.wanted), demand.limit) == (2, 42)
+    read_up_to(run.chain, top, "tc", 43)
+    answered(asked[1])
+    assert (len(demand.wanted), demand.limit) == (1, 43)
+    run.chain.finish()
+    check(run.chain, run.query, run.rows)
+
+
 def test_a_task_recalls_its_own_notices_only() -> None:
     """Of two that write to the same partition one hears what is not demanded, the other does not, and dies."""
     times = list(range(1, 100, 2))
