@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from operators.engine import Engine
 from operators.plan import parse_plan
@@ -44,6 +44,12 @@ CLOSING_MS = 86_400_000
 TICK_SECONDS = 0.005
 
 OPTIONS = ("--placement", "per-operator", "--state-dir", "none")
+
+TOLD = ("late_tuples_total", "dead_letters_total", "task_restarts_total", "pending_tuples", "feedback_kept_back_tuples")
+"""Of a worker's metrics, those that may tell why results are missing."""
+
+LOG_LINES = 20
+"""Of the end of its log, so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,10 @@ class _Feed(threading.Thread):
 
     def __init__(self, bootstrap: str, topics: Mapping[str, str], written: Sequence[Written], together: bool) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0})
+        # Sent again after an error, records must not come behind later ones: they would be late.
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 2, "enable.idempotence": True, "log_level": 0}
+        )
         self._topics = topics
         self._records = written
         self._together = together
@@ -304,7 +313,7 @@ def run_worker(
 
     Raises:
         InvariantError: its results are others.
-        BrokerError: it ended, or took too long.
+        BrokerError: it ended, or took too long; with what is known of it.
     """
     group = f"weir-bench-{os.urandom(4).hex()}-jit"
     topics = {name: f"{group}-{name.lower()}" for name in task.rates}
@@ -317,6 +326,7 @@ def run_worker(
     results = _Results(bootstrap, sink, [name.lower() for name in task.rates])
     results.start()
     options = (*OPTIONS, "--plan", task.plan, "--jit", "on" if feedback else "off")
+    run = f"{task.title}, {'with' if feedback else 'without'} feedback"
     with WorkerProcess(bootstrap, query, folder / group, group, *options) as worker:
         try:
             worker.wait_ready()
@@ -337,12 +347,16 @@ def run_worker(
             _until(lambda: len(results.ages) >= count, worker, f"all {count} results")
             after = worker.metrics()
             cpu = worker.cpu_seconds() - cpu
+        except BrokerError as error:
+            results.end()
+            known = shown(expected, results.found, read_results(bootstrap, sink, task), worker.metrics())
+            log_end = worker.log_file.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            raise BrokerError("\n  ".join([f"{run}: {error}", known, *log_end])) from None
         finally:
             results.end()
     if results.found != expected:
-        missing, more = sum((expected - results.found).values()), sum((results.found - expected).values())
-        how = "with" if feedback else "without"
-        raise InvariantError(f"{task.title} {how} feedback: {missing} of {count} results are missing, {more} too many")
+        there = read_results(bootstrap, sink, task)
+        raise InvariantError(f"{run}: {shown(expected, results.found, there, after)}")
 
     aged = [] if task.together else [(ts, at) for ts, at in results.ages if ts >= BEGIN_MS + task.window_ms]
     return Sent(
@@ -368,6 +382,23 @@ def _until(condition: Callable[[], bool], worker: WorkerProcess, what: str) -> N
         time.sleep(TICK_SECONDS)
 
 
+def shown(expected: Counter[Ids], read: Counter[Ids], there: Counter[Ids] | None, metrics: Mapping[str, float]) -> str:
+    """What is wrong with results.
+
+    Args:
+        read: as they came.
+        there: as they are read anew; None where they cannot be.
+        metrics: the worker's; empty where it does not answer.
+    """
+    missing, more = expected - read, read - expected
+    words = [f"{read.total()} of {expected.total()} results have come"]
+    words.append("the sink cannot be read" if there is None else f"{there.total()} are in the sink")
+    words.append(f"{missing.total()} are missing, {more.total()} too many")
+    words += [f"first missing {found}" for found in sorted(missing)[:1]]
+    words += [f"{name} {metrics[name]:g}" for name in TOLD if name in metrics]
+    return "; ".join(words)
+
+
 # --- The topics ---------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +421,18 @@ def traffic(bootstrap: str, group: str) -> Traffic:
         counts[f"{kind}s"] += 1
         counts[f"{kind}_bytes"] += len(value)
     return Traffic(**counts)
+
+
+def read_results(bootstrap: str, sink: str, task: PlacedTask) -> Counter[Ids] | None:
+    """The ids of the components of all results in a sink, as committed; None where it cannot be read."""
+    found: Counter[Ids] = Counter()
+    try:
+        for _, value in _records(bootstrap, {sink: 1}):
+            row = orjson.loads(value)
+            found[tuple(row[name.lower()] for name in task.rates)] += 1
+    except (BrokerError, KafkaException):
+        return None
+    return found
 
 
 def _records(bootstrap: str, topics: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:

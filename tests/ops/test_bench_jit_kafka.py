@@ -13,7 +13,7 @@ import pytest
 from operators.placed.decompose import decompose
 from operators.plan import parse_plan
 from ops.bench.jit_kafka import MEASURES, TASKS, JitKafkaSettings, bench_jit_kafka, details, overview, quantile, ratios
-from ops.bench.jit_kafka_runs import PlacedTask, Sent, Traffic, closing, expected_results, records
+from ops.bench.jit_kafka_runs import PlacedTask, Sent, Traffic, closing, expected_results, records, shown
 from ops.bench.measure import Progress
 from schemas.errors import UsageError
 from tests import oracle
@@ -102,6 +102,19 @@ def test_losses_are_told() -> None:
     assert lines["bytes in all"] == ("1,000", "1,500", "0.67x")
     assert lines["bytes of notices"] == ("0", "300", "")
     assert lines["delay of a result, p50, ms"] == ("20", "20", "1.00x")
+
+
+def test_what_is_missing_is_told() -> None:
+    """A wait in vain said only what it was for: neither which worker, nor whether results were lost or not read."""
+    expected, read = Counter({(1, 2): 1, (1, 3): 2}), Counter({(1, 3): 1, (4, 4): 1})
+    metrics = {"late_tuples_total": 2.0, "commits_total": 9.0, "pending_tuples": 0.0}
+    assert shown(expected, read, expected, metrics) == (
+        "2 of 3 results have come; 3 are in the sink; 2 are missing, 1 too many; first missing (1, 2); "
+        "late_tuples_total 2; pending_tuples 0"
+    )
+    assert shown(expected, expected, None, {}) == (
+        "3 of 3 results have come; the sink cannot be read; 0 are missing, 0 too many"
+    )
 
 
 @pytest.mark.kafka
