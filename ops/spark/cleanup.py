@@ -123,6 +123,8 @@ def forget(debt: OpenDebt, cluster: Cluster) -> None:
         StateError: it cannot be.
     """
     _share(debt, cluster).forget("")
+    if cluster.share is None:
+        Share(str(debt.folder / "share")).forget("")
 
 
 def _share(debt: OpenDebt, cluster: Cluster) -> Share:

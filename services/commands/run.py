@@ -323,6 +323,8 @@ def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: 
         from services.debts import check_free
 
         check_free(spill_dir)
+    if cleanup is Cleanup.NONE and spill_dir is None:
+        raise UsageError("--cleanup none leaves what is owed in a folder: name it with --spill-dir DIR")
     if cleanup is Cleanup.SPARK:
         from ops.spark.session import check_installed, is_local
 

@@ -146,7 +146,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--memory", "1MiB", "--executor", "mjoin"), "executor mjoin has no partition groups that could"),
         ((*SOURCES, "--spill", "bottom-up"), "--spill bottom-up has no effect without --memory"),
         ((*SOURCES, "--spill-dir", "d"), "--spill-dir d has no effect without --memory"),
-        ((*SOURCES, "--cleanup", "none"), "--cleanup none: not in this version"),
+        ((*SOURCES, "--cleanup", "none"), "--cleanup none has no effect without --memory"),
         ((*SOURCES, "--executor", "juggler"), "--executor juggler: not in this version"),
     ],
 )  # fmt: skip
