@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup demo test test-slow lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-spill pins clean
+.PHONY: help setup kernels demo test test-slow lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,11 @@ setup: ## make the virtual environment; fetch Java, Maven and Kafka if missing
 demo: setup ## start Kafka, stream a real data set through a query, show the results
 	@$(BIN)/weir demo
 
-test: setup ## run the tests (all but the slow ones) with coverage
+kernels: setup ## compile the kernels ahead
+	@$(BIN)/weir warmup
+
+# Two processes would compile the same kernels, and under coverage, which takes twice as long.
+test: kernels ## run the tests (all but the slow ones) with coverage
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(COVERAGE)
 
 test-slow: setup ## run the long suites
