@@ -128,8 +128,8 @@ def forget(debt: OpenDebt, cluster: Cluster) -> None:
 
 
 def _share(debt: OpenDebt, cluster: Cluster) -> Share:
-    place = cluster.share or str(debt.folder / "share")
-    return Share(f"{place.rstrip('/')}/{debt.manifest.id}")
+    folder, question, options = (cluster.share or str(debt.folder / "share")).partition("?")
+    return Share(f"{folder.rstrip('/')}/{debt.manifest.id}{question}{options}")
 
 
 def _work_folder(debt: OpenDebt, cluster: Cluster) -> Any:

@@ -35,7 +35,8 @@ class Share:
                 f"--share {place}: {error}; accepted: a folder, or a URI such as s3://bucket/folder"
             ) from None
         self._path = path.rstrip("/")
-        self._uri = f"{'s3a' if scheme == 's3' else scheme}://{rest}".rstrip("/")
+        # Spark has its own settings for what an object store's URI says after a question mark.
+        self._uri = f"{'s3a' if scheme == 's3' else scheme}://{rest.partition('?')[0]}".rstrip("/")
 
     def uri(self, name: str) -> str:
         """What Spark calls the folder of that name below."""
