@@ -31,6 +31,7 @@ from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout
 from services.placement import Layout
 from services.records import RecordBatch
+from services.spill_store import SpillError
 from services.task import Task
 from services.task_spec import End, Outcome, TaskSpec
 from services.topics import Lane
@@ -43,6 +44,9 @@ BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 HEALTHY_S = 60.0
 """A task that ran this long has not failed lately; a task not running for as long is reported as ill."""
+
+REMIND_S = 600.0
+"""After how long a disk that still fails is complained of again."""
 
 EVIDENCE_S = 2.0
 """How old the broker's word that a log has nothing more may be."""
@@ -88,6 +92,7 @@ class Seat:
     opening: asyncio.Task[None] | None = None
     problem: str = "opening"
     fenced: bool = False
+    complained_s: float = float("-inf")
 
 
 Opener = Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]
@@ -278,6 +283,10 @@ class Roster:
         except asyncio.CancelledError:
             give_up.set()
             raise
+        except SpillError as error:
+            self._metrics.of(str(seat.number)).spill_failures.inc()
+            self._unspilled(seat, error)
+            return
         except BrokerError as error:
             self._again(seat, error)
             return
@@ -342,6 +351,9 @@ class Roster:
             self._metrics.of(str(task.number)).snapshot_failures.inc()
             self._log.warning("snapshot unusable, rebuilding from Kafka", task=task.number, reason=reason)
             self._loop.create_task(self._wipe_and_reopen(seat))
+        elif outcome.end is End.UNSPILLED:
+            self._metrics.of(str(task.number)).spill_failures.inc()
+            self._unspilled(seat, outcome.error)
         else:
             self._log.warning("task goes back to its last commit", task=task.number, reason=reason)
             self._reopen(seat, outcome.error)
@@ -350,6 +362,20 @@ class Roster:
         seat.task = None
         await self._loop.run_in_executor(self._threads, self._wipe, seat.number)
         self._begin(seat, 0.0)
+
+    def _unspilled(self, seat: Seat, error: BaseException | None) -> None:
+        """What a task has spilled cannot be written or read. It tries until it can: said once in a while."""
+        now = time.monotonic()
+        told = self._log.error if now - seat.complained_s > REMIND_S else self._log.debug
+        if told is self._log.error:
+            seat.complained_s = now
+        told(
+            "spilled state cannot be used: the task goes back to its last commit, rebuilds it from Kafka and tries on",
+            task=seat.number,
+            reason=str(error),
+        )
+        seat.problem = str(error)
+        self._reopen(seat, error)
 
     def _reopen(self, seat: Seat, error: BaseException | None) -> None:
         if seat.task is not None:

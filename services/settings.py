@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from services.security import KafkaClients
+
+if TYPE_CHECKING:
+    from operators.spill.spilling import Budget
 
 EXECUTOR = "xjoin"
 """How workers execute plans: as the trees that they are, so that every one of them can be asked for."""
@@ -64,6 +68,8 @@ class WorkerSettings:
         jit: joins tell each other what is not demanded.
         operator_partitions: into how many tasks a placed join with an equality key is split; None for as many as the
             sources' topics have partitions.
+        budget: what a task may use of memory; what is too much leaves for the disk.
+        spill_dir: where it leaves to; None for `state_dir`, or without one for a temporary folder.
     """
 
     clients: KafkaClients
@@ -87,6 +93,8 @@ class WorkerSettings:
     placement: Placement = Placement.FUSED
     operator_partitions: int | None = None
     jit: bool = False
+    budget: Budget | None = None
+    spill_dir: Path | None = None
     client_id: str = field(default="weir")
 
     @property

@@ -33,10 +33,12 @@ from services.producer import Aborted, Fenced, Sink
 from services.records import RecordBatch
 from services.recovery import LaneStart, RecoveryPlan, Snapshot
 from services.snapshots import SnapshotWriter
+from services.spill_store import SpillError
 from services.state_store import StateStore
 from services.task_feedback import TaskFeedback
 from services.task_migrations import LOOK_S, TaskMigrations
 from services.task_spec import End, Outcome, TaskSpec
+from services.task_spill import TaskSpill
 from services.topics import Lane
 
 INBOX_BYTES = 8 << 20
@@ -44,6 +46,9 @@ INBOX_BYTES = 8 << 20
 
 LETTER_BYTES = 16 << 20
 """Letters that an epoch collects before it is delivered early."""
+
+REPLAY_TUPLES = 65_536
+"""Source tuples that are read again before they are processed."""
 
 TRIM_S = 30.0
 """How often records of internal topics that nobody needs any more are deleted."""
@@ -61,6 +66,7 @@ class Task:
     Args:
         publish: told the engine's statistics and the plan's version every STATISTICS_S.
         feedback: of a part of a plan that takes part in feedback.
+        spill: what leaves memory, or has left it and is owed.
 
     Attributes:
         held: partitions that must not be read now: they are ahead of the others.
@@ -84,6 +90,7 @@ class Task:
         changed: Callable[[], None],
         ended: Callable[[Task, Outcome], None],
         feedback: TaskFeedback | None = None,
+        spill: TaskSpill | None = None,
     ) -> None:
         self.spec = spec
         self.number = number
@@ -103,6 +110,10 @@ class Task:
         self._changed = changed
         self._ended = ended
         self._feedback = feedback
+        self._spill = spill
+        self._most_pending = spec.settings.max_pending_tuples
+        if spill is not None:
+            self._most_pending = min(self._most_pending, spill.waiting_tuples)
         placed = None if feedback is None else feedback.placed
         self._lanes = {
             key: _lane(spec, key, start, recovery.floor, log, placed) for key, start in recovery.lanes.items()
@@ -118,6 +129,8 @@ class Task:
             partitions=partitions,
             feedback=(spec.settings.jit and spec.part is None) if placed is None else placed.of,
             kept=() if placed is None else placed.columns_kept,
+            budget=None if spill is None else spill.budget,
+            blocks=None if spill is None else spill.blocks,
             clock=time.monotonic,
         )
         if placed is not None:
@@ -215,6 +228,9 @@ class Task:
             outcome = Outcome(End.FINISHED if self._give_up.is_set() else End.RESTART, error)
         except _Damaged as error:
             outcome = Outcome(End.DAMAGED, error)
+        except StateError as error:
+            # Of what a task does only spilling reads and writes durable state: a snapshot is written beside it.
+            outcome = Outcome(End.FAILED if self._spill is None else End.UNSPILLED, error)
         except BaseException as error:
             outcome = Outcome(End.FAILED, error)
         finally:
@@ -224,6 +240,8 @@ class Task:
                 self._snapshots.close()
                 if self._feedback is not None:
                     self._feedback.close()
+                if self._spill is not None:
+                    self._spill.close()
             finally:
                 self.outcome = outcome
                 self._ended(self, outcome)
@@ -232,14 +250,19 @@ class Task:
         self._migrations.attach(self._engine)
         for lane in self._lanes.values():
             lane.restore_clocks(self._engine)
+        if self._spill is not None:
+            self._spill.attach(self._engine, self.recovery.cut)
         if self._store is None:
             return
+        self._engine.durable = True
         try:
             if self.recovery.source == "snapshot":
                 self._engine.restore(self.recovery.floor, self._store.blocks())
             elif self._store.snapshot() is not None:
                 # Rows are numbered anew, so blocks of an earlier life do not fit any more.
                 self._store.wipe()
+        except SpillError:
+            raise
         except StateError as error:
             raise _Damaged(str(error)) from error
 
@@ -256,7 +279,7 @@ class Task:
                 continue
             replayed += self._replay_batch(self._lanes[item[0]], item[1])
             cut = min(self._engine.watermark(), self.recovery.cut)
-            if cut > self._engine.cut and self._engine.pending_tuples > 65_536:
+            if cut > self._engine.cut and self._engine.pending_tuples > min(self._most_pending, REPLAY_TUPLES):
                 self._engine.advance(cut)
             self._hold({key for key, lane in self._lanes.items() if lane.held} | self._ahead())
         if self._stop:
@@ -353,7 +376,7 @@ class Task:
         watermark = self._engine.watermark()
         pending = self._engine.pending_tuples
         # Between the two limits things stay as they are, so that partitions do not flap.
-        self._over = pending > settings.max_pending_tuples * (0.5 if self._over else 1.0)
+        self._over = pending > self._most_pending * (0.5 if self._over else 1.0)
         ahead: set[Lane] = set()
         for key, lane in self._lanes.items():
             if self._feedback is not None and self._feedback.waits_for(key[0]):
@@ -389,6 +412,8 @@ class Task:
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
         found = results is not None and len(results) > 0
+        if self._spill is not None and self._spill.advanced(self._engine):
+            found = True
         delivering = found or answering or bool(self._letters.letters) or self._outlet.owes(self._engine.cut)
         moved = self._moved()
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
@@ -401,6 +426,10 @@ class Task:
             self._report()
         if self._snapshots.due or (final and self._snapshots.ready):
             self._snapshot()
+        elif self._snapshots.failed and self._engine.durable:
+            # What waits for a snapshot that will not come would fill the memory.
+            self._engine.durable = False
+            self._engine.checkpoint()
         elif self._engine.unsaved_tuples >= AHEAD_TUPLES and self._snapshots.ready:
             self._snapshots.add(self._engine.checkpoint())
 
@@ -411,13 +440,15 @@ class Task:
 
     def _deliver(self, results: Batch | None, commit: bool, ending: bool = False) -> None:
         began = time.monotonic()
+        overdue, events = ([], []) if self._spill is None else self._spill.commit(self._engine)
         offsets = self._offsets() if commit else {}
         late, dead = self._letters.late, self._letters.dead
         encoded, blocks = self._outlet.encode(results, self._engine.cut)
+        encoded = [*encoded, *overdue]
         if self._feedback is not None:
             blocks = [*blocks, *self._feedback.answer(blocks, ending)]
         count = sum(len(piece.offsets) - 1 for piece in encoded)
-        delivery = Delivery(encoded, self._letters.take(), offsets, blocks)
+        delivery = Delivery(encoded, self._letters.take(), offsets, [*blocks, *events])
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
         if self._outlet.final:
@@ -439,9 +470,13 @@ class Task:
 
     def _trim(self, now: float) -> None:
         """Let go of what no recovery from the last commit would read."""
-        if self.spec.trim is not None and now - self._trimmed >= TRIM_S:
-            self._trimmed = now
-            self.spec.trim({key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)})
+        if self.spec.trim is None or now - self._trimmed < TRIM_S:
+            return
+        self._trimmed = now
+        needless = {key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)}
+        if self._spill is not None:
+            needless |= self._spill.trimming()
+        self.spec.trim(needless)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
         """The partitions that moved, and from time to time all: the newest message speaks for the task."""
@@ -453,11 +488,12 @@ class Task:
         moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]
         version, count = self._migrations.version, len(self._lanes)
         tables = tuple(self.spec.tables.contents.values())
+        spilled = (0, 0) if self._spill is None else self._spill.span
         offsets: dict[Lane, tuple[int, str]] = {}
         for key in moved or list(self._lanes)[:1]:
             lane = self._lanes[key]
             said = lane.commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
-            offsets[key] = lane.position, replace(said, tables=tables).encode()
+            offsets[key] = lane.position, replace(said, tables=tables, spilled=spilled).encode()
         return offsets
 
     def _snapshot(self) -> None:
@@ -477,6 +513,8 @@ class Task:
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.feedback(found.feedback)
+        if found.spill is not None:
+            metrics.spill(found.spill)
         self.slowest = frozenset(
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )
@@ -486,6 +524,8 @@ class Task:
         self._busy = now, found.busy_s
         self._engine.load = min(1.0, (found.busy_s - busy_s) / max(now - began, 0.001))
         self._publish(found, self._migrations.version)
+        if self._spill is not None and found.spill is not None:
+            self._spill.clean(self._engine, found.spill.owed, now)
 
 
 class _Damaged(Exception):

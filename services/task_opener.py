@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from operators.placed.feedback import takes_part
 from operators.placed.report import as_whole
@@ -33,14 +34,16 @@ from services.recovery import RecoveryPlan, Snapshot, plan_handover, plan_recove
 from services.roster import task_log
 from services.settings import Guarantee, Start
 from services.snapshots import SnapshotWriter
+from services.spill_log import read_log
 from services.state_dir import StateDir
 from services.state_store import DamagedTableError, StateStore
 from services.task import Task
 from services.task_feedback import TaskFeedback
 from services.task_migrations import TaskMigrations
 from services.task_spec import Outcome, TaskSpec, streams_by_topic
+from services.task_spill import UNLIMITED, TaskSpill
 from services.task_statistics import Publisher
-from services.topics import Lane, TopicAdmin
+from services.topics import ControlTopics, Lane, TopicAdmin
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class TaskOpener:
 
     Args:
         state: where snapshots live, None for nowhere.
+        spilled: where what leaves memory goes.
         snapshots: what writes them.
         versions: of a query whose joins run apart, else None.
         commit: commits offsets as the group's member, for those who deliver at least once.
@@ -72,17 +76,19 @@ class TaskOpener:
         admin: TopicAdmin,
         metrics: WorkerMetrics,
         state: StateDir | None,
+        spilled: Path,
         snapshots: Executor,
         versions: Versions | None,
         commit: Callable[[Mapping[Lane, tuple[int, str]]], bool],
         accept_loss: bool,
     ) -> None:
-        self._work = work
+        self._work = replace(work, spec=replace(work.spec, trim=self._trim))
         self._control = control
         self._publisher = publisher
         self._admin = admin
         self._metrics = metrics
         self._state = state
+        self._spilled = spilled
         self._snapshot_thread = snapshots
         self._versions = versions
         self._commit = commit
@@ -133,6 +139,7 @@ class TaskOpener:
         spec = self._spec(number)
         sink = self._sink(spec, number, give_up)
         store: StateStore | None = None
+        spill: TaskSpill | None = None
         life = uuid.uuid4().hex[:12]
         try:
             sink.open()
@@ -146,6 +153,7 @@ class TaskOpener:
             metrics = self._metrics.of(str(number))
             snapshots = SnapshotWriter(store, self._snapshot_thread, self._work.spec.settings.snapshot_ms, log, metrics)
             migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
+            spill = self._spill(number, recovery, log)
             return Task(
                 spec,
                 number,
@@ -161,12 +169,31 @@ class TaskOpener:
                 changed,
                 ended,
                 self._feedback(spec, recovery, metrics, log),
+                spill,
             )
         except BaseException:
             sink.close()
             if store is not None:
                 store.close()
+            if spill is not None:
+                spill.close()
             raise
+
+    def _spill(self, number: int, recovery: RecoveryPlan, log: Log) -> TaskSpill | None:
+        """What a task may spill, or has spilled and still owes."""
+        settings, (first, following) = self._work.spec.settings, recovery.spilled
+        if settings.budget is None and first == following:
+            return None
+        if not settings.transactional:
+            raise StateError(
+                f"task {number} still owes results that it had no memory for, which could come twice with --guarantee "
+                f"{settings.guarantee}: run it with --guarantee {Guarantee.EXACTLY_ONCE}"
+            )
+        if settings.budget is None:
+            log.warning("what was spilled under an earlier --memory is still owed: paying it, without a limit")
+        lane, budget = (ControlTopics.of(self._work.group).spills, number), settings.budget or UNLIMITED
+        events = read_log(settings.clients, lane, budget.groups, recovery.spilled)
+        return TaskSpill(budget, self._spilled / f"task-{number}", events)
 
     def _publish(self, spec: TaskSpec, number: int, life: str) -> Callable[[EngineStatistics, int], None]:
         """Tells what a task knows of itself, in the words of the whole query."""
@@ -275,7 +302,6 @@ class TaskOpener:
             streams=streams_by_topic(query.streams()),
             fingerprint=part_fingerprint(whole.query, whole.plan, part.operator),
             part=part,
-            trim=self._trim,
         )
 
     def _trim(self, offsets: Mapping[Lane, int]) -> None:

@@ -15,12 +15,14 @@ from services.topics import Lane, OutputTopics
 
 
 class End(StrEnum):
-    """How a task ended."""
+    """How a task ended: as asked; because another worker has it; because Kafka did not take what it delivered; with a
+    snapshot, or spilled state, that cannot be used; by an error that would come again."""
 
     FINISHED = "finished"
     FENCED = "fenced"
     RESTART = "restart"
     DAMAGED = "damaged"
+    UNSPILLED = "unspilled"
     FAILED = "failed"
 
 

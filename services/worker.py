@@ -43,10 +43,12 @@ from services.placement import Layout, check_partition_by, lay_out
 from services.records import RecordBatch
 from services.roster import Roster
 from services.settings import Placement, WorkerSettings
+from services.spilling import prepare_memory
 from services.state_dir import StateDir
 from services.tables import Tables
 from services.task_opener import TaskOpener, Work
 from services.task_spec import TaskSpec, streams_by_topic
+from services.task_spill import check_budget
 from services.task_statistics import Publisher
 from services.topics import ControlTopics, TopicAdmin
 from services.transport import Consumer, Transport
@@ -105,6 +107,8 @@ class Worker:
             # Every worker must take the same plan apart.
             self._plan = self._plan or choose_plan(query)
             check_placeable(query, self._plan)
+        if settings.budget is not None:
+            check_budget(query, settings)
         self._query = query
         self._settings = settings
         self._accept_loss = accept_loss
@@ -114,6 +118,7 @@ class Worker:
         self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
+        self._spilled: StateDir | None = None
         self._versions: Versions | None = None
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
@@ -133,7 +138,12 @@ class Worker:
             self._state = StateDir(self._settings.state_dir)
         if self._settings.placement is Placement.PER_OPERATOR and self._plan is not None:
             self._versions = Versions(self._query, self._plan, self._settings, counts)
-        memory.prepare()
+        if self._settings.spill_dir is not None:
+            self._spilled = StateDir(self._settings.spill_dir)
+        if self._settings.budget is None:
+            memory.prepare()
+        else:
+            prepare_memory()
         name = f"{self._settings.client_id}-{self._settings.group}"
         self._control = ControlLog(self._settings.clients, topics_of_group.control, name).start()
         try:
@@ -142,8 +152,9 @@ class Worker:
         finally:
             self._control.close()
             self._snapshot_thread.shutdown()
-            if self._state is not None:
-                self._state.release()
+            for folder in (self._state, self._spilled):
+                if folder is not None:
+                    folder.release()
         if self._failure is not None:
             raise self._failure
 
@@ -197,6 +208,8 @@ class Worker:
                 # A slower worker may still ask what became of the version before this one, but not of older ones.
                 gone = ControlTopics.of(self._versions.group(version - 2)).feedback
                 self._admin.delete([*self._versions.layout(version - 2, view).internal, gone])
+        if settings.budget is not None:
+            self._admin.spills(group, layout.tasks, settings.replication)
         spec = TaskSpec(
             query=self._query,
             plan=plan,
@@ -216,6 +229,7 @@ class Worker:
         layout, spec, settings = work.layout, work.spec, self._settings
         app = self._app(work.group, scratch)
         assert self._control is not None
+        place = self._spilled or self._state
         opener = TaskOpener(
             work,
             self._control,
@@ -223,6 +237,7 @@ class Worker:
             self._admin,
             self._metrics,
             self._state,
+            scratch / "spilled" if place is None else place.spilled(work.group),
             self._snapshot_thread,
             self._versions,
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),

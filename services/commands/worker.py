@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
-from services import memory
+from services import memory as memory_use
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import (
     Group,
@@ -111,6 +112,35 @@ def worker(
             "switched within a group.",
         ),
     ] = Switch.OFF,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_MEMORY",
+            metavar="SIZE",
+            help="Memory of each task for tuples and states, such as 64MiB. What is too much leaves for the disk, and "
+            "results that it would have made come later, marked \"_phase\": \"cleanup\". Not with placement "
+            "per-operator and at-least-once, nor for ROWS windows, EXCEPT and aggregates. Default: no limit.",
+        ),
+    ] = None,
+    spill: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_SPILL",
+            metavar="STRATEGY",
+            help="What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes "
+            "least of), global-output (what the query makes least of) or global-output-penalty (the same, for all "
+            "memory that comes of it; the default).",
+        ),
+    ] = None,
+    spill_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="WEIR_SPILL_DIR",
+            metavar="DIR",
+            help="Folder of what leaves memory; may be shared by workers of one machine. It is emptied when a task "
+            "begins: recovery needs Kafka alone. Default: --state-dir, or without one a temporary folder.",
+        ),
+    ] = None,
     epoch: Annotated[
         str,
         typer.Option(
@@ -215,6 +245,7 @@ def worker(
         placement=placement,
         operator_partitions=operator_partitions,
         jit=jit is Switch.ON,
+        spill_dir=spill_dir,
         epoch_ms=_at_least("--epoch", epoch, 1),
         commit_ms=_at_least("--commit", commit, 1),
         snapshot_ms=_at_least("--snapshot", snapshot, 1),
@@ -229,10 +260,12 @@ def worker(
     set_up_logs(log_format, log_level)
 
     # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
-    memory.choose_arrow_pool()
+    memory_use.choose_arrow_pool()
+    from services.spilling import budget_of
     from services.tables import read_tables
     from services.worker import Worker
 
+    settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
     Worker(bound, settings, accept_loss, read_tables(bound, rows)).run()
 
 

@@ -1,0 +1,137 @@
+"""What a task spills: the folder it goes to, the log of it, and the results that come late.
+
+Blocks are worth nothing to the next life of a task, which finds the folder empty: `services.spill_log` says why. Nor do
+they have to be. What cannot be written or read ends the task, and the roster begins it anew from the last commit, as
+after anything else that goes wrong; with a full disk it comes back to where it was when there is room.
+
+**When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
+a task that has time, being busy for less than SPARE_LOAD, finds all that is owed: at most the share CLEANUP_SHARE of
+its time, and not sooner than REST_S after the last time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from operators.engine import Engine
+from operators.spill.spilling import Budget
+from operators.spill.spills import check_spillable
+from operators.spill.strategies import DEFAULT_STRATEGY
+from schemas.codecs.encode import Encoded
+from schemas.errors import UsageError
+from schemas.query import Query
+from schemas.sizes import MAX_BYTES
+from services.delivery import BlockRecord
+from services.outlet import late_records
+from services.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
+from services.spill_log import SpillLog
+from services.spill_store import SpillStore
+from services.spilling import waiting_tuples
+from services.topics import Lane
+
+SPARE_LOAD = 0.5
+CLEANUP_SHARE = 0.2
+REST_S = 5.0
+
+UNLIMITED = Budget(MAX_BYTES, DEFAULT_STRATEGY)
+"""Where nothing is to leave any more."""
+
+LEAST_WAITING = 1_000
+"""Source tuples that may wait for the watermark whatever the budget."""
+
+
+def check_budget(query: Query, settings: WorkerSettings) -> None:
+    """Refuse what cannot be kept within a memory budget.
+
+    Raises:
+        UsageError: the message says why.
+    """
+    check_spillable(query, EXECUTOR)
+    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
+        raise UsageError(
+            f"--memory with --guarantee {settings.guarantee}: which results are still owed is known by a log that is "
+            f"written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
+        )
+    if settings.placement is not Placement.FUSED:
+        raise UsageError(
+            f"--memory with --placement {settings.placement}: joins that run apart do not know what the others have "
+            f"spilled; use --placement {Placement.FUSED}"
+        )
+
+
+class TaskSpill:
+    """One life of one task; used by its thread alone.
+
+    Args:
+        budget: UNLIMITED where what an earlier life has spilled is still owed.
+        folder: emptied.
+
+    Attributes:
+        budget, blocks: for the engine.
+    """
+
+    def __init__(self, budget: Budget, folder: Path, log: SpillLog) -> None:
+        """Open the folder.
+
+        Raises:
+            SpillError: it cannot be used.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        self.budget = budget
+        self.blocks = SpillStore(folder)
+        self._log = log
+        self._late: list[Encoded] = []
+        self._settled = budget is not UNLIMITED
+        self._cleaned = (0.0, 0.0)
+
+    @property
+    def waiting_tuples(self) -> int:
+        """How many source tuples may wait for the watermark, about."""
+        return max(LEAST_WAITING, waiting_tuples(self.budget))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """What a commit says of the log."""
+        return self._log.span
+
+    def attach(self, engine: Engine, until: int) -> None:
+        """What happened in earlier lives happens again, until the engine has come to the last commit."""
+        engine.play_spills(self._log.events, until)
+
+    def advanced(self, engine: Engine) -> bool:
+        """An epoch has been processed; True when it has found results that come late."""
+        self._late += [piece for batch in engine.cleaned() for piece in late_records(batch)]
+        return bool(self._late)
+
+    def commit(self, engine: Engine) -> tuple[list[Encoded], list[BlockRecord]]:
+        """Late results, and what has happened since the last commit, to be part of the next one."""
+        late, self._late = self._late, []
+        records = self._log.add(engine.spill_events())
+        self._log.forget(engine.spills_needed_from())
+        return late, records
+
+    def clean(self, engine: Engine, owed: int, now: float) -> None:
+        """Find what is owed, if there is time.
+
+        Args:
+            owed: of the engine's statistics.
+        """
+        ended, took = self._cleaned
+        if self._settled and (engine.load >= SPARE_LOAD or now - ended < max(REST_S, took / CLEANUP_SHARE)):
+            return
+        self._settled = True
+        if owed:
+            engine.clean()
+            done = time.monotonic()
+            self._cleaned = done, done - now
+
+    def trimming(self) -> dict[Lane, int]:
+        """See `SpillLog.trimming`."""
+        return self._log.trimming()
+
+    def close(self) -> None:
+        """Nobody needs the blocks any more."""
+        self.blocks.close()
+        shutil.rmtree(self.blocks.path, ignore_errors=True)
