@@ -34,6 +34,7 @@ from operators.spill.debt import Debt
 from operators.spill.part import ROW
 from operators.spill.spilling import Budget
 from operators.spill.spills import Spills, check_spillable
+from operators.state import PARTITION_GROUPS
 from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
 from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
@@ -92,7 +93,8 @@ class Engine:
         self.plan = plan if plan is not None else choose_plan(query, statistics)
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
-        self._sources = Sources(query, hashed=hashed, kept=kept)
+        groups = PARTITION_GROUPS if budget is None else budget.groups
+        self._sources = Sources(query, hashed=hashed, kept=kept, partition_groups=groups)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
@@ -493,7 +495,7 @@ class Engine:
             return
         spills.clean(at)
         living, before = spills.living(), self._sources
-        self._sources = Sources(self.query, hashed=before.hashed)
+        self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
         for name in self._exported:
             # To a snapshot what lives on is new, and everything before it is gone.
             self._exported[name] = before.stores[name].hi

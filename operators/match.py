@@ -10,6 +10,7 @@ Every executor is made of these: a binary join is one match over two states, an 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +110,7 @@ class Match:
             int_terms=len(self.condition.int_terms),
             float_terms=len(self.condition.float_terms),
             exact_expiry=sorted_by_ts and len(aliases) == 1 and aliases[0] not in sources.rows_windows,
+            partition_groups=sources.partition_groups,
             few=not sorted_by_ts,
         )
 
@@ -169,30 +171,29 @@ class Match:
             wanted = np.isin(others.hashes, probe.hashes)
             others = replace(others, tuples=others.tuples.take(wanted), hashes=others.hashes[wanted])
         state = self.new_state(1 - side, sorted_by_ts=False)
-        self.enter(state, self.timeless(others), 0)
-        return self.find_timeless(side, self.timeless(probe), state)
+        self.enter(state, self._timeless(others), 0)
+        return Tuples.concat(list(self.find_timeless(side, self._timeless(probe), state)), self.aliases)
 
-    def timeless(self, prepared: Prepared) -> Prepared:
+    def _timeless(self, prepared: Prepared) -> Prepared:
         """The same tuples as if they lived for ever."""
         n, tuples = len(prepared), prepared.tuples
         return replace(
             prepared, tuples=Tuples(tuples.aliases, tuples.rows, np.zeros(n, np.int64), np.full(n, FOREVER))
         )
 
-    def find_timeless(self, side: int, probe: Prepared, opposite: SideState) -> Tuples:
-        """What timeless tuples of one side make with the opposite state's, timeless too: the rows; ts and expiry mean
-        nothing. Counts no results."""
-        return self._find(side, probe, opposite, strict=False)
+    def find_timeless(self, side: int, probe: Prepared, opposite: SideState) -> Iterator[Tuples]:
+        """What tuples of one side that live for ever make with the opposite state's, which do too, piece by piece: the
+        rows; ts and expiry mean nothing. Counts no results."""
+        return self._pairs(side, probe, opposite, strict=False)
 
     def _find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
-        return Tuples.concat(self._pairs(side, probe, opposite, strict=strict), self.aliases)
+        return Tuples.concat(list(self._pairs(side, probe, opposite, strict=strict)), self.aliases)
 
     def _pairs(
         self, side: int, probe: Prepared, opposite: SideState, *, strict: bool, stamps: I64 | None = None
-    ) -> list[Tuples]:
+    ) -> Iterator[Tuples]:
         """Results piece by piece; where the probing tuples' ts are not their own, `stamps` are."""
         tuples = probe.tuples
-        found: list[Tuples] = []
         start, resume, n = 0, -1, len(tuples)
         scratch = self.sources.scratch
         while start < n and opposite.hi > opposite.lo:
@@ -212,8 +213,7 @@ class Match:
                 rows, ts, expiry = opposite.combine(tuples, probe_idx, entries, probe_first=side == LEFT)
                 if stamps is not None:
                     ts = np.maximum(stamps[probe_idx], opposite.ts[entries & (opposite.capacity - 1)])
-                found.append(self._passing(Tuples(self.aliases, rows, ts, expiry)))
-        return found
+                yield self._passing(Tuples(self.aliases, rows, ts, expiry))
 
     def _passing(self, result: Tuples) -> Tuples:
         """The candidates that pass every remaining predicate."""

@@ -10,7 +10,7 @@ import numpy as np
 from operators.equalities import equality_classes
 from operators.evaluate import Resolve
 from operators.predicates import conjuncts, left_conditions
-from operators.state import Scratch
+from operators.state import PARTITION_GROUPS, Scratch
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Column, Mask
@@ -39,14 +39,21 @@ class Sources:
         tables: the aliases that are tables; their rows are all stored before anything else (`operators.tables`).
         equalities: which equalities follow from which; a set difference has none, it does not join.
         hashed: False where every join is to be a nested loop.
+        partition_groups: of every state.
     """
 
     def __init__(
-        self, query: Query, *, hashed: bool = True, kept: Sequence[ColumnRef] = ()
+        self,
+        query: Query,
+        *,
+        hashed: bool = True,
+        kept: Sequence[ColumnRef] = (),
+        partition_groups: int = PARTITION_GROUPS,
     ) -> None:
         """Args: `kept`: columns to keep beside those."""
         self.query = query
         self.hashed = hashed
+        self.partition_groups = partition_groups
         self.cut = 0
         self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
         self.rows_windows: dict[str, int] = {

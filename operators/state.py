@@ -18,7 +18,7 @@ import numpy.typing as npt
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
-from operators.kernels.partition import group_sizes, groups_in_ring, groups_of, in_groups
+from operators.kernels.partition import entries_by_group, group_sizes, groups_in_ring, groups_of, in_groups
 from operators.kernels.ring import (
     compact_ring,
     first_at_least,
@@ -407,6 +407,14 @@ class SideState:
         if not self.hashed:
             return np.full(self.hi - self.lo, chosen[0])
         return np.asarray(in_groups(self.keys, self.lo, self.hi, chosen), np.bool_)
+
+    def by_group(self, now: int) -> tuple[I64, I64]:
+        """The entries that live at `now`, by partition group, ascending in each; and (partition_groups + 1,) where each
+        group's begin. Without `older`. O(n)."""
+        entries, begins = entries_by_group(
+            self.keys, self.ts, self.expiry, self.life, self.lo, self.hi, now, self.partition_groups
+        )
+        return entries, begins
 
     def group_sizes(self) -> I64:
         """(partition_groups,) entries lo .. hi per partition group, without `older`. O(n)."""

@@ -56,3 +56,39 @@ def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
     for e in range(lo, hi):
         out[e - lo] = chosen[_group(ring_keys[e & mask], chosen.shape[0])]
     return out
+
+
+@njit(cache=True, nogil=True)
+def entries_by_group(
+    ring_keys: U64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, count: int
+) -> tuple[I64, I64]:
+    """Of the entries lo .. hi those that live at `now`, group by group, ascending in each; and (count + 1,) where each
+    group's begin. Without keys (an empty ring) all are of group 0.
+
+    Args:
+        ring_expiry: per slot, or empty when expiry is exactly ts + life.
+    """
+    mask = ring_ts.shape[0] - 1
+    exact = ring_expiry.shape[0] == 0
+    hashed = ring_keys.shape[0] > 0
+    groups = np.empty(hi - lo, np.int32)
+    begins = np.zeros(count + 1, np.int64)
+    for e in range(lo, hi):
+        slot = e & mask
+        expiry = ring_ts[slot] + life if exact else ring_expiry[slot]
+        if expiry < now:
+            groups[e - lo] = -1
+            continue
+        group = _group(ring_keys[slot], count) if hashed else np.int64(0)
+        groups[e - lo] = group
+        begins[group + 1] += 1
+    for group in range(count):
+        begins[group + 1] += begins[group]
+    at = begins[:-1].copy()
+    entries = np.empty(begins[count], np.int64)
+    for e in range(lo, hi):
+        group = groups[e - lo]
+        if group >= 0:
+            entries[at[group]] = e
+            at[group] += 1
+    return entries, begins

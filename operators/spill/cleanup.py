@@ -1,8 +1,11 @@
-"""Pays what a partition group owes: the results of tuples that were never in memory together.
+"""Pays what partition groups owe: the results of tuples that were never in memory together.
 
 Parts of a group are merged one after the other by incremental view maintenance (state-spill 4.1, equation 4): of two
 inputs, what parts P and Q owe is `L(Q) x R(P)  +  L(P) x R(Q)`. Results within a part were found when it was in memory.
 The part that is in memory now is merged last.
+
+Equal keys are of one group, so what is of different groups never meets, and the groups of a join are merged side by
+side: the first part of each, then the second of each. A group costs its tuples, and next to nothing by itself.
 
 A part that has been through this before (`Part.since`) has met everything of the group that was in memory then, so of
 a later part it owes only what is not older. The paper needs no such mark, since it cleans up once, at the end.
@@ -12,18 +15,18 @@ What is read back goes into stores of its own, one per alias, whose row numbers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from operators.match import LEFT, RIGHT, Match, Prepared
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
-from operators.spill.part import ROW, Part
+from operators.spill.part import ROW, Part, in_memory
 from operators.store import SourceStore
-from operators.tuples import Tuples
-from schemas.columns import I64, Batch
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Batch, Mask
 from schemas.query import Query, Type
 
 
@@ -50,82 +53,119 @@ class CleanupSources(Sources):
     def load(self, aliases: tuple[str, ...], batch: Batch) -> Tuples:
         """Store what was materialised of tuples over these aliases; the tuples, in the same order."""
         rows: I64 = np.zeros((len(aliases), len(batch)), np.int64)
+        expiry: I64 = np.full(len(batch), FOREVER)
         for k, alias in enumerate(aliases):
             store = self._store_of[alias]
             columns = {name: batch.columns[f"{alias}.{name}"] for name in store.columns}
             times = columns.pop("_ts").values.astype(np.int64, copy=False)
             rows[k] = store.append(Batch(times, columns))
-        return Tuples(aliases, rows, batch.ts, self.expiries(aliases, rows))
+            np.minimum(expiry, self.expiry(alias, rows[k], times), out=expiry)
+        return Tuples(aliases, rows, batch.ts, expiry)
 
-    def expiries(self, aliases: tuple[str, ...], rows: I64) -> I64:
-        """(n,) when tuples over (k, n) component rows expire."""
-        ends = []
-        for alias, own in zip(aliases, rows, strict=True):
-            times = self._store_of[alias].gather("_ts", own).values.astype(np.int64, copy=False)
-            ends.append(self.expiry(alias, own, times))
-        return np.asarray(np.minimum.reduce(ends), np.int64)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """One side's tuples, in the order in which they are merged.
+
+    Attributes:
+        tuples: (n,) with their times.
+        since, late: (n,) of the part that each is of.
+        ends: (rounds,) up to where they are merged in each round.
+    """
+
+    tuples: Tuples
+    since: I64
+    late: Mask
+    ends: I64
 
 
 class Merge:
-    """Merges the parts of one partition group of one join.
+    """Merges the parts of some partition groups of one join.
 
-    Attributes:
-        found: what they owed, piece by piece: tuples over `match.aliases`, in any order.
+    Args:
+        groups: per group its parts on disk, the oldest first.
+        memory: of each side what these groups have in memory, materialised; None when all of it is on disk.
+
+    Raises:
+        StateError: a block is missing or damaged.
     """
 
-    def __init__(self, sources: CleanupSources, match: Match, blocks: BlockStore) -> None:
-        self._sources = sources
-        self._match = match
-        self._blocks = blocks
-        self._states = [match.new_state(side, sorted_by_ts=False) for side in (LEFT, RIGHT)]
-        self._tuples: list[list[Tuples]] = [[], []]
-        self._since: list[list[I64]] = [[], []]
-        self.found: list[Tuples] = []
+    def __init__(
+        self,
+        sources: CleanupSources,
+        match: Match,
+        blocks: BlockStore,
+        groups: Sequence[Sequence[Part]],
+        memory: tuple[Batch, Batch] | None = None,
+    ) -> None:
         sources.begin(match.aliases)
+        self._match = match
+        rounds = [[parts[k] for parts in groups if k < len(parts)] for k in range(max(map(len, groups)))]
+        if memory is not None:
+            left, right = (in_memory(batch, batch.ts) for batch in memory)
+            rounds.append([Part((left, right), since=0)])
+        self._sides = [_read(sources, match.sides[side], side, rounds, blocks) for side in (LEFT, RIGHT)]
 
-    def add(self, part: Part, *, last: bool = False) -> None:
-        """Join a part with all before it; the `last` is joined with nothing any more.
-
-        Raises:
-            StateError: a block of it is missing or damaged.
-        """
+    def found(self) -> Iterator[Tuples]:
+        """What is owed, piece by piece: tuples over `match.aliases`, in any order."""
         match = self._match
-        prepared: list[Prepared] = []
-        for side in (LEFT, RIGHT):
-            aliases = match.sides[side]
-            batches = [piece.read(self._blocks) for piece in part.pieces[side]]
-            tuples = self._sources.load(aliases, Batch.concat(batches)) if batches else Tuples.empty(aliases)
-            self._tuples[side].append(tuples)
-            self._since[side].append(np.full(len(tuples), part.since))
-            prepared.append(match.timeless(match.prepare(side, tuples)))
-        for side in (LEFT, RIGHT):
-            if len(prepared[side]) and self._states[1 - side].hi:
-                self._keep(side, match.find_timeless(side, prepared[side], self._states[1 - side]), part.late)
-        if not last:
+        states = [match.new_state(side, sorted_by_ts=False) for side in (LEFT, RIGHT)]
+        last = len(self._sides[LEFT].ends) - 1
+        for number in range(last + 1):
+            new = [self._prepared(side, number) for side in (LEFT, RIGHT)]
             for side in (LEFT, RIGHT):
-                match.enter(self._states[side], prepared[side], 0)
+                for pairs in match.find_timeless(side, new[side], states[1 - side]):
+                    owed = self._owed(side, pairs)
+                    if len(owed):
+                        yield owed
+            if number < last:
+                for side in (LEFT, RIGHT):
+                    match.enter(states[side], new[side], 0)
 
-    def _keep(self, side: int, pairs: Tuples, late: bool) -> None:
+    def _prepared(self, side: int, number: int) -> Prepared:
+        """What of a side is merged in a round, as if it lived for ever."""
+        own = self._sides[side]
+        begin, end = 0 if number == 0 else int(own.ends[number - 1]), int(own.ends[number])
+        rows = np.ascontiguousarray(own.tuples.rows[:, begin:end])
+        n = end - begin
+        timeless = Tuples(own.tuples.aliases, rows, np.zeros(n, np.int64), np.full(n, FOREVER))
+        return self._match.prepare(side, timeless)
+
+    def _owed(self, side: int, pairs: Tuples) -> Tuples:
         """Of pairs of equal keys those that were owed, with their times; the newer part's tuple is of `side`."""
-        if len(pairs) == 0:
-            return
-        times: list[tuple[I64, I64]] = []
-        picked: list[I64] = []
-        for mine in (LEFT, RIGHT):
-            # All components of a side's tuples were loaded together, so the first one's row is the tuple's number.
-            at = pairs.rows[0 if mine == LEFT else len(self._match.sides[LEFT])]
-            own = Tuples.concat(self._tuples[mine], self._match.sides[mine])
-            self._tuples[mine] = [own]
-            times.append((own.ts[at], own.expiry[at]))
-            picked.append(at)
-        ts = np.maximum(times[0][0], times[1][0])
-        expiry = np.minimum(times[0][1], times[1][1])
-        good = ts <= expiry
-        if not late:
-            since = np.concatenate(self._since[1 - side])
-            self._since[1 - side] = [since]
-            good &= times[side][0] >= since[picked[1 - side]]
+        # A side's tuples were stored in their order, so the row of any component is the tuple's number.
+        at = pairs.rows[0], pairs.rows[-1]
+        left, right = (own.tuples for own in self._sides)
+        ts = np.maximum(left.ts[at[LEFT]], right.ts[at[RIGHT]])
+        expiry = np.minimum(left.expiry[at[LEFT]], right.expiry[at[RIGHT]])
+        newer, older = self._sides[side], self._sides[1 - side]
+        met = (newer.tuples.ts[at[side]] < older.since[at[1 - side]]) & ~newer.late[at[side]]
+        good = (ts <= expiry) & ~met
         found = replace(pairs, ts=ts, expiry=expiry)
-        self.found.append(found if good.all() else found.take(good))
+        return found if good.all() else found.take(good)
 
 
+def _read(
+    sources: CleanupSources,
+    aliases: tuple[str, ...],
+    side: int,
+    rounds: Sequence[Sequence[Part]],
+    blocks: BlockStore,
+) -> _Side:
+    """Read a side of the parts that are merged in each round."""
+    batches: list[Batch] = []
+    marks: list[tuple[int, bool]] = []
+    ends: list[int] = []
+    for parts in rounds:
+        for part in parts:
+            for piece in part.pieces[side]:
+                batches.append(piece.read(blocks))
+                marks.append((part.since, part.late))
+        ends.append(len(batches))
+    sizes = [len(batch) for batch in batches]
+    return _Side(
+        sources.load(aliases, Batch.concat(batches)) if batches else Tuples.empty(aliases),
+        np.repeat(np.array([since for since, _ in marks], np.int64), sizes),
+        np.repeat(np.array([late for _, late in marks], np.bool_), sizes),
+        np.cumsum([0, *sizes])[ends],
+    )

@@ -63,6 +63,10 @@ class Ledger:
         """The groups of a join that have parts, ascending."""
         return sorted(g for j, g in self._parts if j == join)
 
+    def late(self, join: int) -> set[int]:
+        """The groups of a join that have parts which came after their time."""
+        return {g for (j, g), parts in self._parts.items() if j == join and any(part.late for part in parts)}
+
     def due(self, join: int, cut: int) -> list[int]:
         """The groups of a join that have to be cleaned up before `purge(cut)`, ascending."""
         if self._earliest(join)[1] >= cut:
@@ -100,6 +104,10 @@ class Ledger:
             until = min((self._until(join, part) for part in parts), default=FOREVER)
             self._least[join] = (since, until)
         return self._least[join]
+
+    def size(self, group: Group) -> int:
+        """How many tuples a group's parts have."""
+        return sum(sum(part.sizes()) for part in self._parts.get(group, ()))
 
     def tuples(self) -> int:
         """How many tuples are in parts."""

@@ -85,13 +85,8 @@ class Payer:
         Raises:
             StateError: a block is missing or damaged.
         """
-        match = self._match(join)
-        merge = Merge(self._sources, match, blocks)
-        for number, part in enumerate(parts):
-            merge.add(part, last=number == len(parts) - 1)
-            found, merge.found = merge.found, []
-            if found:
-                yield from self._found(join, Tuples.concat(found, match.aliases))
+        for found in Merge(self._sources, self._match(join), blocks, [parts]).found():
+            yield from self._found(join, found)
 
     def _match(self, join: int) -> Match:
         if join not in self._matches:

@@ -10,10 +10,11 @@ import numpy as np
 from operators.executor import Executor
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
+from operators.spill.counters import SpillCounters
 from operators.spill.debt import Debt
 from operators.spill.part import FAR_PAST, ROW, Writer, materialise
 from operators.spill.script import Script
-from operators.spill.spilling import Budget, SpillCounters, Spilling
+from operators.spill.spilling import Budget, Spilling
 from operators.statistics import SpillStatistics
 from operators.tree import XJoinTree
 from operators.tuples import Tuples
@@ -97,7 +98,7 @@ class Spills:
         self.script = Script(events, until)
         self._events = []
         if self.active is not None:
-            self.active.delivered = self.script.delivered
+            self.active.delivered_before(self.script.delivered)
 
     def events(self) -> list[SpillEvent]:
         """What has happened since this was last asked."""
@@ -248,7 +249,7 @@ class Spills:
             spills=counters.spills,
             spilled_groups=counters.spilled_groups,
             spilled_tuples=counters.spilled_tuples,
-            spilled_bytes=counters.spilled_bytes,
+            spilled_bytes=self._writer.written_bytes,
             on_disk_tuples=0 if self.active is None else self.active.spilled_tuples(),
             owed=0 if self.active is None else self.active.owed(),
             cleanups=counters.cleanups,

@@ -29,7 +29,11 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("((key >> np.uint64(32)) * np", "((key & np.uint64(0xFFFFFFFF)) * np"),
         ("* np.uint64(count)) >> np.uint64(32)", "* np.uint64(count)) >> np.uint64(31)"),
         ("out[e - lo] = _group(ring_keys[e & mask], count)", "out[e - lo] = _group(ring_keys[(e - lo) & mask], count)"),
-        ("+= 1", "+= 2"),
+        ("out[_group(ring_keys[e & mask], count)] += 1", "out[_group(ring_keys[e & mask], count)] += 2"),
+        ("        if expiry < now:", "        if expiry <= now:"),
+        ("ring_ts[slot] + life if exact", "ring_ts[slot] if exact"),
+        ("            entries[at[group]] = e\n", "            entries[at[group]] = e - lo\n"),
+        ("if hashed else np.int64(0)", "if hashed else np.int64(1)"),
         ("chosen.shape[0])]", "chosen.shape[0] - 1)]"),
     ),
     "ranks.py": (

@@ -9,7 +9,7 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "spill/spills.py": (
         ("self.script = Script(events, until)", "self.script = Script((), until)"),
-        ("self.active.delivered = self.script.delivered", "pass"),
+        ("self.active.delivered_before(self.script.delivered)", "pass"),
         ("            self.active.clean_groups(dict(event.groups), event.at)\n", ""),
         (
             "self.active.clean_groups(dict(event.groups), event.at)\n            self.active.take()",

@@ -18,33 +18,48 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
          "return self._earliest(join)[1]"),
         ("return min([cut, *map(self.since, self._below[join])])", "return cut"),
         ("if covers[k] < covers[j]]", "if covers[k] > covers[j]]"),
+        ("return min([self.bound(group[0], cut), *(part.since for part in self._parts.get(group, ()))])",
+         "return self.bound(group[0], cut)"),
     ),
     "spill/cleanup.py": (
-        ("            if len(prepared[side]) and self._states[1 - side].hi:",
-         "            if side and len(prepared[side]) and self._states[1 - side].hi:"),
-        ("good = ts <= expiry", "good = ts < expiry"),
-        ("        if not late:\n", "        if late:\n"),
-        ("good &= times[side][0] >= since", "good &= times[side][0] > since"),
-        ("good &= times[side][0] >= since", "good &= times[1 - side][0] >= since"),
+        ("for pairs in match.find_timeless(side,", "for pairs in match.find_timeless(LEFT,"),
+        ("good = (ts <= expiry) & ~met", "good = (ts < expiry) & ~met"),
+        ("good = (ts <= expiry) & ~met", "good = ts <= expiry"),
+        (" & ~newer.late[at[side]]", " & newer.late[at[side]]"),
+        ("met = (newer.tuples.ts[at[side]] < older", "met = (newer.tuples.ts[at[side]] <= older"),
+        ("(newer.tuples.ts[at[side]] <", "(older.tuples.ts[at[1 - side]] <"),
         ("        sources.begin(match.aliases)\n", ""),
-        ("np.maximum(times[0][0], times[1][0])", "times[0][0]"),
+        ("ts = np.maximum(left.ts[at[LEFT]], right.ts[at[RIGHT]])", "ts = left.ts[at[LEFT]]"),
+        ("            rounds.append([Part((left, right), since=0)])\n", ""),
+        ("rounds = [[parts[k] for parts in groups if k < len(parts)] for k in range(max(map(len, groups)))]",
+         "rounds = [[part for parts in groups for part in parts]]"),
     ),
-    "spill/spilling.py": (
+    "spill/cleaning.py": (
         ("            found = found.take(found.ts >= self.delivered)\n", ""),
         ("found.take(found.ts >= self.delivered)", "found.take(found.ts > self.delivered)"),
-        ("            state.take_out(memory.within(groups))\n", ""),
-        ("merge.add(Part(self._in_memory(j, g, memory), cut), last=True)", "pass"),
-        ("self._ledger.add((j, g), Part((left, right), cut))", "pass"),
+        ("self._ledger.add((j, g), Part((left_, right_), cut))", "pass"),
         ("                if piece.last < bound:", "                if piece.last <= bound:"),
         ("            self._enter_late(j)\n", ""),
         ("FAR_PAST, late=True))", "FAR_PAST))"),
+        ("living += self._writer.write(f\"{j}/{g}/{side}\", *alive(piece.batch, expiry, bound))",
+         "living.append(piece)"),
+        ("living += self._writer.write(f\"{j}/{g}/{side}\", *alive(piece.batch, expiry, bound))", "pass"),
+        ("                turn, tuples = [], 0\n", ""),
+        ("        yield turn\n\n", "\n"),
+    ),
+    "spill/spilling.py": (
+        ("            state.take_out(state.in_groups(chosen))\n", ""),
         ("self._sources.stores[name].release(~mask)", "self._sources.stores[name].release(mask)"),
+        ("return min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))])", "return cut"),
+        ("join.purge(min(cut, self._ledger.hold(j)))", "join.purge(cut)"),
+        ("        self._kept_from = self.hold(cut)\n", ""),
     ),
     "spill/spills.py": (
         ("found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))",
          "found[name] = [(numbers, batch)]"),
         ("or alias in tree.sources.tables:", "or False:"),
         ("            self._results += self.active.take()\n", ""),
+        ("_, first = np.unique(numbers, return_index=True)", "first = np.argsort(numbers)"),
     ),
     "join.py": (
         ("for held in (state.older, state):", "for held in (state,):"),
@@ -53,7 +68,12 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file under operators/."""
 
 SPILLING_TESTS: dict[str, list[str]] = {
-    file: ["spill/test_spilling.py", "spill/test_spill_properties.py", "spill/test_spill_deaths.py"]
+    file: [
+        "spill/test_spill_timelines.py",
+        "spill/test_spilling.py",
+        "spill/test_spill_properties.py",
+        "spill/test_spill_deaths.py",
+    ]
     for file in SPILLING
     if file != "join.py"
 }

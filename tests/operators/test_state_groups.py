@@ -51,6 +51,21 @@ def test_any_number_of_groups(count: int) -> None:
     assert side.in_groups(chosen).tolist() == [found == expected[3] for found in expected[2:]]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 64])
+def test_entries_by_group(count: int) -> None:
+    """Those that live, group by group; a ring that has gone round, expiries kept or not."""
+    side = parted(KEYS, count, life=3)
+    side.lo = 3
+    expected = [group(key, count) for key in KEYS]
+    for retracted in ([], [6]):
+        if retracted:
+            side.retract(np.array(retracted, np.int64))
+        entries, begins = side.by_group(8)
+        found = [entries[begins[g] : begins[g + 1]].tolist() for g in range(count)]
+        living = [e for e in (5, 6, 7) if e not in retracted]
+        assert found == [[e for e in living if expected[e] == g] for g in range(count)]
+
+
 def test_groups_are_even() -> None:
     """Hashes spread over 300 groups as they do over any number."""
     keys = np.arange(30_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -66,6 +81,8 @@ def test_without_keys_there_is_one_group() -> None:
     assert loop.partition_groups == PARTITION_GROUPS
     assert loop.groups().tolist() == [0, 0]
     assert loop.group_sizes().tolist() == [2] + [0] * (PARTITION_GROUPS - 1)
+    entries, begins = loop.by_group(12)
+    assert (entries.tolist(), begins.tolist()) == ([1], [0] + [1] * PARTITION_GROUPS)
     assert loop.in_groups(np.arange(PARTITION_GROUPS) == 0).tolist() == [True, True]
     assert loop.in_groups(np.arange(PARTITION_GROUPS) == 1).tolist() == [False, False]
 

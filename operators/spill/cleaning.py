@@ -1,0 +1,230 @@
+"""When partition groups are cleaned up, all that this makes owed above is too: from the sources to the root.
+
+What a join owed comes to the join above as one more part of it, one that was joined with nothing yet (`Part.late`), and
+what the root owed is a late result of the query. A part that can still be met stays on disk, and from then on has been
+joined with all that was in memory (`Part.since`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from operators.evaluate import Resolve
+from operators.join import BinaryJoin
+from operators.kernels.hashing import U64
+from operators.kernels.index import I32
+from operators.kernels.partition import groups_of
+from operators.keys import key_hashes
+from operators.match import LEFT, RIGHT, Match
+from operators.predicates import Operand
+from operators.sources import Sources
+from operators.spill.block_store import BlockStore
+from operators.spill.cleanup import CleanupSources, Merge
+from operators.spill.counters import SpillCounters
+from operators.spill.grouped import Grouped
+from operators.spill.ledger import Ledger
+from operators.spill.part import FAR_PAST, Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Batch
+
+MERGED_TUPLES = 1 << 16
+"""Groups of so many tuples are merged together, at most: memory against calls."""
+
+LATE_BYTES = 4 * 1024 * 1024
+"""Results of a cleanup that wait in memory for the join above, at most."""
+
+Above = tuple[int, int]
+"""A join and the side of it that reads another's results."""
+
+
+class Cleaning:
+    """Cleans up the partition groups of one plan.
+
+    Args:
+        joins: children before parents.
+        parents: per join what reads its results, None for the root.
+        ledger: what is owed; loses what is paid.
+        finish: makes results of the query's root into the query's results.
+
+    Attributes:
+        delivered: results of before this have been delivered already.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        joins: Sequence[BinaryJoin],
+        parents: Sequence[Above | None],
+        ledger: Ledger,
+        blocks: BlockStore,
+        writer: Writer,
+        finish: Callable[[Sources, Tuples], Batch],
+        counters: SpillCounters,
+        delivered: int,
+    ) -> None:
+        self._sources = sources
+        self._joins = joins
+        self._parents = parents
+        self._ledger = ledger
+        self._blocks = blocks
+        self._writer = writer
+        self._finish = finish
+        self._counters = counters
+        self.delivered = delivered
+        self._results: list[Batch] = []
+        self._late: list[list[tuple[int, Batch]]] = [[] for _ in joins]
+        self._late_bytes = 0
+        # Made when there is anything to clean up.
+        self._read: CleanupSources | None = None
+        self._matches: dict[int, Match] = {}
+
+    def take(self) -> list[Batch]:
+        """The results since this was last asked."""
+        found, self._results = self._results, []
+        return found
+
+    def clean(self, due: Sequence[set[int]], cut: int, kept_from: int) -> dict[int, list[int]]:
+        """Clean up groups per join, and whatever that makes owed above; all groups that were cleaned up.
+
+        Args:
+            cut: everything before it has been processed.
+            kept_from: what expired before this is owed nothing, and its source tuples may be gone.
+
+        Raises:
+            StateError: a block could not be written or read.
+        """
+        cleaned: dict[int, list[int]] = {}
+        for j, join in enumerate(self._joins):
+            self._enter_late(j)
+            owing = sorted(due[j] | self._ledger.late(j))
+            if owing:
+                cleaned[j] = owing
+                memory = [Grouped(state, kept_from) for state in join.states]
+                for groups in self._together(j, owing, memory):
+                    self._clean_groups(j, groups, memory, cut)
+        return cleaned
+
+    def _together(self, j: int, groups: Sequence[int], memory: Sequence[Grouped]) -> Iterator[list[int]]:
+        """The groups in turns of MERGED_TUPLES."""
+        turn: list[int] = []
+        tuples = 0
+        for g in groups:
+            size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
+            if turn and tuples + size > MERGED_TUPLES:
+                yield turn
+                turn, tuples = [], 0
+            turn.append(g)
+            tuples += size
+        yield turn
+
+    def _clean_groups(self, j: int, groups: Sequence[int], memory: Sequence[Grouped], cut: int) -> None:
+        match = self._match(j)
+        assert self._read is not None
+        parts = [self._ledger.pop((j, g)) for g in groups]
+        left, right = (materialise(self._sources, own.tuples(groups)) for own in memory)
+        for found in Merge(self._read, match, self._blocks, parts, (left, right)).found():
+            self._deliver(j, found)
+        self._counters.cleanups += len(groups)
+        bound = self._ledger.bound(j, cut)
+        for g, merged in zip(groups, parts, strict=True):
+            left_, right_ = (self._living(j, g, side, merged, bound) for side in (LEFT, RIGHT))
+            if left_ or right_:
+                self._ledger.add((j, g), Part((left_, right_), cut))
+
+    def _match(self, j: int) -> Match:
+        if self._read is None:
+            self._read = CleanupSources(self._sources.query, hashed=self._sources.hashed)
+        if j not in self._matches:
+            left, right = self._joins[j].match.sides
+            self._matches[j] = Match(self._read, left, right, implied=True)
+        return self._matches[j]
+
+    def _living(self, j: int, g: int, side: int, parts: Sequence[Part], bound: int) -> tuple[Piece, ...]:
+        """The pieces of merged parts that can still be met, all on disk; the others are deleted."""
+        living: list[Piece] = []
+        for part in parts:
+            dead = []
+            for piece in part.pieces[side]:
+                if piece.last < bound:
+                    dead.append(piece)
+                elif piece.batch is None:
+                    living.append(piece)
+                else:
+                    expiry = self._expiry(self._joins[j].match.sides[side], piece.batch)
+                    living += self._writer.write(f"{j}/{g}/{side}", *alive(piece.batch, expiry, bound))
+            self._writer.forget(tuple(dead))
+        return tuple(living)
+
+    def _expiry(self, aliases: tuple[str, ...], batch: Batch) -> I64:
+        """(n,) when materialised tuples expire."""
+        expiry: I64 = np.full(len(batch), FOREVER)
+        for alias in aliases:
+            ts = batch.columns[f"{alias}._ts"].values.astype(np.int64, copy=False)
+            np.minimum(expiry, ts + self._sources.life[alias], out=expiry)
+        return expiry
+
+    def _deliver(self, j: int, found: Tuples) -> None:
+        """Hand what was owed to the join above, or out."""
+        assert self._read is not None
+        above = self._parents[j]
+        if above is None:
+            found = found.take(found.ts >= self.delivered)
+            self._results.append(self._finish(self._read, found))
+            self._counters.cleanup_results += len(found)
+            return
+        batch = materialise(self._read, found)
+        self._late[above[0]].append((above[1], batch))
+        self._late_bytes += batch_bytes(batch)
+        if self._late_bytes > LATE_BYTES:
+            self._enter_late(above[0], on_disk=True)
+
+    def write_late(self) -> None:
+        """Put what waits for joins above on disk.
+
+        Raises:
+            StateError: a block could not be written.
+        """
+        for j in range(len(self._joins)):
+            self._enter_late(j, on_disk=True)
+
+    def _enter_late(self, j: int, *, on_disk: bool = False) -> None:
+        """What cleanups below have found becomes parts of the join's groups."""
+        for side in (LEFT, RIGHT):
+            batches = [batch for own, batch in self._late[j] if own == side]
+            if not batches:
+                continue
+            aliases, key = self._joins[j].match.sides[side], self._joins[j].match.key(side)
+            batch, hashes = _keyed(Batch.concat(batches), key)
+            count = self._joins[j].states[side].partition_groups
+            groups = _split(hashes, len(batch), count)
+            order = np.argsort(groups, kind="stable").astype(np.int64)
+            batch = batch.take(order)
+            expiry = self._expiry(aliases, batch)
+            bounds = np.searchsorted(groups[order], np.arange(count + 1))
+            for g in np.unique(groups).tolist():
+                begin, end = bounds[g : g + 2].tolist()
+                own, ends = batch.slice(begin, end), expiry[begin:end]
+                pieces = self._writer.write(f"{j}/{g}/{side}", own, ends) if on_disk else in_memory(own, ends)
+                sides = (pieces, ()) if side == LEFT else ((), pieces)
+                self._ledger.add((j, g), Part(sides, FAR_PAST, late=True))
+        self._late[j] = []
+        self._late_bytes = sum(batch_bytes(batch) for late in self._late for _, batch in late)
+
+
+def _keyed(batch: Batch, key: Sequence[Operand]) -> tuple[Batch, U64 | None]:
+    """Materialised tuples without those that a null keeps from ever matching, and their keys' hashes."""
+    if not key:
+        return batch, None
+    hashes, valid = key_hashes([operand.values(_reader(batch), len(batch)) for operand in key])
+    return (batch, hashes) if valid is None or valid.all() else (batch.take(valid), hashes[valid])
+
+
+def _reader(batch: Batch) -> Resolve:
+    return lambda column: batch.columns[f"{column.alias}.{column.name}"]
+
+
+def _split(hashes: U64 | None, n: int, groups: int) -> I32:
+    """(n,) the partition groups of keys; what has no key is all of group 0."""
+    return np.zeros(n, np.int32) if hashes is None else groups_of(hashes, groups)

@@ -1,0 +1,33 @@
+"""What a state has in memory, by partition group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from operators.state import SideState
+from operators.tuples import Tuples
+from schemas.columns import I64
+
+
+class Grouped:
+    """A state's entries by partition group, until the state changes.
+
+    Args:
+        now: what expired before it is left out: its source tuples may be gone.
+    """
+
+    def __init__(self, state: SideState, now: int) -> None:
+        self._state = state
+        self._entries, begins = state.by_group(now)
+        self._begins: list[int] = begins.tolist()
+
+    def size(self, group: int) -> int:
+        """How many entries a group has."""
+        return self._begins[group + 1] - self._begins[group]
+
+    def tuples(self, groups: Sequence[int]) -> Tuples:
+        """The tuples of some groups, group by group."""
+        runs: list[I64] = [self._entries[self._begins[g] : self._begins[g + 1]] for g in groups]
+        return self._state.tuples_of(np.concatenate(runs))
