@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from operators.aggregate import Aggregator
-from operators.checkpoint import Block, Checkpoint, gathered
+from operators.checkpoint import Block, Checkpoint, in_order, taken
 from operators.choose import Statistics, choose_plan, declared_statistics
 from operators.evaluate import Resolve, evaluate, holds
 from operators.executor import Executor
@@ -540,7 +540,7 @@ class Engine:
 
         Args:
             cut: the checkpoint's cut.
-            blocks: per stream in row order without gaps; streams may interleave.
+            blocks: ascending by their first tuple's ts; those of a stream in row order without gaps.
 
         Raises:
             StateError: a block does not follow the one before it.
@@ -548,14 +548,14 @@ class Engine:
         stores = {name: self._sources.stores[name] for name in self._exported}
         if self.cut or self.pending_tuples or any(store.hi for store in stores.values()):
             raise InvariantError("restore needs a fresh engine")
-        batches = gathered(blocks, stores)
         durable, self.durable = self.durable, False
-        for end in self._stops(0, cut):
-            at_end = {n: len(b) if end == cut else int(np.searchsorted(b.ts, end)) for n, b in batches.items()}
-            ready = {name: batch.slice(0, at_end[name]) for name, batch in batches.items() if at_end[name]}
-            batches = {name: batch.slice(at_end[name], len(batch)) for name, batch in batches.items()}
-            for piece, at in self._slices(ready, end):
-                self._process(piece, at, restored=True)
+        begin = 0
+        for batches, end in in_order(blocks, stores, cut):
+            for stop in self._stops(begin, end):
+                ready = batches if stop == end else taken(batches, stop)
+                for piece, at in self._slices(ready, stop):
+                    self._process(piece, at, restored=True)
+            begin = end
         self.durable = durable
         for name, store in stores.items():
             self._exported[name] = store.hi

@@ -16,10 +16,12 @@ When a write fails (disk full) the table is closed and stays as it was; the task
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import json
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
@@ -152,16 +154,20 @@ class StateStore:
         self._held = kept
 
     def blocks(self) -> Iterator[Block]:
-        """All blocks, per stream in row order.
+        """All blocks, ascending by their first tuple's ts; those of a stream in row order.
 
         Raises:
             StateError: a block is damaged.
         """
-        table = self._open_table()
         try:
             keys = self._keys()
         except Exception as error:  # rocksdict raises bare Exception
             raise StateError(f"blocks in {self.path} cannot be read: {error}") from None
+        streams = [self._read(list(own)) for _, own in itertools.groupby(keys, key=lambda key: key[1])]
+        yield from heapq.merge(*streams, key=lambda block: int(block.batch.ts[0]))
+
+    def _read(self, keys: Iterable[tuple[bytes, int, int, int]]) -> Iterator[Block]:
+        table = self._open_table()
         for key, ordinal, first, rows in keys:
             name = self._streams[ordinal] if ordinal < len(self._streams) else f"#{ordinal}"
             place = f"{self.path}, stream {name}, row {first}"

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import operators.kernels
 import schemas.codecs.kernels
+from operators.checkpoint import by_time
 from operators.engine import Engine
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
@@ -293,7 +294,7 @@ def _run(program: Program, batches: dict[str, Batch], number: int, executor: str
         encode_results(engine.advance())
     checkpoint = engine.checkpoint()
     again = Engine(query, plan=plan, partitions=partitions, executor=executor)
-    again.restore(checkpoint.cut, checkpoint.blocks)
+    again.restore(checkpoint.cut, by_time(checkpoint.blocks))
     for name, numbers in partitions.items():
         for partition in numbers:
             engine.close(name, partition)

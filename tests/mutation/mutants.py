@@ -429,6 +429,9 @@ MUTANTS: list[Mutant] = [
         "checkpoint.py",
         ("if block.first_row != expected:", "if block.first_row > expected:"),
         ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
+        ("        if begin < given_to:", "        if False:"),
+        ("            given_to = begin\n", ""),
+        ('side="left"))\n        if stop:', 'side="right"))\n        if stop:'),
     ),
     *_of(
         "engine.py",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.checkpoint import Block
+from operators import checkpoint
+from operators.checkpoint import Block, by_time
 from operators.engine import Engine
 from operators.watermark import END
 from schemas.errors import InvariantError, StateError
@@ -105,7 +106,7 @@ def test_restored_state_is_the_state(one: Query) -> None:
     second = engine.checkpoint()
     blocks += second.blocks
     born = Engine(one)
-    born.restore(second.cut, blocks)
+    born.restore(second.cut, by_time(blocks))
     assert born.cut == 45
     assert born.statistics().state_tuples == engine.statistics().state_tuples
     assert born.statistics().results == 0
@@ -131,7 +132,7 @@ def test_restoring_in_pieces_and_interleaved() -> None:
         Block("a", 1_001, a.batch.slice(1, 2)),
     ]
     born = Engine(PAIR)
-    born.restore(30, pieces)
+    born.restore(30, by_time(pieces))
     assert born.statistics().state_tuples == engine.statistics().state_tuples
     push(born, "a", "31 k=1 v=5 | 99")
     push(born, "b", "99")
@@ -145,7 +146,7 @@ def test_selections_are_asked_again_where_a_store_is_shared() -> None:
     push(engine, "a", "1 k=1 v=1 | 2 k=1 v=2 | 3 k=1 v=3 | 10")
     engine.advance(5)
     born = Engine(OWN)
-    born.restore(5, engine.checkpoint().blocks)
+    born.restore(5, by_time(engine.checkpoint().blocks))
     assert born.statistics().state_tuples == engine.statistics().state_tuples == 4
     for each in (engine, born):
         each.set_clock("a", 0, 5)
@@ -169,6 +170,17 @@ def test_gaps_are_refused(order: list[int], message: str) -> None:
         Engine(PAIR).restore(30, blocks)
 
 
+def test_blocks_out_of_order_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been processed is not waited for: a block that comes too late would meet less than it should."""
+    monkeypatch.setattr(checkpoint, "PIECE_TUPLES", 1)
+    engine = running()
+    (a, b) = engine.checkpoint().blocks
+    in_turn = [Block("a", 0, a.batch.slice(0, 1)), Block("a", 1, a.batch.slice(1, 2)), b]
+    assert [int(block.batch.ts[0]) for block in in_turn] == [1, 2, 1]
+    with pytest.raises(StateError, match="stream 'b' is out of order: row 0 is of 1, and everything before 2 has"):
+        Engine(PAIR).restore(30, in_turn)
+
+
 def test_foreign_blocks_are_refused() -> None:
     """A stream that the query does not read."""
     batch = running().checkpoint().blocks[0].batch
@@ -181,7 +193,7 @@ def test_only_a_fresh_engine_is_restored() -> None:
     waiting = Engine(PAIR)
     push(waiting, "a", "1 k=1")
     restored = Engine(PAIR)
-    restored.restore(0, running().checkpoint().blocks)
+    restored.restore(0, by_time(running().checkpoint().blocks))
     for engine in (running(), running(BY_ROWS), waiting, restored):
         with pytest.raises(InvariantError, match="restore needs a fresh engine"):
             engine.restore(30, [])

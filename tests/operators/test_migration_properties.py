@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.checkpoint import by_time
 from operators.engine import Engine
 from operators.migration import completion
 from operators.migration.completion import REST_LEAST
@@ -173,7 +174,7 @@ def test_a_task_that_dies_in_a_migration_goes_on(case: Case, executor: str, dies
         (max(c, dies), to, by) for (c, to, by), r in zip(changes, life.migrations, strict=True) if r.began_at is None
     ]
     born = begun(life.plan, waiting)
-    born.restore(checkpoint.cut, checkpoint.blocks)
+    born.restore(checkpoint.cut, by_time(checkpoint.blocks))
     for name, parts in case.rows.items():
         born.push(name, 0, to_batch(streams[name], [row for row in parts[0] if row["ts"] >= dies]))
         born.close(name, 0)

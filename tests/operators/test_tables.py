@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from operators.checkpoint import by_time
 from operators.choose import (
     CostModel,
     Estimate,
@@ -159,7 +160,7 @@ def test_a_checkpoint_has_no_rows_of_tables_and_what_is_restored_has_the_new_one
     assert checkpoint.live_from.keys() == {"a", "b"}
     assert life.unsaved_tuples == 0
     born = engine_of(replace(of, tables={"r": rows("0 k=1 v=6 | 0 k=1 v=7")}))
-    born.restore(checkpoint.cut, checkpoint.blocks)
+    born.restore(checkpoint.cut, by_time(checkpoint.blocks))
     assert born.unsaved_tuples == 0
     born.push("b", 0, to_batch(_stream(of, "b"), rows("5 k=5 v=1 | 6 k=6 v=2")))
     born.close("a", 0)

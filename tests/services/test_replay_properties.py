@@ -15,7 +15,7 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.checkpoint import Block
+from operators.checkpoint import Block, by_time
 from operators.engine import Engine
 from schemas.codecs.encode import encode_results
 from schemas.commits import decode_commit
@@ -82,7 +82,7 @@ class Machine:
         for lane in self.lanes.values():
             lane.restore_clocks(self.engine)
         if plan.source == "snapshot":
-            self.engine.restore(plan.floor, blocks)
+            self.engine.restore(plan.floor, by_time(blocks))
         for lane in self.lanes.values():
             while lane.replaying:
                 # Fetches after a restart are cut elsewhere than before it.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.checkpoint import Block
+from operators import checkpoint
+from operators.checkpoint import Block, by_time
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.spill.spilling import Budget
 from schemas.errors import StateError
@@ -63,11 +64,11 @@ class _Dynasty:
             engine.clean()
         self._heard(self.life.turn(size))
         if snapshot and self._snapshots:
-            checkpoint = engine.checkpoint()
-            live = checkpoint.live_from
-            held = (*self._blocks, *checkpoint.blocks)
+            saved = engine.checkpoint()
+            live = saved.live_from
+            held = (*self._blocks, *saved.blocks)
             self._blocks = [b for b in held if b.first_row + len(b.batch) > live[b.stream]]
-            self._cut = checkpoint.cut
+            self._cut = saved.cut
             self._points = {key: engine.replay_point(*key, self._cut) for key in self.life.at}
 
     def die(self) -> None:
@@ -77,7 +78,9 @@ class _Dynasty:
         heir = self._born(replace(self._case, plan=begun[-1].plan if begun else dead.engine.plan))
         heir.engine.play_spills(self._log, dead.engine.cut)
         if self._cut:
-            heir.engine.restore(self._cut, self._blocks)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(checkpoint, "PIECE_TUPLES", 3)
+                heir.engine.restore(self._cut, by_time(self._blocks))
             for (name, p), position in dead.at.items():
                 heir.engine.set_clock(name, p, self._points[name, p].max_ts)
                 heir.push(name, p, self._points[name, p].offset, position, floor=self._cut)
