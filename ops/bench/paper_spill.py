@@ -35,10 +35,28 @@ PAPER_CLEANUP_S = {16: {"global-output-penalty": 495.7, "global-output": 306.0},
                    19: {"global-output-penalty": 278.2, "global-output": 362.8}}  # fmt: skip
 
 QUICK = SpillSettings(
-    tuple_range=700, partitions=64, steps=60, growth_range=300, growth=(1, 4), wide_range=6_000, runs=1
+    tuple_range=700,
+    partitions=64,
+    steps=60,
+    drift_range=200,
+    drift_partitions=16,
+    pace_range=1_500,
+    growth_range=300,
+    growth=(1, 4),
+    wide_range=6_000,
+    runs=1,
 )
 
-FULL = SpillSettings(tuple_range=40_000, steps=600, growth_range=4_000, wide_range=250_000, runs=3)
+FULL = SpillSettings(
+    tuple_range=40_000,
+    steps=600,
+    drift_range=4_000,
+    drift_partitions=64,
+    pace_range=40_000,
+    growth_range=4_000,
+    wide_range=250_000,
+    runs=3,
+)
 
 
 def bench_spill(settings: SpillSettings, progress: Progress, figure: int | None = None) -> Suite:

@@ -34,7 +34,9 @@ class SpillSettings:
         share: of what all states take when nothing is spilled: the budget.
         steps: the input is given in so many, and memory looked at after each.
         partitions: of each join; the paper's, which has 300.
-        window_ranges: the windows of the drifting data, in tuple ranges.
+        drift_range, drift_partitions, window_ranges: K of the drifting data, partitions there, and its windows in tuple
+            ranges: its groups are cleaned up again and again, a block read per part.
+        pace_range: K of the runs whose pace is compared.
         growth_range: K where the state is as large as the budget; it grows from there.
         growth: times the budget.
         wide_range: K of the runs that watch pauses and the process's memory, whose states are of source tuples mostly.
@@ -42,15 +44,18 @@ class SpillSettings:
         runs: of every figure.
     """
 
-    tuple_range: int = 5_000
+    tuple_range: int = 2_000
     ranges: float = 1.5
     share: float = 0.12
     partitions: int = 300
     steps: int = 150
+    drift_range: int = 600
+    drift_partitions: int = 32
     window_ranges: float = 2.0
+    pace_range: int = 10_000
     growth_range: int = 1_000
     growth: tuple[int, ...] = (1, 4, 16)
-    wide_range: int = 60_000
+    wide_range: int = 40_000
     wide_share: float = 0.25
     runs: int = 2
     seed: int = 1

@@ -182,7 +182,7 @@ def test_all_in_rocksdb_gives_the_results_of_all_in_memory(memory_bytes: int) ->
 
 
 def test_figures_beyond_the_paper_are_drawn(tmp_path: Path) -> None:
-    least = replace(TINY, tuple_range=300, growth_range=100, growth=(1, 3), wide_range=500, partitions=16, steps=20)
+    least = replace(TINY, pace_range=300, growth_range=100, growth=(1, 3), wide_range=500, partitions=16, steps=20)
     with Progress() as progress:
         figures = [make(least, progress) for make in (tenth, growth, pauses)]
     figures.append(asked(figures))
