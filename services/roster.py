@@ -366,10 +366,10 @@ class Roster:
     def _unspilled(self, seat: Seat, error: BaseException | None) -> None:
         """What a task has spilled cannot be written or read. It tries until it can: said once in a while."""
         now = time.monotonic()
-        told = self._log.error if now - seat.complained_s > REMIND_S else self._log.debug
-        if told is self._log.error:
+        anew = now - seat.complained_s > REMIND_S
+        if anew:
             seat.complained_s = now
-        told(
+        (self._log.error if anew else self._log.debug)(
             "spilled state cannot be used: the task goes back to its last commit, rebuilds it from Kafka and tries on",
             task=seat.number,
             reason=str(error),

@@ -421,6 +421,8 @@ class Task:
             self._deliver(results, commit=due or self.spec.settings.transactional)
         if self._feedback is not None:
             self._feedback.say(now)
+        if self._spill is not None and not final:
+            self._spill.clean(self._engine, time.monotonic())
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
             self._report()
@@ -524,8 +526,6 @@ class Task:
         self._busy = now, found.busy_s
         self._engine.load = min(1.0, (found.busy_s - busy_s) / max(now - began, 0.001))
         self._publish(found, self._migrations.version)
-        if self._spill is not None and found.spill is not None:
-            self._spill.clean(self._engine, found.spill.owed, now)
 
 
 class _Damaged(Exception):

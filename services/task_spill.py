@@ -5,8 +5,8 @@ they have to be. What cannot be written or read ends the task, and the roster be
 after anything else that goes wrong; with a full disk it comes back to where it was when there is room.
 
 **When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
-a task that has time, being busy for less than SPARE_LOAD, finds all that is owed: at most the share CLEANUP_SHARE of
-its time, and not sooner than REST_S after the last time.
+a task that has time, being busy for less than SPARE_LOAD, cleans up between epochs: BITE_GROUPS at once, those that
+have waited longest, and in all at most the share CLEANUP_SHARE of its time. When none has waited, it rests for REST_S.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from services.topics import Lane
 
 SPARE_LOAD = 0.5
 CLEANUP_SHARE = 0.2
-REST_S = 5.0
+BITE_GROUPS = 4
+REST_S = 1.0
 
 UNLIMITED = Budget(MAX_BYTES, DEFAULT_STRATEGY)
 """Where nothing is to leave any more."""
@@ -84,7 +85,7 @@ class TaskSpill:
         self._log = log
         self._late: list[Encoded] = []
         self._settled = budget is not UNLIMITED
-        self._cleaned = (0.0, 0.0)
+        self._rested = 0.0
 
     @property
     def waiting_tuples(self) -> int:
@@ -112,20 +113,15 @@ class TaskSpill:
         self._log.forget(engine.spills_needed_from())
         return late, records
 
-    def clean(self, engine: Engine, owed: int, now: float) -> None:
-        """Find what is owed, if there is time.
-
-        Args:
-            owed: of the engine's statistics.
-        """
-        ended, took = self._cleaned
-        if self._settled and (engine.load >= SPARE_LOAD or now - ended < max(REST_S, took / CLEANUP_SHARE)):
-            return
-        self._settled = True
-        if owed:
+    def clean(self, engine: Engine, now: float) -> None:
+        """Find some of what is owed, if there is time; all of it where that is what the task begins with."""
+        if not self._settled:
+            self._settled = True
             engine.clean()
-            done = time.monotonic()
-            self._cleaned = done, done - now
+        elif engine.load < SPARE_LOAD and now >= self._rested:
+            found = engine.clean(BITE_GROUPS)
+            ended = time.monotonic()
+            self._rested = ended + ((ended - now) / CLEANUP_SHARE if found else REST_S)
 
     def trimming(self) -> dict[Lane, int]:
         """See `SpillLog.trimming`."""

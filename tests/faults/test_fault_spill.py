@@ -156,23 +156,25 @@ def test_plans_change_under_spill(topics: Topics, tmp_path: Path, strategy: str)
 WIDE = """
 CREATE STREAM l (k BIGINT, note STRING, at TIMESTAMP)
   WITH (topic = '{l}', format = 'json', timestamp = 'at', disorder = '100 MILLISECONDS');
-CREATE STREAM r (k BIGINT, v BIGINT, at TIMESTAMP)
+CREATE STREAM r (k BIGINT, v BIGINT, tag STRING, at TIMESTAMP)
   WITH (topic = '{r}', format = 'json', timestamp = 'at', disorder = '100 MILLISECONDS');
 INSERT INTO '{sink}'
-SELECT L.k AS k, L.at AS at, R.v AS v FROM l L [RANGE 60 SECONDS], r R [RANGE 60 SECONDS]
-WHERE L.k = R.k AND L.note <> ''
+SELECT L.k AS k, L.at AS at, R.v AS v FROM l L [RANGE 10 SECONDS], r R [RANGE 10 SECONDS]
+WHERE L.k = R.k AND L.note > R.tag
 """
 
-ENDING: dict[str, Row] = {"l": {"k": -1, "note": "end"}, "r": {"k": -2, "v": 0}}
+ENDING: dict[str, Row] = {"l": {"k": -1, "note": "end"}, "r": {"k": -2, "v": 0, "tag": ""}}
 
 BASE = 1_700_000_000_000
 
-STEP = 250
-"""Rows per stream and step: some 250 KB that do not compress."""
+STEP = 100
+"""Rows per stream and step, STEP_MS apart: some 400 KB that do not compress."""
+
+STEP_MS = 40
 
 
 class Wide:
-    """A join whose left tuples are a thousand bytes each, so that blocks come to the disk soon."""
+    """A join whose left tuples have to keep several thousand bytes each, so that blocks come to the disk soon."""
 
     def __init__(self, topics: Topics, folder: Path) -> None:
         self.case = Case.make(topics, folder, WIDE)
@@ -185,17 +187,20 @@ class Wide:
 
     def start(self) -> WorkerProcess:
         return self._workers.start(
-            self.case, "--memory", "300KiB", "--spill-dir", str(self.spilled), "--transaction-timeout", "20s"
+            self.case, "--memory", "500KiB", "--spill-dir", str(self.spilled), "--transaction-timeout", "20s"
         )
 
     def more(self) -> None:
-        """Another step of rows, 10 ms apart."""
+        """Another step of rows."""
         steps = range(self._sent, self._sent + STEP)
         self._sent += STEP
         self.feed.send(
-            "l", [{"k": self._rng.randrange(500), "note": os.urandom(500).hex(), "at": BASE + 10 * i} for i in steps]
+            "l",
+            [{"k": self._rng.randrange(50), "note": os.urandom(4000).hex(), "at": BASE + STEP_MS * i} for i in steps],
         )
-        self.feed.send("r", [{"k": self._rng.randrange(500), "v": i, "at": BASE + 10 * i} for i in steps])
+        self.feed.send(
+            "r", [{"k": self._rng.randrange(50), "v": i, "tag": "", "at": BASE + STEP_MS * i} for i in steps]
+        )
         self.feed.flush()
 
     def until(self, condition: object, worker: WorkerProcess, what: str) -> None:

@@ -58,28 +58,20 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
 
 
 @pytest.mark.kafka
-def test_what_is_owed_for_ever_is_found_in_time(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Windows that forget nothing force no cleanup: a worker that has time does it nevertheless."""
-    case = Case.make(topics, tmp_path, FOREVER)
-    feed, rng = Feed(case), random.Random(22)
-    worker = workers.start(case, *SMALL).wait_running()
-    send(feed, rng, 0, 60)
-    feed.finish(CLOSING)
-    reader = Reader(case.bootstrap, case.sink)
-    assert_exact(case, reader, worker)
-    assert not all(map(in_time, reader.rows())), worker.said("spills")
-    assert worker.stop() == 0
-
-
-@pytest.mark.kafka
-def test_a_budget_that_is_taken_back(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """A successor without a budget pays what the one before it owed."""
+def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """They force no cleanup: a worker that has time does it nevertheless. What a dead one owes its successor pays, even
+    one without a budget, but not one that could pay twice."""
     case = Case.make(topics, tmp_path, FOREVER)
     feed, rng = Feed(case), random.Random(23)
     reader = Reader(case.bootstrap, case.sink)
     worker = workers.start(case, *SMALL).wait_running()
-    send(feed, rng, 0, 50)
-    wait_for(lambda: worker.metric("spills_total") > 0, worker.said("spills"))
+    for begin in (0, 100):
+        send(feed, rng, begin, 100)
+        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.said("progress"))
+    wait_for(lambda: not all(map(in_time, reader.rows())), worker.said("late results"))
+    spills = worker.metric("spilled_groups_total")
+    send(feed, rng, 200, 100)
+    wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.said("more spills"))
     worker.kill()
     careless = workers.start(case, "--guarantee", "at-least-once")
     assert careless.process.wait(60) == 1

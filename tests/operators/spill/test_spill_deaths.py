@@ -58,10 +58,10 @@ class _Dynasty:
         self._log = [event for event in self._log if event.at > engine.spills_needed_from()]
 
     def turn(self, size: int, *, snapshot: bool, clean: bool) -> None:
-        """Consume a little; perhaps, as who has time, clean up before it."""
+        """Consume a little; perhaps, as who has some time, clean up a group before it."""
         engine = self.life.engine
         if clean:
-            engine.clean()
+            engine.clean(1)
         self._heard(self.life.turn(size))
         if snapshot and self._snapshots:
             saved = engine.checkpoint()
@@ -98,9 +98,13 @@ class _Dynasty:
         self.life = heir
 
     def clean(self) -> None:
-        """Clean up where the task stands."""
-        self.life.engine.clean()
+        """Clean up where the task stands, group by group, until nothing is owed."""
+        engine = self.life.engine
+        while engine.clean(1):
+            pass
         self._heard([])
+        engine.clean()
+        assert engine.cleaned() == []
 
     def end(self) -> None:
         """Consume the rest, and clean up."""
