@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from operators.executor import Executor
+from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.counters import SpillCounters
 from operators.spill.debt import Debt
@@ -16,6 +17,7 @@ from operators.spill.script import Script
 from operators.spill.spilling import Budget, Spilling
 from operators.statistics import SpillStatistics
 from operators.tree import XJoinTree
+from operators.tuples import Tuples
 from schemas.columns import I64, Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.query import Query
@@ -55,6 +57,7 @@ class Spills:
     """The spilled state of one task.
 
     Args:
+        finish: see `Spilling`.
         clock: seconds.
 
     Attributes:
@@ -66,11 +69,13 @@ class Spills:
         self,
         budget: Budget,
         blocks: BlockStore,
+        finish: Callable[[Sources, Tuples], Batch],
         clock: Callable[[], float],
     ) -> None:
         self._budget = budget
         self._blocks = blocks
         self._writer = Writer(blocks)
+        self._finish = finish
         self._clock = clock
         self._counters = SpillCounters()
         self._results: list[Batch] = []
@@ -166,6 +171,7 @@ class Spills:
                 self._budget,
                 self._blocks,
                 self._writer,
+                self._finish,
                 self._counters,
                 self._note,
                 delivered=delivered,
