@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.columns import DTYPES, Column, Mask
+from schemas.columns import DTYPES, Column, Mask, numbers_of
 from schemas.query import (
     And,
     Arithmetic,
@@ -295,9 +295,8 @@ def _truth(result: Any, dtype: Any = np.bool_) -> tuple[Any, Valid]:
         return (dtype(0), False) if value is None else (dtype(value), None)
     valid = None
     if result.null_count:
-        valid = result.is_valid().to_numpy(zero_copy_only=False)
-        result = result.fill_null(False if dtype is np.bool_ else 0)
-    return result.to_numpy(zero_copy_only=False).astype(dtype, copy=False), valid
+        valid = numbers_of(result.is_valid())
+    return numbers_of(result).astype(dtype, copy=False), valid
 
 
 def _text(expr: Expr, resolve: Resolve, n: int) -> Any:

@@ -33,7 +33,7 @@ from operators.evaluate import Resolve, evaluate
 from operators.kernels.groups import count_touches, previous_touches
 from operators.sources import Sources
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Batch, Column, Mask
+from schemas.columns import I64, Batch, Column, Mask, numbers_of
 from schemas.errors import InvariantError
 from schemas.query import (
     Aggregation,
@@ -209,7 +209,7 @@ class Aggregator:
             arrays += [pa.array(key.mask().astype(np.int8)), key.to_arrow()]
         names = [str(k) for k in range(len(arrays))]
         order = pc.sort_indices(pa.table(arrays, names=names), sort_keys=[(name, "ascending") for name in names])
-        return np.asarray(order.to_numpy(zero_copy_only=False), np.int64)
+        return numbers_of(order).astype(np.int64)
 
     def _table(self, groups: I64, counts: I64, readings: Mapping[Expr, Reading]) -> Resolve:
         """Reads the columns of groups: keys, and aggregates where there are readings."""
@@ -268,7 +268,7 @@ def _differs(column: Column, previous: I64) -> Mask:
         # Only SUBSTRING by an aggregate gets here.
         equal = pc.equal(column.slice(0, n).to_arrow(), column.take(previous).to_arrow())
         both_null = ~(column.mask()[:n] | column.mask()[previous])
-        return np.asarray(~(equal.fill_null(False).to_numpy(zero_copy_only=False) | both_null))
+        return np.asarray(~(numbers_of(equal) | both_null))
     values, valid = column.values, column.valid
     if valid is None:
         return np.asarray(values[:n] != values[previous])

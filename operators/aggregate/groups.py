@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from operators.kernels.groups import enter_groups, forget_groups, index_groups
 from operators.kernels.hashing import U64, combine_words
-from schemas.columns import DTYPES, I64, Column
+from schemas.columns import DTYPES, I64, Column, numbers_of
 from schemas.query import Type
 
 FIRST_CAPACITY = 64
@@ -87,7 +87,7 @@ class Groups:
         if column.type is Type.STRING:
             encoded = column.to_arrow().dictionary_encode()
             texts = np.array([self._text_code(text) for text in encoded.dictionary.to_pylist()] or [0], np.int64)
-            places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            places = numbers_of(encoded.indices)
             return np.asarray(texts[places], np.int64)
         if column.type is Type.DOUBLE:
             return (column.values.astype(np.float64) + 0.0).view(np.int64)

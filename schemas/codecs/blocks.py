@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from schemas.columns import Batch, Column
+from schemas.columns import Batch, Column, numbers_of
 from schemas.errors import StateError
 from schemas.query import Type
 
@@ -68,7 +68,7 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
         types = [Type(name) for name in meta["types"].split(",") if name]
         names = [name.removeprefix("c.") for name in table.schema.names[1:]]
         columns = {n: Column.from_arrow(table.column(f"c.{n}"), t) for n, t in zip(names, types, strict=True)}
-        ts = table.column(_TS).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        ts = numbers_of(table.column(_TS)).astype(np.int64, copy=False)
         return StoredBlock(meta["stream"], int(meta["row"]), Batch(ts, columns))
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise StateError(f"block at {place} cannot be read: {error}") from None

@@ -32,7 +32,7 @@ from schemas.codecs.kernels.scan import (
     gather_strings,
     pack_span,
 )
-from schemas.columns import I64, U8, Batch, Column
+from schemas.columns import I64, U8, Batch, Column, numbers_of
 from schemas.errors import DataError
 from schemas.query import TABLE_TS, Stream, Table, Type
 
@@ -97,7 +97,7 @@ class Slots:
         flat = self.words.reshape(-1)
         texts = self._strings(flat[entries], False)
         try:
-            numbers = texts.to_arrow().cast(pa.float64()).to_numpy(zero_copy_only=False)
+            numbers = numbers_of(texts.to_arrow().cast(pa.float64()))
         except pa.ArrowInvalid:
             self.status[rows] = UNSURE
             return

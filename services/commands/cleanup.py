@@ -16,7 +16,6 @@ from services.commands.history import progress
 from services.commands.kafka_options import with_kafka
 from services.query_files import read_query
 from services.security import KafkaClients
-from services.sinks import STDOUT
 
 if TYPE_CHECKING:
     from services.debts import OpenDebt
@@ -117,6 +116,7 @@ def _destination(debt: OpenDebt, out: str, topic: str | None, clients: KafkaClie
     """
     from services.debts import begin, check_destination
     from services.destinations import destination_of
+    from services.sinks import STDOUT
 
     if topic is None:
         name = "standard output" if out == STDOUT else str(Path(out).absolute())
