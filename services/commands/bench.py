@@ -183,6 +183,32 @@ def migrations(
     _finish(report, json)
 
 
+@app.command()
+def cleanup(
+    quick: Quick = False,
+    runs: Runs = None,
+    tuples: Annotated[
+        int | None,
+        typer.Option(
+            min=30, help="Source tuples of all streams; default 1,000,000, with --quick 100,000.", show_default=False
+        ),
+    ] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """What a run owes for want of memory, found by one process and by Spark."""
+    from ops.bench.measure import Progress
+    from ops.bench.spark_cleanup import CleanupSettings, bench_cleanup
+    from ops.spark.session import check_installed
+
+    check_installed()
+    settings = CleanupSettings(tuples or (100_000 if quick else 1_000_000), master, runs or (2 if quick else 3), seed)
+    with Progress() as progress:
+        report = bench_cleanup(settings, progress)
+    _finish(report, json)
+
+
 def _redraws(name: str, help: str) -> None:
     """Add the command that draws a paper's figures: `ops.bench.paper_<name>`."""
 

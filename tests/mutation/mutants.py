@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.debts import DEBTS, SPILLING_DEBTS
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
@@ -546,6 +547,8 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in DEBTS.items() for mutant in _of(file, *changes)),
+    *_of("spill/spilling.py", *SPILLING_DEBTS),
     *(mutant for file, changes in SPILL_LOG.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.debts import DEBTS_TESTS
 from tests.mutation.feedback import FEEDBACK, tests_of
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
@@ -81,6 +82,7 @@ FIRST = {
     **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in SPILL_LOG_TESTS.items()},
+    **{f"operators/{file}": tests for file, tests in DEBTS_TESTS.items()},
     "operators/tables.py": ["test_tables.py"],
     "operators/migration/strategies.py": ["test_tables.py"],
     "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],

@@ -1,0 +1,133 @@
+"""Small errors in debts and their payment: see `tests.mutation.mutants`.
+
+    python -m tests.mutation.debts             # those outside of the engine too; exit code 1 if one survives
+    python -m tests.mutation.debts delivery    # those whose file contains one of the words
+
+Left out because nobody could see them: what an earlier payment has left is not deleted, since it is written over; the
+expiry of what comes from below, which no payment asks for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "spill/debt.py": (
+        ("            return list(range(partitions))\n", "            pass\n"),
+        ("self.covers[k] < self.covers[join]", "self.covers[k] > self.covers[join]"),
+        ("_described(part) for part in own", "_described(part) for part in own[1:]"),
+        ("OwedPart(left, right, part.since, part.late)", "OwedPart(left, right, part.since, True)"),
+        ("Part((left, right), self.since, self.late)", "Part((left, right), 0, self.late)"),
+        ("Part((left, right), self.since, self.late)", "Part((right, left), self.since, self.late)"),
+    ),
+    "spill/payment.py": (
+        ("            found = found.take(found.ts >= self._delivered)\n", ""),
+        ("blocks, [parts]).found():", "blocks, [parts[:-1]]).found():"),
+        ("FAR_PAST, late=True))", "FAR_PAST))"),
+        ("    for side in (LEFT, RIGHT):\n        pieces", "    for side in (LEFT,):\n        pieces"),
+        (" | set(shelf.pieces[join]))", ")"),
+        ("        shelf.write()\n", ""),
+        ("groups_of(prepared.hashes, self._partitions)", "groups_of(prepared.hashes, self._partitions + 1)"),
+        ("        if len(late) == 0:\n            return\n", ""),
+        ("elif group not in known:", "else:"),
+        ("np.lexsort((*reversed(ranks), found.ts))", "np.lexsort((found.ts, *ranks))"),
+        ("own = with_late(parts.get((join, group), ()), ", "own = with_late((), "),
+    ),
+}  # fmt: skip
+"""Per file under operators/. Those of `spill/spilling.py` are in `SPILLING_DEBTS`, since others have some too."""
+
+SPILLING_DEBTS: tuple[tuple[str, str], ...] = (
+    ("            delivered=self._cleaning.delivered,\n", "            delivered=FAR_PAST,\n"),
+    ("        self._ledger.clear()\n        return debt", "        return debt"),
+    ("                    self._ledger.add((j, g), Part((left, right), cut))\n", "                    pass\n"),
+    ("self._ledger.add((j, g), Part((left, right), cut))", "self._ledger.add((j, g), Part((left, right), FAR_PAST))"),
+)
+
+DEBTS_TESTS: dict[str, list[str]] = {file: ["spill/test_debt.py"] for file in DEBTS}
+"""Of each file, the tests most likely to notice."""
+
+OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
+    "services/debts.py": (
+        ("    if found != head.sha256:", "    if False:"),
+        ("    if head.format != FORMAT:", "    if False:"),
+        ("    if manifest.results is None:\n        raise", "    if False:\n        raise"),
+        ("    if fingerprint(query) != manifest.fingerprint:", "    if False:"),
+        ("    if own != manifest.fingerprint:", "    if False:"),
+        ("    if before and before != destination:", "    if False:"),
+        ("    if not debt.manifest.destination:\n        write", "    if False:\n        write"),
+        ("            check_block(raw,", "            str("),
+        (", destination=destination, results=results))", ", destination=destination))"),
+    ),
+    "services/destinations.py": (
+        ("            self._beside.unlink(missing_ok=True)", "            pass"),
+        ("            settle_name(self._beside, self._path)", "            pass"),
+        ("    settle(debt, name, results)\n", ""),
+        ("encode_results(batch, CLEANUP_PHASE).data)\n            e", "encode_results(batch).data)\n            e"),
+        ("        if group not in paid:", "        if True:"),
+    ),
+    "ops/spark/delivery.py": (
+        ("                if record.debt == self._debt:", "                if record.debt != self._debt:"),
+        ("        self._sink.open()\n", ""),
+        ("Delivery(encoded, [commit], {})", "Delivery(encoded, [], {})"),
+        ("            self._begin()\n", "            pass\n"),
+    ),
+    "ops/spark/cleanup_task.py": (
+        ("            late = pieces", "            parts.append(Part((tuple(pieces[0]), tuple(pieces[1])), since))"),
+        ("        since = own[0][5]", "        since = FAR_PAST"),
+        ("pieces[side].append(", "pieces[0].append("),
+        ("{found.side}/{join}/{group}", "{found.side}/{join}"),
+        ("(payer.joins, group, 0, 0)", "(payer.joins, 0, 0, 0)"),
+    ),
+}  # fmt: skip
+"""Per file; tried by this module."""
+
+OUTSIDE_TESTS = {
+    "services/debts.py": ["tests/services/test_cleanup.py", "-m", "not kafka"],
+    "services/destinations.py": ["tests/services/test_cleanup.py", "-m", "not kafka"],
+    "ops/spark/delivery.py": ["tests/services/test_cleanup.py", "-m", "kafka"],
+    "ops/spark/cleanup_task.py": ["tests/ops/test_cleanup_task.py"],
+}
+_COPIED = ("operators", "schemas", "services", "ops", "tests", "pyproject.toml")
+
+
+def main(words: list[str]) -> int:
+    """Break a copy of the project in one way after the other; the process's exit code."""
+    engine = {f"operators/{file}": changes for file, changes in DEBTS.items()}
+    engine["operators/spill/spilling.py"] = SPILLING_DEBTS
+    tests = {file: ["tests/operators/spill/test_debt.py"] for file in engine} | OUTSIDE_TESTS
+    root, survived = Path(__file__).parents[2], 0
+    with tempfile.TemporaryDirectory(prefix="weir-debts-") as folder:
+        copy = Path(folder)
+        for name in _COPIED:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, copy / name)
+            else:
+                shutil.copy(root / name, copy / name)
+        for file, changes in (engine | OUTSIDE).items():
+            if words and not any(word in file for word in words):
+                continue
+            for old, new in changes:
+                text = (copy / file).read_text()
+                if text.count(old) != 1:
+                    raise ValueError(f"{file} has {old!r} {text.count(old)} times, not once")
+                (copy / file).write_text(text.replace(old, new))
+                caught = _fails(copy, tests[file])
+                survived += not caught
+                print(f"{'caught' if caught else 'SURVIVED':9} {file}: {old.strip()[:60]!r}", flush=True)
+                (copy / file).write_text(text)
+    return 1 if survived else 0
+
+
+def _fails(copy: Path, tests: list[str]) -> bool:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "mutation"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
