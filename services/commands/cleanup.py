@@ -102,8 +102,11 @@ def cleanup(
     began = time.perf_counter()
     with open_debt(folder) as debt:
         name, destination = _destination(debt, out, topic, clients)
-        with closing(destination), progress() as say:
-            results = pay(debt, name, destination, spark, share, say)
+        try:
+            with closing(destination), progress() as say:
+                results = pay(debt, name, destination, spark, share, say)
+        except BrokenPipeError:
+            raise typer.Exit(1) from None
     _say(f"{results:,} results that were owed are in {name}, {time.perf_counter() - began:.1f} s")
 
 

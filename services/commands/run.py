@@ -345,6 +345,7 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
     owed_pairs = 0 if statistics is None else statistics.owed
     debt = engine.debt()
     if debt is None:
+        print("weir: nothing is owed", file=sys.stderr)
         return
     manifest = leave(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
     if spark is None:

@@ -108,10 +108,12 @@ def main(words: list[str]) -> int:
                 shutil.copytree(root / name, copy / name)
             else:
                 shutil.copy(root / name, copy / name)
-        for file, changes in (engine | OUTSIDE).items():
-            if words and not any(word in file for word in words):
-                continue
-            for old, new in changes:
+        chosen = [file for file in engine | OUTSIDE if not words or any(word in file for word in words)]
+        for own in {tuple(tests[file]): None for file in chosen}:
+            if _fails(copy, list(own)):
+                raise ValueError(f"{' '.join(own)} fails unbroken")
+        for file in chosen:
+            for old, new in (engine | OUTSIDE)[file]:
                 text = (copy / file).read_text()
                 if text.count(old) != 1:
                     raise ValueError(f"{file} has {old!r} {text.count(old)} times, not once")

@@ -216,6 +216,14 @@ def test_runs_refuse_what_makes_no_debt(left: Left, debt: Path) -> None:
         assert shown in said
 
 
+def test_who_owes_nothing_says_so(left: Left, tmp_path: Path) -> None:
+    folder = str(tmp_path / "debt")
+    said = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
+    assert said == "weir: nothing is owed\n"
+    assert counted(rows_of(left.folder / "again.jsonl")) == left.expected
+    assert f"{folder} holds no debt; accepted is" in weir("cleanup", folder)[2]
+
+
 @pytest.mark.kafka
 def test_a_topic_gets_each_result_once(left: Left, debt: Path, topics: Topics) -> None:
     """Of a payment that was ended in the middle, what has a commit record is not paid again; of two that pay at once
