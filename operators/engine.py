@@ -31,7 +31,6 @@ from operators.slices import slices
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.debt import Debt
-from operators.spill.part import ROW
 from operators.spill.spilling import Budget
 from operators.spill.spills import Spills, check_spillable
 from operators.state import PARTITION_GROUPS
@@ -109,7 +108,7 @@ class Engine:
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
             check_spillable(query, executor)
-            self._spills = Spills(budget, blocks, self._finished, clock)
+            self._spills = Spills(budget, blocks, clock)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -477,17 +476,6 @@ class Engine:
     def spills_needed_from(self) -> int:
         """Events up to this event time need not be done again: what they were about has expired."""
         return min(self.horizon(stream) for stream in self._exported)
-
-    def _finished(self, sources: Sources, found: Tuples) -> Batch:
-        """Results of the join over stores of their own, as `_output` has them."""
-        found = found.reorder(self._aliases)
-        ranks = [
-            sources.store(alias).gather(ROW, rows).values.astype(np.int64, copy=False)
-            for alias, rows in zip(found.aliases, found.rows, strict=True)
-        ]
-        found = found.take(np.lexsort((*reversed(ranks), found.ts)).astype(np.int64))
-        resolve = sources.resolver(found.aliases, found.rows)
-        return Batch(found.ts, {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs})
 
     def _gather(self, at: int) -> None:
         """Before a plan changes: what is owed is paid, and what has been spilled goes through the new plan like new.

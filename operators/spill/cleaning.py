@@ -7,7 +7,8 @@ joined with all that was in memory (`Part.since`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -46,7 +47,6 @@ class Cleaning:
         joins: children before parents.
         parents: per join what reads its results, None for the root.
         ledger: what is owed; loses what is paid.
-        finish: makes results of the query's root into the query's results.
 
     Attributes:
         delivered: results of before this have been delivered already.
@@ -60,7 +60,6 @@ class Cleaning:
         ledger: Ledger,
         blocks: BlockStore,
         writer: Writer,
-        finish: Callable[[Sources, Tuples], Batch],
         counters: SpillCounters,
         delivered: int,
     ) -> None:
@@ -70,7 +69,6 @@ class Cleaning:
         self._ledger = ledger
         self._blocks = blocks
         self._writer = writer
-        self._finish = finish
         self._counters = counters
         self.delivered = delivered
         self._results: list[Batch] = []
@@ -128,10 +126,10 @@ class Cleaning:
             self._deliver(j, found)
         self._counters.cleanups += len(groups)
         bound = self._ledger.bound(j, cut)
-        for g, merged in zip(groups, parts, strict=True):
-            left_, right_ = (self._living(j, g, side, merged, bound) for side in (LEFT, RIGHT))
-            if left_ or right_:
-                self._ledger.add((j, g), Part((left_, right_), cut))
+        living = [self._living(j, side, parts, bound) for side in (LEFT, RIGHT)]
+        for g, *sides in zip(groups, *living, strict=True):
+            if any(sides):
+                self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))
 
     def _match(self, j: int) -> Match:
         if self._read is None:
@@ -141,21 +139,29 @@ class Cleaning:
             self._matches[j] = Match(self._read, left, right, implied=True)
         return self._matches[j]
 
-    def _living(self, j: int, g: int, side: int, parts: Sequence[Part], bound: int) -> tuple[Piece, ...]:
-        """The pieces of merged parts that can still be met, all on disk; the others are deleted."""
-        living: list[Piece] = []
-        for part in parts:
-            dead = []
-            for piece in part.pieces[side]:
+    def _living(self, j: int, side: int, merged: Sequence[Sequence[Part]], bound: int) -> list[tuple[Piece, ...]]:
+        """Per group the pieces of merged parts that can still be met, all on disk; the others are deleted."""
+        living: list[list[Piece]] = [[] for _ in merged]
+        dead: list[Piece] = []
+        unwritten: list[tuple[int, Batch, I64]] = []
+        for number, parts in enumerate(merged):
+            for piece in (piece for part in parts for piece in part.pieces[side]):
                 if piece.last < bound:
                     dead.append(piece)
                 elif piece.batch is None:
-                    living.append(piece)
+                    living[number].append(piece)
                 else:
                     expiry = self._expiry(self._joins[j].match.sides[side], piece.batch)
-                    living += self._writer.write(f"{j}/{g}/{side}", *alive(piece.batch, expiry, bound))
-            self._writer.forget(tuple(dead))
-        return tuple(living)
+                    unwritten.append((number, *alive(piece.batch, expiry, bound)))
+        self._writer.forget(tuple(dead))
+        if unwritten:
+            numbers, batches, ends = zip(*unwritten, strict=True)
+            written = self._writer.write_groups(
+                f"{j}/{side}", Batch.concat(batches), np.concatenate(ends), [len(batch) for batch in batches]
+            )
+            for number, pieces in zip(numbers, written, strict=True):
+                living[number] += pieces
+        return [tuple(pieces) for pieces in living]
 
     def _expiry(self, aliases: tuple[str, ...], batch: Batch) -> I64:
         """(n,) when materialised tuples expire."""
@@ -171,7 +177,7 @@ class Cleaning:
         above = self._parents[j]
         if above is None:
             found = found.take(found.ts >= self.delivered)
-            self._results.append(self._finish(self._read, found))
+            self._results.append(self._read.results(found))
             self._counters.cleanup_results += len(found)
             return
         batch = materialise(self._read, found)
@@ -203,12 +209,13 @@ class Cleaning:
             batch = batch.take(order)
             expiry = self._expiry(aliases, batch)
             bounds = np.searchsorted(groups[order], np.arange(count + 1))
-            for g in np.unique(groups).tolist():
-                begin, end = bounds[g : g + 2].tolist()
-                own, ends = batch.slice(begin, end), expiry[begin:end]
-                pieces = self._writer.write(f"{j}/{g}/{side}", own, ends) if on_disk else in_memory(own, ends)
-                sides = (pieces, ()) if side == LEFT else ((), pieces)
-                self._ledger.add((j, g), Part(sides, FAR_PAST, late=True))
+            if on_disk:
+                pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, np.diff(bounds).tolist())
+            else:
+                pieces = [in_memory(batch.slice(*at), expiry[slice(*at)]) for at in pairwise(bounds.tolist())]
+            for g, own in enumerate(pieces):
+                if own:
+                    self._ledger.add((j, g), Part((own, ()) if side == LEFT else ((), own), FAR_PAST, late=True))
         self._late[j] = []
         self._late_bytes = sum(batch_bytes(batch) for late in self._late for _, batch in late)
 

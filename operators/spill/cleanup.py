@@ -20,10 +20,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from operators.evaluate import evaluate
+from operators.kernels.order import order_ties
 from operators.match import LEFT, RIGHT, Match, Prepared
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
-from operators.spill.part import ROW, Part, in_memory
+from operators.spill.part import ROW, Part, Reader, in_memory
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Mask
@@ -62,20 +64,35 @@ class CleanupSources(Sources):
             np.minimum(expiry, self.expiry(alias, rows[k], times), out=expiry)
         return Tuples(aliases, rows, batch.ts, expiry)
 
+    def results(self, found: Tuples) -> Batch:
+        """Results of the query over what was read back, as the engine has them: ascending by (ts, row ids in FROM
+        order)."""
+        found = found.reorder(tuple(source.alias for source in self.query.sources))
+        found = found.take(np.argsort(found.ts, kind="stable").astype(np.int64))
+        rows = [
+            self.store(alias).gather(ROW, own).values.astype(np.int64, copy=False)
+            for alias, own in zip(found.aliases, found.rows, strict=True)
+        ]
+        found = found.take(order_ties(found.ts, np.array(rows)))
+        resolve = self.resolver(found.aliases, found.rows)
+        return Batch(found.ts, {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Side:
-    """One side's tuples, in the order in which they are merged.
+    """One side's tuples, numbered as they were read.
 
     Attributes:
         tuples: (n,) with their times.
         since, late: (n,) of the part that each is of.
-        ends: (rounds,) up to where they are merged in each round.
+        order: (n,) the numbers, ascending by the round in which they are merged.
+        ends: (rounds,) up to where of `order` they are merged in each round.
     """
 
     tuples: Tuples
     since: I64
     late: Mask
+    order: I64
     ends: I64
 
 
@@ -126,14 +143,14 @@ class Merge:
         """What of a side is merged in a round, as if it lived for ever."""
         own = self._sides[side]
         begin, end = 0 if number == 0 else int(own.ends[number - 1]), int(own.ends[number])
-        rows = np.ascontiguousarray(own.tuples.rows[:, begin:end])
+        rows = np.take(own.tuples.rows, own.order[begin:end], axis=1)
         n = end - begin
         timeless = Tuples(own.tuples.aliases, rows, np.zeros(n, np.int64), np.full(n, FOREVER))
         return self._match.prepare(side, timeless)
 
     def _owed(self, side: int, pairs: Tuples) -> Tuples:
         """Of pairs of equal keys those that were owed, with their times; the newer part's tuple is of `side`."""
-        # A side's tuples were stored in their order, so the row of any component is the tuple's number.
+        # A side's tuples were stored as they were read, so the row of any component is the tuple's number.
         at = pairs.rows[0], pairs.rows[-1]
         left, right = (own.tuples for own in self._sides)
         ts = np.maximum(left.ts[at[LEFT]], right.ts[at[RIGHT]])
@@ -152,20 +169,18 @@ def _read(
     rounds: Sequence[Sequence[Part]],
     blocks: BlockStore,
 ) -> _Side:
-    """Read a side of the parts that are merged in each round."""
-    batches: list[Batch] = []
-    marks: list[tuple[int, bool]] = []
-    ends: list[int] = []
-    for parts in rounds:
-        for part in parts:
-            for piece in part.pieces[side]:
-                batches.append(piece.read(blocks))
-                marks.append((part.since, part.late))
-        ends.append(len(batches))
-    sizes = [len(batch) for batch in batches]
+    """Read a side of the parts that are merged in each round, block by block."""
+    read = [
+        (piece, part, number) for number, parts in enumerate(rounds) for part in parts for piece in part.pieces[side]
+    ]
+    read.sort(key=lambda one: (one[0].key, one[0].begin))
+    batches = Reader(blocks).read(piece for piece, _, _ in read)
+    sizes = [piece.rows for piece, _, _ in read]
+    numbers = np.repeat(np.array([number for _, _, number in read], np.int64), sizes)
     return _Side(
         sources.load(aliases, Batch.concat(batches)) if batches else Tuples.empty(aliases),
-        np.repeat(np.array([since for since, _ in marks], np.int64), sizes),
-        np.repeat(np.array([late for _, late in marks], np.bool_), sizes),
-        np.cumsum([0, *sizes])[ends],
+        np.repeat(np.array([part.since for _, part, _ in read], np.int64), sizes),
+        np.repeat(np.array([part.late for _, part, _ in read], np.bool_), sizes),
+        np.argsort(numbers, kind="stable").astype(np.int64),
+        np.cumsum(np.bincount(numbers, minlength=len(rounds))),
     )

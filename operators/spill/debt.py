@@ -15,16 +15,21 @@ from dataclasses import dataclass
 import msgspec
 
 from operators.spill.ledger import Group
-from operators.spill.part import Part, Piece
+from operators.spill.part import ALONE, Part, Piece
 from schemas.errors import InvariantError
 
 
 class OwedPiece(msgspec.Struct, frozen=True):
-    """A block; see `operators.spill.part.Piece`."""
+    """A block, or tuples of one; see `operators.spill.part.Piece`."""
 
     key: str
     rows: int
     last: int
+    begin: int = ALONE
+
+    def piece(self) -> Piece:
+        """As it is read."""
+        return Piece(self.rows, self.last, self.key, begin=self.begin)
 
 
 class OwedPart(msgspec.Struct, frozen=True):
@@ -37,7 +42,7 @@ class OwedPart(msgspec.Struct, frozen=True):
 
     def part(self) -> Part:
         """As it is merged."""
-        left, right = (tuple(Piece(p.rows, p.last, p.key) for p in side) for side in (self.left, self.right))
+        left, right = (tuple(owed.piece() for owed in side) for side in (self.left, self.right))
         return Part((left, right), self.since, self.late)
 
 
@@ -115,4 +120,4 @@ def _described(part: Part) -> OwedPart:
 def _piece(piece: Piece) -> OwedPiece:
     if piece.batch is not None:
         raise InvariantError(f"a debt of {piece.rows} tuples that are in memory; they have to be blocks")
-    return OwedPiece(piece.key, piece.rows, piece.last)
+    return OwedPiece(piece.key, piece.rows, piece.last, piece.begin)

@@ -9,7 +9,7 @@ In the batch of a side's tuples `alias.column` is a component's column, `alias.`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,11 @@ ROW = ""
 """What the column with a component's row id is called, after the alias and a dot."""
 
 BLOCK_BYTES = 256 * 1024
-"""What a block holds at most before it is compressed, unless one row is larger."""
+"""What a block holds at most before it is compressed, unless one row is larger. Partition groups that have less share
+blocks: a small one costs as much as many tuples."""
+
+ALONE = -1
+"""`Piece.begin` of a piece that shares its block with no other."""
 
 FAR_PAST = -(2**62)
 """Before every tuple."""
@@ -54,9 +58,10 @@ def batch_bytes(batch: Batch) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Tuples of one side: in memory (`batch`) or as a block.
+    """Tuples of one side: in memory (`batch`), or in a block, maybe beside those of other groups.
 
     Attributes:
+        begin: of a block that is shared, where these tuples begin; ALONE of others.
         last: no tuple of it can be met at or after this instant's end: the largest expiry.
     """
 
@@ -64,16 +69,61 @@ class Piece:
     last: int
     key: str = ""
     batch: Batch | None = None
+    begin: int = ALONE
 
-    def read(self, blocks: BlockStore) -> Batch:
-        """The tuples.
+
+class Reader:
+    """Reads pieces. Of shared blocks the latest is held: pieces of one are to be read after each other."""
+
+    def __init__(self, blocks: BlockStore) -> None:
+        self._blocks = blocks
+        self._key = ""
+        self._shared: Batch | None = None
+
+    def read(self, pieces: Iterable[Piece]) -> list[Batch]:
+        """The tuples of some pieces, in their order; what lies together in a block is one batch.
 
         Raises:
-            StateError: the block is missing or damaged.
+            StateError: a block is missing or damaged.
         """
-        if self.batch is not None:
-            return self.batch
-        return decode_block(blocks.get(self.key), f"spilled block {self.key}").batch
+        return [self._run(*run) for run in _runs(pieces)]
+
+    def own_block(self, piece: Piece) -> bytes:
+        """The tuples of a piece on disk as a block that has no others.
+
+        Raises:
+            StateError: the block is missing; or, where it is shared, damaged.
+        """
+        if piece.begin == ALONE:
+            return self._blocks.get(piece.key)
+        return encode_block(piece.key, 0, Batch.concat(self.read([piece])))
+
+    def _run(self, first: Piece, rows: int) -> Batch:
+        if first.batch is not None:
+            return first.batch
+        if first.begin == ALONE:
+            return self._block(first.key)
+        if self._shared is None or self._key != first.key:
+            self._key, self._shared = first.key, self._block(first.key)
+        return self._shared.slice(first.begin, first.begin + rows)
+
+    def _block(self, key: str) -> Batch:
+        return decode_block(self._blocks.get(key), f"spilled block {key}").batch
+
+
+def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, int]]:
+    """The first of pieces that follow each other in a block, and how many rows they have together."""
+    first: Piece | None = None
+    rows = 0
+    for piece in pieces:
+        if first is not None and piece.begin != ALONE and (first.key, first.begin + rows) == (piece.key, piece.begin):
+            rows += piece.rows
+            continue
+        if first is not None:
+            yield first, rows
+        first, rows = piece, piece.rows
+    if first is not None:
+        yield first, rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +156,8 @@ class Writer:
     def __init__(self, blocks: BlockStore) -> None:
         self._blocks = blocks
         self._number = 0
+        # Of a shared block how many pieces are not forgotten yet.
+        self._sharing: dict[str, int] = {}
         self.written_bytes = 0
 
     def write(self, name: str, batch: Batch, expiry: I64) -> tuple[Piece, ...]:
@@ -120,17 +172,65 @@ class Writer:
         """
         pieces: list[Piece] = []
         for begin, end in _blocks_of(batch):
-            self._number += 1
-            key = f"{name}/{self._number:08d}"
-            raw = encode_block(name, self._number, batch.slice(begin, end))
-            self._blocks.put(key, raw)
-            self.written_bytes += len(raw)
+            key = self._put(name, batch.slice(begin, end))
             pieces.append(Piece(end - begin, int(expiry[begin:end].max()), key))
         return tuple(pieces)
 
+    def write_groups(self, name: str, batch: Batch, expiry: I64, sizes: Sequence[int]) -> list[tuple[Piece, ...]]:
+        """Tuples of several groups, one group after the other, as pieces on disk; small groups share blocks.
+
+        Args:
+            sizes: how many tuples each group has.
+
+        Raises:
+            StateError: they could not be written.
+        """
+        most = max(1, len(batch) * BLOCK_BYTES // max(batch_bytes(batch), 1))
+        found: list[tuple[Piece, ...]] = []
+        together: list[tuple[int, int]] = []
+        end = 0
+        for size in sizes:
+            begin, end = end, end + size
+            if together and end - together[0][0] > most:
+                found += self._share(name, batch, expiry, together)
+                together = []
+            together.append((begin, end))
+        return found + self._share(name, batch, expiry, together)
+
+    def _share(
+        self, name: str, batch: Batch, expiry: I64, groups: Sequence[tuple[int, int]]
+    ) -> list[tuple[Piece, ...]]:
+        """Groups begin .. end as pieces of one block; one alone as pieces of its own."""
+        held = [(begin, end) for begin, end in groups if begin < end]
+        if len(held) <= 1:
+            return [self.write(name, batch.slice(begin, end), expiry[begin:end]) for begin, end in groups]
+        first = held[0][0]
+        key = self._put(name, batch.slice(first, held[-1][1]))
+        self._sharing[key] = len(held)
+        return [
+            (Piece(end - begin, int(expiry[begin:end].max()), key, begin=begin - first),) if begin < end else ()
+            for begin, end in groups
+        ]
+
+    def _put(self, name: str, batch: Batch) -> str:
+        """Store a block; its key."""
+        self._number += 1
+        key = f"{name}/{self._number:08d}"
+        raw = encode_block(name, self._number, batch)
+        self._blocks.put(key, raw)
+        self.written_bytes += len(raw)
+        return key
+
     def forget(self, pieces: tuple[Piece, ...]) -> None:
-        """Delete what is not needed any more."""
-        self._blocks.delete([piece.key for piece in pieces if piece.key])
+        """Delete what is not needed any more: a shared block when no piece of it is."""
+        dead: list[str] = []
+        for key in (piece.key for piece in pieces if piece.key):
+            left = self._sharing.pop(key, 1) - 1
+            if left:
+                self._sharing[key] = left
+            else:
+                dead.append(key)
+        self._blocks.delete(dead)
 
 
 def _blocks_of(batch: Batch) -> Iterator[tuple[int, int]]:

@@ -17,15 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.evaluate import evaluate
 from operators.kernels.partition import groups_of
 from operators.match import LEFT, RIGHT, Match
 from operators.plan import Join, parse_plan, postorder
-from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.cleanup import CleanupSources, Merge
 from operators.spill.debt import Debt
-from operators.spill.part import FAR_PAST, ROW, Part, Piece, Writer, batch_bytes, materialise
+from operators.spill.part import FAR_PAST, Part, Piece, Writer, batch_bytes, materialise
 from operators.spill.strategies import heights_of
 from operators.tuples import Tuples
 from schemas.columns import I64, Batch
@@ -98,7 +96,7 @@ class Payer:
         if join == self.root:
             found = found.take(found.ts >= self._delivered)
             if len(found):
-                yield results_of(self._query, self._sources, found)
+                yield self._sources.results(found)
             return
         parent, side = self._parent(join)
         prepared = self._match(parent).prepare(side, found)
@@ -133,19 +131,6 @@ def with_late(parts: Sequence[Part], late: Sequence[Sequence[Piece]]) -> list[Pa
         if pieces:
             found.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
     return found
-
-
-def results_of(query: Query, sources: Sources, found: Tuples) -> Batch:
-    """Results of the join over stores of what was read back, as the engine has them: ascending by (ts, row ids in FROM
-    order)."""
-    found = found.reorder(tuple(source.alias for source in query.sources))
-    ranks = [
-        sources.store(alias).gather(ROW, rows).values.astype(np.int64, copy=False)
-        for alias, rows in zip(found.aliases, found.rows, strict=True)
-    ]
-    found = found.take(np.lexsort((*reversed(ranks), found.ts)).astype(np.int64))
-    resolve = sources.resolver(found.aliases, found.rows)
-    return Batch(found.ts, {o.name: evaluate(o.expr, resolve, len(found)) for o in query.outputs})
 
 
 def pay_all(

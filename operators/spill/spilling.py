@@ -20,14 +20,13 @@ import numpy as np
 from operators.join import BinaryJoin
 from operators.match import LEFT, RIGHT
 from operators.plan import Join
-from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.cleaning import Cleaning
 from operators.spill.counters import SpillCounters
 from operators.spill.debt import Debt, Owing, described
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import FAR_PAST, Part, Piece, Writer, alive, materialise
+from operators.spill.part import FAR_PAST, Part, Piece, Reader, Writer, materialise
 from operators.spill.productivity import Productivity
 from operators.spill.strategies import Candidates, choose, heights_of, strategy_of
 from operators.state import PARTITION_GROUPS, SideState
@@ -68,7 +67,6 @@ class Spilling:
     """The spilled parts of one plan, and what becomes of them.
 
     Args:
-        finish: makes results of the query's root into the query's results.
         note: told what happens to groups.
         delivered: results of before this have been delivered already, by a plan before this one.
 
@@ -82,7 +80,6 @@ class Spilling:
         budget: Budget,
         blocks: BlockStore,
         writer: Writer,
-        finish: Callable[[Sources, Tuples], Batch],
         counters: SpillCounters,
         note: Callable[[SpillEvent], None],
         *,
@@ -108,7 +105,7 @@ class Spilling:
         # What expired before this nothing can meet, and its source tuples may be gone.
         self._kept_from = FAR_PAST
         self._cleaning = Cleaning(
-            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, finish, counters, delivered
+            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered
         )
         tree.produced = self._produced
 
@@ -212,7 +209,7 @@ class Spilling:
         """
         self._tell(cut, "leave", leaving)
         for j, groups in leaving.items():
-            self._spill_groups(j, np.array(groups, np.int64), cut)
+            self._spill_groups(j, groups, cut)
         self._release()
 
     def _tell(self, cut: int, kind: Literal["leave", "clean"], groups: Mapping[int, Sequence[int]]) -> None:
@@ -264,6 +261,7 @@ class Spilling:
 
     def withdraw(self) -> Callable[[int, int], list[Batch]]:
         """Forget all parts; reads what was in them of a join's side that is a source, and forgets that too."""
+        reader = Reader(self._blocks)
         pieces: dict[tuple[int, int], list[Piece]] = {}
         for (j, _), parts in list(self._ledger.items()):
             for part in parts:
@@ -276,7 +274,7 @@ class Spilling:
 
         def read(j: int, side: int) -> list[Batch]:
             own = pieces.get((j, side), [])
-            batches = [piece.read(self._blocks) for piece in own]
+            batches = reader.read(own)
             self._writer.forget(tuple(own))
             return batches
 
@@ -327,28 +325,25 @@ class Spilling:
         store = self._sources.store(state.aliases[0])
         return state.entry_bytes() + store.touched_bytes() // max(len(store), 1)
 
-    def _spill_groups(self, j: int, groups: I64, cut: int) -> None:
+    def _spill_groups(self, j: int, groups: Sequence[int], cut: int) -> None:
         """The groups' entries leave memory, each group as one part."""
-        join = self._joins[j]
+        bounds = np.array([self._ledger.kept_from((j, g), cut) for g in groups], np.int64)
         chosen: Mask = np.zeros(self._budget.groups, np.bool_)
-        chosen[groups] = True
-        pieces: list[dict[int, tuple[Piece, ...]]] = [{}, {}]
-        for side in (LEFT, RIGHT):
-            state = join.states[side]
+        chosen[list(groups)] = True
+        pieces: list[list[tuple[Piece, ...]]] = []
+        for side, state in enumerate(self._joins[j].states):
             memory = Grouped(state, self._kept_from)
-            tuples = memory.tuples(groups.tolist())
-            batch, ends = materialise(self._sources, tuples), np.cumsum([memory.size(g) for g in groups.tolist()])
-            for g, begin, end in zip(groups.tolist(), [0, *ends.tolist()], ends.tolist(), strict=False):
-                bound = self._ledger.kept_from((j, g), cut)
-                own, expiry = alive(batch.slice(begin, end), tuples.expiry[begin:end], bound)
-                if len(own):
-                    pieces[side][g] = self._writer.write(f"{j}/{g}/{side}", own, expiry)
-                    self.counters.spilled_tuples += len(own)
+            tuples = memory.tuples(groups)
+            of = np.repeat(np.arange(len(groups)), [memory.size(g) for g in groups])
+            alive = tuples.expiry >= bounds[of]
+            tuples, of = tuples.take(alive), of[alive]
+            batch, sizes = materialise(self._sources, tuples), np.bincount(of, minlength=len(groups)).tolist()
+            pieces.append(self._writer.write_groups(f"{j}/{side}", batch, tuples.expiry, sizes))
+            self.counters.spilled_tuples += len(tuples)
             state.take_out(state.in_groups(chosen))
-        for g in groups.tolist():
-            part = Part((pieces[LEFT].get(g, ()), pieces[RIGHT].get(g, ())), cut)
-            if any(part.pieces):
-                self._ledger.add((j, g), part)
+        for g, *sides in zip(groups, *pieces, strict=True):
+            if any(sides):
+                self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))
                 self.counters.spilled_groups += 1
 
     def _release(self) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from operators.executor import Executor
-from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.counters import SpillCounters
 from operators.spill.debt import Debt
@@ -17,7 +16,6 @@ from operators.spill.script import Script
 from operators.spill.spilling import Budget, Spilling
 from operators.statistics import SpillStatistics
 from operators.tree import XJoinTree
-from operators.tuples import Tuples
 from schemas.columns import I64, Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.query import Query
@@ -57,7 +55,6 @@ class Spills:
     """The spilled state of one task.
 
     Args:
-        finish: see `Spilling`.
         clock: seconds.
 
     Attributes:
@@ -69,13 +66,11 @@ class Spills:
         self,
         budget: Budget,
         blocks: BlockStore,
-        finish: Callable[[Sources, Tuples], Batch],
         clock: Callable[[], float],
     ) -> None:
         self._budget = budget
         self._blocks = blocks
         self._writer = Writer(blocks)
-        self._finish = finish
         self._clock = clock
         self._counters = SpillCounters()
         self._results: list[Batch] = []
@@ -171,7 +166,6 @@ class Spills:
                 self._budget,
                 self._blocks,
                 self._writer,
-                self._finish,
                 self._counters,
                 self._note,
                 delivered=delivered,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from operators.spill.part import Reader
 from operators.spill.payment import Payer
 from ops.spark.cleanup_task import LATE_PART, ORDER, ROW, Paying, Row
 from ops.spark.session import is_local, spark_errors, spark_session, work_folder
@@ -178,11 +179,12 @@ def rows_of(debt: OpenDebt) -> Iterator[Row]:
     Raises:
         StateError: a block is missing or damaged.
     """
+    reader = Reader(debt.blocks)
     for owed in debt.manifest.debt.owed:
         for number, part in enumerate(owed.parts):
             for side, pieces in enumerate((part.left, part.right)):
                 for piece in pieces:
-                    raw = debt.blocks.get(piece.key)
+                    raw = reader.own_block(piece.piece())
                     # What came late while the query ran is a part of its own, and stays one.
                     at = LATE_PART if part.late else number
                     yield owed.join, owed.group, at, side, piece.key, part.since, part.late, piece.rows, piece.last, raw

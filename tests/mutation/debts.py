@@ -35,7 +35,6 @@ DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("groups_of(prepared.hashes, self._partitions)", "groups_of(prepared.hashes, self._partitions + 1)"),
         ("        if len(late) == 0:\n            return\n", ""),
         ("elif group not in known:", "else:"),
-        ("np.lexsort((*reversed(ranks), found.ts))", "np.lexsort((found.ts, *ranks))"),
         ("own = with_late(parts.get((join, group), ()), ", "own = with_late((), "),
     ),
 }  # fmt: skip

@@ -13,9 +13,10 @@ import pytest
 from operators.engine import Engine
 from operators.plan import parse_plan
 from operators.spill import part, spilling
-from operators.spill.part import Writer
+from operators.spill.part import Reader, Writer
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
+from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
 from schemas.language import parse_program
@@ -115,7 +116,7 @@ def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [piece.last for piece in pieces] == [
         int(expiry[end - 1]) for end in np.cumsum([piece.rows for piece in pieces])
     ]
-    assert to_rows(Batch.concat([piece.read(blocks) for piece in pieces])) == to_rows(batch)
+    assert to_rows(Batch.concat(Reader(blocks).read(pieces))) == to_rows(batch)
     writer.forget(pieces)
     assert blocks.held == {}
 
@@ -128,3 +129,28 @@ def test_a_damaged_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks.held[key] = blocks.held[key][:-1] + bytes([blocks.held[key][-1] ^ 1])
     with pytest.raises(StateError, match=f"spilled block {key} is damaged: checksum"):
         task.clean()
+
+
+def test_small_groups_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared block goes with the last of its pieces; a group that is large for it has blocks of its own."""
+    monkeypatch.setattr(part, "BLOCK_BYTES", 600)
+    blocks = MemoryBlocks()
+    writer, reader = Writer(blocks), Reader(blocks)
+    batch = batches()["a"].slice(0, 100)
+    sizes = [2, 0, 3, 70, 2, 1, 22]
+    groups = writer.write_groups("0/0", batch, batch.ts + 5, sizes)
+    assert [len(pieces) > 1 for pieces in groups] == [size > 20 for size in sizes]
+    for pieces, size, end in zip(groups, sizes, np.cumsum(sizes).tolist(), strict=True):
+        own = batch.slice(end - size, end)
+        assert [row for read in reader.read(pieces) for row in to_rows(read)] == to_rows(own)
+        alone = [decode_block(reader.own_block(piece), "").batch for piece in pieces]
+        assert [row for read in alone for row in to_rows(read)] == to_rows(own)
+        assert max([piece.last for piece in pieces], default=0) == (int(own.ts.max()) + 5 if size else 0)
+    assert groups[0][0].key == groups[2][0].key
+    assert groups[4][0].key == groups[5][0].key
+    # What lies together in a block is read together.
+    assert [len(read) for read in reader.read([*groups[0], *groups[2], *groups[4]])] == [5, 2]
+    assert [len(read) for read in reader.read([*groups[2], *groups[0]])] == [3, 2]
+    for number, pieces in enumerate(groups):
+        writer.forget(pieces)
+        assert blocks.held.keys() == {piece.key for left in groups[number + 1 :] for piece in left}
