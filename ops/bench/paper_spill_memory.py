@@ -45,11 +45,22 @@ class Footprint:
         minutes: of event time.
         resident_bytes: of the process, less what it had before the first tuple.
         accounted_bytes: what the engine says that states and source tuples take.
+        buffers_bytes: what RocksDB says that its write buffers and its tables' indexes take.
     """
 
     minutes: list[float]
     resident_bytes: list[int]
     accounted_bytes: list[int]
+    buffers_bytes: list[int]
+
+
+class _Store(SpillStore):
+    """A store that says what it takes of memory."""
+
+    def buffers_bytes(self) -> int:
+        """Write buffers, and what is read of open files to find blocks in them."""
+        names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+        return 0 if self._table is None else sum(int(self._table.property_int_value(name) or 0) for name in names)
 
 
 def footprint(probe: Probe) -> Footprint:
@@ -65,8 +76,8 @@ def watch(probe: Probe) -> Footprint:
     run(small, probe.strategy, 50_000, seed=probe.seed, steps=10)
     batches = workload.batches(probe.seed)
     budget = Budget(probe.budget_bytes or NO_LIMIT, probe.strategy, groups=probe.partitions)
-    minutes, resident, accounted = [], [], []
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(SpillStore(Path(folder))) as blocks:
+    minutes, resident, accounted, buffers = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(_Store(Path(folder))) as blocks:
         engine = Engine(workload.query(), plan=workload.plan(), budget=budget, blocks=blocks)
         gc.collect()
         empty = resident_bytes()
@@ -78,7 +89,8 @@ def watch(probe: Probe) -> Footprint:
             minutes.append(end * INTERARRIVAL_MS / 60_000)
             resident.append(resident_bytes() - empty)
             accounted.append(spill_of(engine).used_bytes)
-    return Footprint(minutes, resident, accounted)
+            buffers.append(blocks.buffers_bytes())
+    return Footprint(minutes, resident, accounted, buffers)
 
 
 def main(argument: str) -> None:

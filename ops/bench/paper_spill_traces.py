@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.spill.strategies import STRATEGIES
+from operators.state import PARTITION_GROUPS
 from ops.bench.figures import Figure, Panel, Points, curves, over
 from ops.bench.measure import Progress
 from ops.bench.paper_spill_runs import ALL_IN_MEMORY, Trace, Workload, run
@@ -33,7 +34,7 @@ class SpillSettings:
         ranges: so many tuple ranges come.
         share: of what all states take when nothing is spilled: the budget.
         steps: the input is given in so many, and memory looked at after each.
-        partitions: of each join; the paper's, which has 300.
+        partitions: of each join in the paper's figures; the paper's, which has 300.
         drift_range, drift_partitions, window_ranges: K of the drifting data, partitions there, and its windows in tuple
             ranges: its groups are cleaned up again and again, a block read per part.
         pace_range: K of the runs whose pace is compared.
@@ -44,7 +45,7 @@ class SpillSettings:
         runs: of every figure.
     """
 
-    tuple_range: int = 2_000
+    tuple_range: int = 4_000
     ranges: float = 1.5
     share: float = 0.12
     partitions: int = 300
@@ -60,10 +61,16 @@ class SpillSettings:
     runs: int = 2
     seed: int = 1
 
-    def workload(self, ratios: tuple[float, float, float], tuple_range: int | None = None) -> Workload:
-        """The paper's, at this size or another."""
-        k = tuple_range or self.tuple_range
-        return Workload(ratios, tuple_range=k, tuples=round(k * self.ranges), partitions=self.partitions)
+    def workload(self, ratios: tuple[float, float, float]) -> Workload:
+        """The paper's, at this size."""
+        return self._of(ratios, self.tuple_range, self.partitions)
+
+    def usual(self, ratios: tuple[float, float, float], tuple_range: int) -> Workload:
+        """One at another size, with as many partitions as a query has."""
+        return self._of(ratios, tuple_range, PARTITION_GROUPS)
+
+    def _of(self, ratios: tuple[float, float, float], k: int, partitions: int) -> Workload:
+        return Workload(ratios, tuple_range=k, tuples=round(k * self.ranges), partitions=partitions)
 
 
 def all_strategies(
