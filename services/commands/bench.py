@@ -250,7 +250,7 @@ _redraws(
 )
 _redraws(
     "spill",
-    "The figures of the state-spill paper, 16 to 20, redrawn: four strategies, memory over time, cleanup.",
+    "The figures of the state-spill paper, 16 to 20, redrawn; and pace beside RocksDB, pauses, growth, the account.",
 )
 
 
