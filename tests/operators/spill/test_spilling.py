@@ -74,6 +74,7 @@ def expected(window: str) -> Counter[str]:
     return counted(feed(Engine(query(window))))
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_some_groups_leave(window: str, strategy: str) -> None:
