@@ -1,0 +1,158 @@
+"""A task's spilled state through deaths, without Kafka: what a commit holds is all that a successor has."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from operators.engine import Engine
+from operators.plan import parse_plan
+from operators.spill.spilling import Budget
+from schemas.codecs.encode import encode_results
+from schemas.columns import Batch
+from schemas.language import parse_program
+from schemas.spills import decode_events
+from services.delivery import BlockRecord
+from services.spill_log import Logged, SpillLog
+from services.task_spill import TaskSpill
+from tests import oracle
+from tests.feeding import to_batch
+from tests.worker_harness import Row, canonical, in_time, unmarked
+
+QUERY = """
+CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
+CREATE STREAM b (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
+CREATE STREAM c (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'c', timestamp = 'at');
+INSERT INTO 'out' SELECT A.v AS a, B.v AS b, C.v AS c FROM a A [RANGE 60 MILLISECONDS], b B [RANGE 40 MILLISECONDS],
+c C [RANGE 80 MILLISECONDS] WHERE A.k = B.k AND B.k = C.k
+"""
+(JOINED,) = parse_program(QUERY).queries
+PLAN = parse_plan("((A B) C)", JOINED)
+LANE = ("weir-out.spills", 0)
+END = 1_000
+
+
+class Lives:
+    """One task's lives over a log of input, and what they have committed.
+
+    Attributes:
+        out: results.
+    """
+
+    def __init__(self, rng: random.Random, folder: Path) -> None:
+        self.rows = {
+            name: [{"k": rng.randrange(6), "v": 1000 * n + at, "at": at} for at in range(n, END, 4)]
+            for n, name in enumerate("abc")
+        }
+        self.out: list[Row] = []
+        self._rng = rng
+        self._folder = folder
+        self._records: list[BlockRecord] = []
+        self._span = (0, 0)
+        self._cut = 0
+        self._committed: dict[str, int] = {}
+        self._points: dict[str, tuple[int, int]] = {}
+        self.begin(Budget(2_000, "bottom-up", groups=4))
+
+    def begin(self, budget: Budget) -> None:
+        """A life begins, at the last commit."""
+        known = []
+        for record in self._records:
+            number = int(record.key or b"")
+            if self._span[0] <= number < self._span[1]:
+                known.append(Logged(number, decode_events(record.value, budget.groups, "log"), number))
+        self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
+        self.engine = Engine(JOINED, plan=PLAN, budget=self.spill.budget, blocks=self.spill.blocks)
+        self.spill.attach(self.engine, self._cut)
+        self._taken: dict[str, int] = {}
+        for name in self.rows:
+            offset, max_ts = self._points.get(name, (0, -1))
+            if max_ts >= 0:
+                self.engine.set_clock(name, 0, max_ts)
+            self._push(name, offset, self._committed.get(name, 0))
+        if self._cut:
+            self.engine.advance(self._cut)
+
+    def _push(self, name: str, begin: int, end: int) -> None:
+        stream = next(stream for stream in JOINED.streams() if stream.name == name)
+        if end > begin:
+            batch = to_batch(stream, self.rows[name][begin:end])
+            self.engine.push(name, 0, batch, np.arange(begin, end))
+        self._taken[name] = end
+
+    def _take(self, until: int) -> None:
+        for name, rows in self.rows.items():
+            end = self._taken[name]
+            while end < len(rows) and rows[end]["at"] <= until:
+                end += 1
+            self._push(name, self._taken[name], end)
+
+    def epoch(self, until: int, *, commit: bool) -> None:
+        """Process what has come before an event time, and commit it, or die before that is done."""
+        self._take(until)
+        self._deliver(self.engine.advance(), commit=commit)
+
+    def finish(self) -> None:
+        """There is no more input, and time to find what is owed."""
+        self._take(END)
+        for name in self.rows:
+            self.engine.close(name, 0)
+        results = self.engine.advance()
+        self.engine.clean()
+        self._deliver(results, commit=True)
+
+    def _deliver(self, results: Batch, *, commit: bool) -> None:
+        self.spill.advanced(self.engine)
+        late, records = self.spill.commit(self.engine)
+        if not commit:
+            return
+        for piece in (encode_results(results), *late):
+            self.out += [orjson.loads(line) for line in piece.data.splitlines()]
+        self._records += records
+        self._span, self._cut, self._committed = self.spill.span, self.engine.cut, dict(self._taken)
+        for name in self.rows:
+            point = self.engine.replay_point(name, 0, self.engine.horizon(name))
+            self._points[name] = (point.offset, point.max_ts)
+
+    def clean(self) -> None:
+        """The task has some time."""
+        self.spill.clean(self.engine, math.inf)
+
+    def die(self) -> None:
+        """Nothing is left but what was committed; and blocks, which are worth nothing."""
+        self.spill.blocks.close()
+
+    def expected(self) -> Counter[str]:
+        return canonical(oracle.results(JOINED, self.rows))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_commits_hold_all_that_a_successor_needs(seed: int, tmp_path: Path) -> None:
+    """Deaths after commits and before them, with debts paid in between or not."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    lives = Lives(rng, tmp_path / "spilled")
+    until = 0
+    while until < END:
+        until += rng.randrange(5, 40)
+        commit = rng.random() < 0.7
+        lives.epoch(until, commit=commit)
+        if rng.random() < 0.3:
+            lives.clean()
+        if not commit or rng.random() < 0.3:
+            lives.die()
+            lives.begin(Budget(2_000, "bottom-up", groups=4))
+    lives.finish()
+    assert canonical(unmarked(lives.out)) == lives.expected()
+    assert not all(map(in_time, lives.out))
+    times = [row["_ts"] for row in lives.out if in_time(row)]
+    assert times == sorted(times)
+    assert lives.spill.span[0] > 10, "events are forgotten"
+    lives.spill.close()
+    assert not (tmp_path / "spilled").exists()
