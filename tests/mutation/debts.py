@@ -9,12 +9,9 @@ expiry of what comes from below, which no payment asks for.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+
+from tests.mutation.outside import survivors
 
 DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/debt.py": (
@@ -91,7 +88,6 @@ OUTSIDE_TESTS = {
     "ops/spark/delivery.py": ["tests/services/test_cleanup.py", "-m", "kafka"],
     "ops/spark/cleanup_task.py": ["tests/ops/test_cleanup_task.py"],
 }
-_COPIED = ("operators", "schemas", "services", "ops", "tests", "pyproject.toml")
 
 
 def main(words: list[str]) -> int:
@@ -99,35 +95,7 @@ def main(words: list[str]) -> int:
     engine = {f"operators/{file}": changes for file, changes in DEBTS.items()}
     engine["operators/spill/spilling.py"] = SPILLING_DEBTS
     tests = {file: ["tests/operators/spill/test_debt.py"] for file in engine} | OUTSIDE_TESTS
-    root, survived = Path(__file__).parents[2], 0
-    with tempfile.TemporaryDirectory(prefix="weir-debts-") as folder:
-        copy = Path(folder)
-        for name in _COPIED:
-            if (root / name).is_dir():
-                shutil.copytree(root / name, copy / name)
-            else:
-                shutil.copy(root / name, copy / name)
-        chosen = [file for file in engine | OUTSIDE if not words or any(word in file for word in words)]
-        for own in {tuple(tests[file]): None for file in chosen}:
-            if _fails(copy, list(own)):
-                raise ValueError(f"{' '.join(own)} fails unbroken")
-        for file in chosen:
-            for old, new in (engine | OUTSIDE)[file]:
-                text = (copy / file).read_text()
-                if text.count(old) != 1:
-                    raise ValueError(f"{file} has {old!r} {text.count(old)} times, not once")
-                (copy / file).write_text(text.replace(old, new))
-                caught = _fails(copy, tests[file])
-                survived += not caught
-                print(f"{'caught' if caught else 'SURVIVED':9} {file}: {old.strip()[:60]!r}", flush=True)
-                (copy / file).write_text(text)
-    return 1 if survived else 0
-
-
-def _fails(copy: Path, tests: list[str]) -> bool:
-    environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "mutation"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 1
+    return 1 if survivors(engine | OUTSIDE, tests, words) else 0
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Lives:
         return canonical(oracle.results(JOINED, self.rows))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_commits_hold_all_that_a_successor_needs(seed: int, tmp_path: Path) -> None:
     """Deaths after commits and before them, with debts paid in between or not."""
     print(f"seed {seed}")

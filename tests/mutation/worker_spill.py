@@ -1,0 +1,42 @@
+"""Small errors in how a worker keeps what its tasks spill: see `tests.mutation.mutants`.
+
+    python -m tests.mutation.worker_spill    # exit code 1 if one survives
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.mutation.outside import survivors
+
+WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
+    "services/task_spill.py": (
+        ("self._log.events, until", "[], until"),
+        ("self._log.events, until", "self._log.events[:-1], until"),
+        ("self._log.events, until", "self._log.events, 0"),
+        ("        return late, records", "        return late, []"),
+        ("        return late, records", "        return [], records"),
+        ("self._log.forget(engine.spills_needed_from())", "self._log.forget(engine.cut)"),
+        ("self._log.forget(engine.spills_needed_from())", "pass"),
+        ("        shutil.rmtree(folder, ignore_errors=True)\n", ""),
+        ("        shutil.rmtree(self.blocks.path, ignore_errors=True)", "        pass"),
+        ("late, self._late = self._late, []", "late = self._late"),
+    ),
+    "services/spill_log.py": (
+        ("len(self._known), self._following", "len(self._known) + 1, self._following"),
+        ("all(event.at <= until", "any(event.at <= until"),
+        ("self._needless = offset + 1", "self._needless = offset"),
+        ("offset, self._needless = self._needless, None", "offset = self._needless"),
+        ("range(0, len(events), RECORD_EVENTS)", "range(0, len(events[:1]), RECORD_EVENTS)"),
+        ("    if missing:", "    if False:"),
+    ),
+}
+"""Per file."""
+
+TESTS = {
+    "services/task_spill.py": ["tests/services/test_task_spill.py"],
+    "services/spill_log.py": ["tests/services/test_spill_log.py", "tests/services/test_task_spill.py"],
+}
+
+if __name__ == "__main__":
+    sys.exit(1 if survivors(WORKER_SPILL, TESTS, sys.argv[1:]) else 0)
