@@ -14,7 +14,7 @@ import typer
 from schemas.errors import UsageError
 from services.commands.history import progress
 from services.commands.kafka_options import with_kafka
-from services.query_files import read_query
+from services.registry import find_query
 from services.security import KafkaClients
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def cleanup(
     of: Annotated[
         Path | None,
         typer.Option(
-            envvar="WEIR_QUERY_FILE", metavar="QUERY.sql", help="Pay only if it is this query that owes. Default: any."
+            envvar="WEIR_QUERY_FILE",
+            metavar="QUERY",
+            help="Pay only if it is this query that owes: a file, or the name of a registered query. Default: any.",
         ),
     ] = None,
     *,
@@ -90,7 +92,7 @@ def cleanup(
 
     manifest = debt_in(folder)
     if of is not None:
-        check_query(manifest, read_query(of, None))
+        check_query(manifest, find_query(of, None, clients))
     if manifest.results is not None:
         _say(f"the debt in {folder} is paid: {manifest.results:,} results, to {manifest.destination}; nothing to do")
         return

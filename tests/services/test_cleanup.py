@@ -167,7 +167,7 @@ def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
     code, _, said = weir("cleanup", str(debt), "--out", str(rest))
     assert code == 1
     assert f"block '{key}' is not in spill folder {debt}" in said
-    assert not rest.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["debt"]
     assert debts.debt_in(debt).results is None
 
     raw = (debt / FILE).read_bytes()
