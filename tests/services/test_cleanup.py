@@ -9,19 +9,23 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from operators.spill.payment import Payer, pay_all
 from ops.spark.delivery import TopicDestination
+from schemas.columns import Batch
 from schemas.errors import BrokerError
 from services import debts
 from services.cli import app
 from services.debts import FILE, open_debt
+from services.destinations import deliver
 from services.security import KafkaClients
 from services.spill_store import SpillStore
 from tests.broker_fixture import Topics
@@ -148,6 +152,40 @@ def test_what_dies_before_it_is_settled_gives_the_same_file_again(left: Left, de
     assert f"a payment of {debt} to {rest} has begun, and some of it may be there: finish it there" in said
     assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
     assert rest.read_bytes() == first
+
+
+class Shelf:
+    """A destination that has some groups already."""
+
+    def __init__(self, has: dict[int, int]) -> None:
+        self.has = has
+        self.given: dict[int, int] = {}
+
+    def paid(self) -> dict[int, int]:
+        return self.has
+
+    def write(self, group: int, batches: Iterable[Batch]) -> int:
+        self.given[group] = sum(len(batch) for batch in batches)
+        return self.given[group]
+
+    def finish(self) -> None:
+        assert self.given
+
+    def close(self) -> None:
+        raise AssertionError("whoever opens it closes it")
+
+
+def test_a_destination_is_not_given_what_it_has(debt: Path) -> None:
+    """Also by who does not know what it has, as Spark, which finds all groups."""
+    shelf = Shelf({0: 10, 5: 2})
+    with open_debt(debt) as opened:
+        batches = [Batch(np.arange(3), {}), Batch(np.arange(4), {})]
+        assert deliver(opened, "a shelf", shelf, [(0, batches), (1, batches)]) == 19
+    assert shelf.given == {1: 7}
+    assert debts.debt_in(debt).results == 19
+    store = SpillStore(debt)
+    assert store.keys() == []
+    store.close()
 
 
 def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
