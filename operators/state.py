@@ -24,6 +24,7 @@ from operators.kernels.ring import (
     first_at_least,
     fitting_capacity,
     live_mask,
+    mark_rows,
     ring_grow,
     ring_read,
     ring_thinned,
@@ -302,6 +303,12 @@ class SideState:
         entries = entries[alive]
         ts = self.ts[entries & (self.capacity - 1)]
         return entries, Tuples(self.aliases, np.compress(alive, rows, axis=1), ts, expiry[alive])
+
+    def mark_rows(self, alias: str, now: int, first: int, held: Mask) -> None:
+        """Set (n,) `held` where a row, counted from `first`, is the alias's component of an entry that lives at `now`,
+        without `older`. O(hi - lo)."""
+        rows = self.rows[self.aliases.index(alias)]
+        mark_rows(rows, self.ts, self.expiry, self.life, self.lo, self.hi, now, first, held)
 
     def _drop_before(self, entry: int) -> None:
         if self._retracted:

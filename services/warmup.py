@@ -225,6 +225,8 @@ def _spill(stream: Stream, batch: Batch) -> None:
     state.insert(tuples, numbers.astype(np.uint64))
     state.groups()
     state.group_sizes()
+    state.by_group(0)
+    state.mark_rows("A", 0, 0, np.zeros(ROWS, np.bool_))
     groups_of(state.read_keys(0, ROWS), state.partition_groups)
     state.take_out(state.in_groups(np.arange(state.partition_groups) % 2 == 0))
     loops = SideState(("A", "B"), FOREVER, hashed=False, int_terms=1, float_terms=1)

@@ -127,6 +127,28 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
 
 
 @njit(cache=True, nogil=True)
+def mark_rows(
+    rows: I64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, first: int, held: Mask
+) -> None:
+    """Set (n,) `held` at `row - first` for the rows of the entries lo .. hi that live at `now`.
+
+    Args:
+        rows: per slot; of entries that live they are first .. first + n.
+        ring_expiry: per slot, or empty when expiry is exactly ts + life.
+    """
+    mask = rows.shape[0] - 1
+    exact = ring_expiry.shape[0] == 0
+    for e in range(lo, hi):
+        slot = e & mask
+        expiry = ring_ts[slot] + life if exact else ring_expiry[slot]
+        if expiry >= now:
+            at = rows[slot] - first
+            if at < 0 or at >= held.shape[0]:
+                raise IndexError("an entry that lives has a row that is gone")
+            held[at] = True
+
+
+@njit(cache=True, nogil=True)
 def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
     """Move numbers lo .. lo + n whose (n,) `alive` is True together, into the ring itself or another that has room,
     beginning at lo."""

@@ -39,10 +39,13 @@ HIGH_WATER = 0.95
 LOW_WATER = 0.7
 """Above the first share of the budget states are spilled until they take the second."""
 
-LEAVE_BYTES = 2 * 1024 * 1024
+LEAVE_BYTES = 1024 * 1024
 LEAVE_GROWTH = 2
 """Between two slices so many bytes leave at once, or so many times what the last slice has added: a spill is no pause,
 and is faster than the input."""
+
+SWEPT_BYTES = 64
+"""To look through so many bytes of states for what refers to source tuples takes as long as to let one leave."""
 
 Leaving = tuple[int, int, int]
 """A join's number, its group, and how many bytes that has."""
@@ -100,6 +103,8 @@ class Spilling:
         self._parents = [self._parent(j) for j in range(len(self._nodes))]
         self._aged_to: int | None = None
         self._leaving: list[Leaving] = []
+        # The joins whose groups have left since source tuples were released.
+        self._unreleased: set[int] = set()
         self._used_bytes = self.used_bytes()
         self._grown = 0
         # What expired before this nothing can meet, and its source tuples may be gone.
@@ -154,7 +159,7 @@ class Spilling:
         """Whether something has to leave; to be asked after every slice."""
         used = self.used_bytes()
         self._grown, self._used_bytes = used - self._used_bytes, used
-        return bool(self._leaving) or used > HIGH_WATER * self._budget.limit_bytes
+        return bool(self._leaving or self._unreleased) or used > HIGH_WATER * self._budget.limit_bytes
 
     def spill(self, cut: int) -> None:
         """When memory is short choose what leaves, down to the low water mark, and let it leave a part at a time.
@@ -165,20 +170,21 @@ class Spilling:
         Raises:
             StateError: a block could not be written.
         """
-        if not self._leaving:
+        if not self._leaving and not self._unreleased:
             self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
-        if self._leaving:
-            self._let_leave(cut, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
-            self._used_bytes = self.used_bytes()
+        self._go_on(cut, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
+        self._used_bytes = self.used_bytes()
 
     def _choose(self, wanted_bytes: int) -> None:
-        """Decide which groups leave, the first of them last."""
+        """Decide which groups leave."""
         for join in self._joins:
             join.sort_late()
         candidates = Candidates.of(self._productivity, self._sizes(), self._heights, turn=self.counters.spills)
         if len(candidates) == 0:
             return
-        chosen = choose(self._strategy, candidates, wanted_bytes)[::-1]
+        chosen = choose(self._strategy, candidates, wanted_bytes)
+        # All of them leave: join by join, since every part of a spill looks through the states of its joins.
+        chosen = np.sort(chosen)[::-1]
         self._leaving = list(
             zip(
                 candidates.joins[chosen].tolist(),
@@ -191,26 +197,42 @@ class Spilling:
         share = candidates.size_bytes[chosen].sum() / candidates.size_bytes.sum()
         self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], float(share))
 
-    def _let_leave(self, cut: int, most_bytes: int) -> None:
-        """As many of the groups that were chosen leave as free so many bytes."""
-        leaving: dict[int, list[int]] = {}
-        freed = 0
-        while self._leaving and freed < most_bytes:
-            j, g, size = self._leaving.pop()
-            leaving.setdefault(j, []).append(g)
+    def _go_on(self, cut: int, most_bytes: int) -> None:
+        """Let as many of the groups that were chosen leave as free so many bytes, join by join; then their source
+        tuples."""
+        done = 0
+        while done < most_bytes and (self._leaving or self._unreleased):
+            if self._unreleased and not (self._leaving and self._leaving[-1][0] in self._unreleased):
+                self._release()
+                done += self._used_bytes // SWEPT_BYTES
+            else:
+                done += self._let_leave(cut, most_bytes - done)
+
+    def _let_leave(self, cut: int, most_bytes: int) -> int:
+        """As many groups of the next join leave as free so many bytes; how many they were."""
+        join, freed = self._leaving[-1][0], 0
+        groups: list[int] = []
+        while self._leaving and self._leaving[-1][0] == join and freed < most_bytes:
+            _, g, size = self._leaving.pop()
+            groups.append(g)
             freed += size
-        self.leave({j: sorted(groups) for j, groups in sorted(leaving.items())}, cut)
+        self._leave({join: sorted(groups)}, cut)
+        return freed
 
     def leave(self, leaving: Mapping[int, Sequence[int]], cut: int) -> None:
-        """Groups, by join, leave memory.
+        """Groups, by join, leave memory, and their source tuples too.
 
         Raises:
             StateError: a block could not be written.
         """
+        self._leave(leaving, cut)
+        self._release()
+
+    def _leave(self, leaving: Mapping[int, Sequence[int]], cut: int) -> None:
         self._tell(cut, "leave", leaving)
         for j, groups in leaving.items():
             self._spill_groups(j, groups, cut)
-        self._release()
+        self._unreleased.update(leaving)
 
     def _tell(self, cut: int, kind: Literal["leave", "clean"], groups: Mapping[int, Sequence[int]]) -> None:
         named = tuple((j, tuple(own)) for j, own in groups.items() if own)
@@ -351,11 +373,12 @@ class Spilling:
         held: dict[str, Mask] = {name: np.zeros(s.hi - s.lo, np.bool_) for name, s in self._sources.stores.items()}
         for join in self._joins:
             for state in join.states:
-                for alias, own in zip(state.aliases, self.living(state).rows, strict=True):
+                for alias in state.aliases:
                     name = self._sources.query.source(alias).stream.name
-                    held[name][own - self._sources.stores[name].lo] = True
+                    state.mark_rows(alias, self._kept_from, self._sources.stores[name].lo, held[name])
         for name, mask in held.items():
             self._sources.stores[name].release(~mask)
+        self._unreleased.clear()
 
     # --- Debts ----------------------------------------------------------------------------------------
 

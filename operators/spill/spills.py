@@ -24,6 +24,9 @@ from schemas.spills import SpillEvent
 SLICE_SHARE = 0.1
 """Of the budget: what a slice adds to the memory at most, about."""
 
+SLICE_BYTES = 512 * 1024
+"""And at most so much: what leaves between two slices has to keep pace, and must not take long."""
+
 TUPLE_BYTES = 100
 """A tuple and its entry in a state, about."""
 
@@ -192,7 +195,7 @@ class Spills:
         Args:
             made: intermediate results per source tuple.
         """
-        most = self._budget.limit_bytes * SLICE_SHARE / (TUPLE_BYTES * (1.0 + made))
+        most = min(self._budget.limit_bytes * SLICE_SHARE, SLICE_BYTES) / (TUPLE_BYTES * (1.0 + made))
         return int(tuples / max(most, SLICE_LEAST))
 
     def clean(self, cut: int, most: int | None = None) -> bool:

@@ -12,6 +12,9 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("starts[slot] = to\n", "starts[slot] = at\n"),
         ("total += ring[(lo + i) & mask]", "total += ring[i & mask]"),
         ("FILLED_AT_MOST = 0.75", "FILLED_AT_MOST = 1.0"),
+        ("        if expiry >= now:\n            at", "        if expiry > now:\n            at"),
+        ("at = rows[slot] - first\n", "at = rows[slot]\n"),
+        ("expiry = ring_ts[slot] + life if exact", "expiry = ring_ts[slot] if exact"),
     ),
     "kernels/rank.py": (
         ("if row & 63 == 0 or row == first:", "if row & 63 == 0:"),

@@ -60,6 +60,9 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/spilling.py": (
         ("            state.take_out(state.in_groups(chosen))\n", ""),
         ("alive = tuples.expiry >= bounds[of]", "alive = tuples.expiry > bounds[of]"),
+        ("            join.sort_late()\n", "            pass\n"),
+        ("state.mark_rows(alias, self._kept_from,", "state.mark_rows(alias, FOREVER,"),
+        ("        self._unreleased.update(leaving)\n", ""),
         ("self._sources.stores[name].release(~mask)", "self._sources.stores[name].release(mask)"),
         ("return min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))])", "return cut"),
         ("join.purge(min(cut, self._ledger.hold(j)))", "join.purge(cut)"),
@@ -74,6 +77,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "join.py": (
         ("for held in (state.older, state):", "for held in (state,):"),
+        ("            self.states[side] = whole\n", "            pass\n"),
     ),
 }  # fmt: skip
 """Per file under operators/."""

@@ -66,6 +66,21 @@ def test_entries_by_group(count: int) -> None:
         assert found == [[e for e in living if expected[e] == g] for g in range(count)]
 
 
+def test_marked_rows() -> None:
+    """Of entries that live, in a ring that has gone round; expiries kept or not, several aliases."""
+    side = parted(KEYS, 2, life=3)
+    side.lo = 3
+    held = np.zeros(9, np.bool_)
+    side.mark_rows("A", 8, 4, held)
+    assert np.flatnonzero(held).tolist() == [1, 2, 3]
+    pairs = SideState(("A", "B"), FOREVER, hashed=False)
+    numbers = np.arange(3, dtype=np.int64)
+    pairs.insert(Tuples(("A", "B"), np.stack([numbers, 6 - 2 * numbers]), numbers, 4 - numbers), None)
+    held[:] = False
+    pairs.mark_rows("B", 3, 1, held)
+    assert np.flatnonzero(held).tolist() == [3, 5]
+
+
 def test_groups_are_even() -> None:
     """Hashes spread over 300 groups as they do over any number."""
     keys = np.arange(30_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -159,15 +159,16 @@ def test_a_stream_of_two_aliases_is_read_back_once(timeline: Make) -> None:
 
 
 def test_what_a_migration_has_completed_keeps_its_source_tuples(timeline: Make) -> None:
-    """b0 c1 is made by the migration, after its time, and a8 meets it when b0 and c1 themselves have left."""
+    """b0 c1 is made by the migration after b6 c1, and a9 meets both when b0, c1 and b6 themselves have left."""
     run = timeline("((A B) C)", A=("a", 50), B=("b", 50), C=("c", 50))
     run.at(0, "b")
     run.at(1, "c")
     run.migrate("(A (B C))", "jisc", 5)
-    run.at(6, "a")
-    run.at(7, leave=0)
-    assert run.spill.on_disk_tuples == 2
-    run.at(8, "a")
+    run.at(6, "b")
+    run.at(7, "a")
+    run.at(8, leave=0)
+    assert run.spill.on_disk_tuples == 3
+    run.at(9, "a")
     run.check(owed=0)
 
 
