@@ -68,6 +68,7 @@ class Lives:
             if self._span[0] <= number < self._span[1]:
                 known.append(Logged(number, decode_events(record.value, budget.groups, "log"), number))
         self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
+        assert self.spill.blocks.keys() == [], "what the dead have left is of no use"
         self.engine = Engine(JOINED, plan=PLAN, budget=self.spill.budget, blocks=self.spill.blocks)
         self.spill.attach(self.engine, self._cut)
         self._taken: dict[str, int] = {}
