@@ -111,6 +111,6 @@ AGGREGATES: dict[str, tuple[tuple[str, str], ...]] = {
         ("rows = rows[order]", "rows = rows"),
         ("        self._living.free(over)\n", ""),
         ("(valid[:n] != valid[previous]) | (valid[:n] &", "(valid[:n] &"),
-        ("equal.fill_null(False)", "equal.fill_null(True)"),
+        ("~(numbers_of(equal) | both_null)", "~numbers_of(equal)"),
     ),
 }
