@@ -184,7 +184,7 @@ class Wide:
         self.spilled = folder / "spilled"
         self._workers = Workers(folder)
         self._rng = random.Random(5)
-        self._sent = 0
+        self.sent = 0
 
     def start(self) -> WorkerProcess:
         return self._workers.start(
@@ -193,8 +193,8 @@ class Wide:
 
     def more(self) -> None:
         """Another step of rows."""
-        steps = range(self._sent, self._sent + STEP)
-        self._sent += STEP
+        steps = range(self.sent, self.sent + STEP)
+        self.sent += STEP
         self.feed.send(
             "l",
             [{"k": self._rng.randrange(50), "note": os.urandom(4000).hex(), "at": BASE + STEP_MS * i} for i in steps],
@@ -276,14 +276,13 @@ def test_what_retention_took_is_said(wide: Wide) -> None:
 
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 2, worker, "files on disk")
+    wait_for(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker.said("all is taken"))
     topic = wide.case.topic("l")
     admin = AdminClient({"bootstrap.servers": wide.case.bootstrap})
-    admin.delete_records([TopicPartition(topic, 0, 100)])[TopicPartition(topic, 0)].result(30)
-    damaged = [0]
+    admin.delete_records([TopicPartition(topic, 0, wide.sent - 50)])[TopicPartition(topic, 0)].result(30)
 
     def stopped() -> bool:
         damage(wide.files())
-        damaged[0] += 1
         if worker.process.poll() is None and worker.metric("watermark_milliseconds") == wide.case.watermark():
             wide.more()
         return worker.process.poll() is not None
