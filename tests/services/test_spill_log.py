@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from schemas.errors import StateError
 from schemas.spills import SpillEvent, decode_events
+from services.delivery import BlockRecord
 from services.security import KafkaClients
 from services.spill_log import RECORD_EVENTS, Logged, SpillLog, read_log
 from tests.broker_fixture import Topics
@@ -14,6 +17,17 @@ from tests.broker_fixture import Topics
 
 def left(at: int) -> SpillEvent:
     return SpillEvent(at, "leave", ((0, (at % 64,)),))
+
+
+def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]:
+    """Where it has been written."""
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        assert record.written is not None
+        record.written(message.offset() or 0)
+
+    return delivered
 
 
 def test_records_are_numbered_on_from_earlier_lives() -> None:
@@ -63,8 +77,10 @@ def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
         producer.begin_transaction()
         for at in texts:
             for record in log.add([left(at)]):
-                producer.produce(topic, record.value, record.key, partition=1)
+                producer.produce(topic, record.value, record.key, partition=1, on_delivery=telling(record))
         producer.commit_transaction(30)
+    log.forget(4)
+    assert log.trimming() == {(topic, 1): 8}, "the three transactions end with a mark each"
     producer.begin_transaction()
     producer.produce(topic, b"never", b"4", partition=1)
     producer.abort_transaction(30)
