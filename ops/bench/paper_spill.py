@@ -38,6 +38,7 @@ QUICK = SpillSettings(
     tuple_range=700,
     partitions=64,
     steps=60,
+    zipf_range=300,
     drift_range=200,
     drift_partitions=16,
     pace_range=1_500,

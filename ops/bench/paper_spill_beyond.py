@@ -26,6 +26,7 @@ from ops.bench.paper_spill_traces import (
     same,
     table,
     waits,
+    within,
 )
 from ops.bench.report import number
 
@@ -62,13 +63,14 @@ def warm_up(settings: SpillSettings, progress: Progress) -> None:
 
 def zipf(settings: SpillSettings, progress: Progress) -> Figure:
     """Productivity that falls by a partition's rank."""
-    workload = replace(settings.workload((3.0, 1.0, 1.0)), zipf=0.7)
+    workload = replace(settings.usual((3.0, 1.0, 1.0), settings.zipf_range), zipf=0.7)
     traces = all_strategies(workload, settings, progress, "skewed productivity")
     return _of_strategies(
         "spill-zipf",
         "Beyond the paper: skewed productivity",
         "Ratios fall with the 0.7th power of a partition's rank (Zipf). "
-        f"Join ratios {workload.name}, {settings.share:.0%} of the memory.",
+        f"K {workload.tuple_range:,}, {workload.partitions} partitions, join ratios {workload.name}, "
+        f"{settings.share:.0%} of the memory.",
         traces,
     )
 
@@ -143,6 +145,7 @@ def tenth(settings: SpillSettings, progress: Progress) -> Figure:
                  pace(DEFAULT_STRATEGY, IN_ROCKSDB, cleanup=True), "x", at_least=1.0)  # fmt: skip
     figure.claim("pace of all in RocksDB, against all in memory", "no such run",
                  pace(IN_ROCKSDB, ALL_IN_MEMORY, cleanup=False), "x")  # fmt: skip
+    within(figure, traces)
     same(figure, traces)
     return figure
 
@@ -239,6 +242,7 @@ def pauses(settings: SpillSettings, progress: Progress) -> Figure:
     for name in STRATEGIES:
         longest = [max(waits([trace], moved=True), default=0.0) for trace in traces[name]]
         figure.claim(f"longest step that spills: {name}", "asked: 100 ms", longest, "ms", at_most=PAUSE_MS)
+    within(figure, traces)
     same(figure, traces)
     return figure
 

@@ -161,6 +161,7 @@ class Trace:
         waits: wall seconds that each step took: the longest that a tuple which comes meanwhile waits.
         moved: of each step whether anything left memory in it, or was cleaned up.
         digest: of all results, those of cleanups included, whatever their order.
+        budget_bytes: what `memory_bytes` may be; 0 where nothing is spilled.
     """
 
     minutes: list[float]
@@ -178,6 +179,7 @@ class Trace:
     waits: list[float] = field(default_factory=list)
     moved: list[bool] = field(default_factory=list)
     digest: int = 0
+    budget_bytes: int = 0
 
 
 NO_LIMIT = 1 << 60
@@ -244,6 +246,7 @@ def run(
         waits=waits,
         moved=moved,
         digest=(sum_ + sum(map(_digest, [last, *cleaned]))) % 2**64,
+        budget_bytes=0 if whole else budget_bytes,
     )
 
 

@@ -18,7 +18,16 @@ from ops.bench.paper_spill import FULL, bench_spill, memory, throughput
 from ops.bench.paper_spill_beyond import accounting, asked, growth, pauses, tenth
 from ops.bench.paper_spill_rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
 from ops.bench.paper_spill_runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
-from ops.bench.paper_spill_traces import SAME, SpillSettings, Traces, all_strategies, compare, percentiles, waits
+from ops.bench.paper_spill_traces import (
+    SAME,
+    SpillSettings,
+    Traces,
+    all_strategies,
+    compare,
+    percentiles,
+    waits,
+    within,
+)
 from schemas.columns import I64
 from schemas.errors import UsageError
 from tests.papers import drawn, medians
@@ -146,6 +155,18 @@ def test_claims_tell_whose_results_are_wrong(traces: Traces) -> None:
         (claim,) = (claim for claim in figure.claims[-1:] if claim.what == SAME)
         assert claim.measured.median == share
         assert claim.met == (share == 100.0)
+
+
+def test_a_budget_that_was_not_kept_is_told(traces: Traces) -> None:
+    (trace,) = traces["bottom-up"]
+    assert trace.budget_bytes > 0 == traces[ALL_IN_MEMORY][0].budget_bytes
+    over = replace(trace, memory_bytes=[*trace.memory_bytes, 2 * trace.budget_bytes])
+    for figure, given, met in (
+        (Figure("x", "x", "x"), traces, True),
+        (Figure("x", "x", "x"), {**traces, "bottom-up": [over]}, False),
+    ):
+        within(figure, given)
+        assert [claim.met for claim in figure.claims] == [met]
 
 
 def test_pauses_are_those_of_the_steps_that_spill(traces: Traces) -> None:
