@@ -12,7 +12,7 @@ from tests import oracle
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, wait_for
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 QUERY = """
 CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)

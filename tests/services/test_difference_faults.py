@@ -13,7 +13,7 @@ from tests.broker_fixture import Topics
 from tests.plan_changes import Control
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, wait_for
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 QUERY = """
 CREATE STREAM orders (id BIGINT, item STRING, at TIMESTAMP)

@@ -21,7 +21,7 @@ from tests.worker_harness import (
     wait_for,
 )
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 SENSORS = """
 CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
