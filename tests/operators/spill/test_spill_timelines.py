@@ -137,15 +137,16 @@ def test_what_a_join_below_owes_finds_the_dead(timeline: Make) -> None:
     run.check(owed=1)
 
 
-def test_late_results_go_to_disk_while_they_live(timeline: Make) -> None:
-    """a0 b8 is found by a cleanup before c15 comes, which it still meets; until then it takes no memory."""
+@pytest.mark.parametrize(("b", "c"), [(8, 15), (8, 18), (2, 12)])
+def test_late_results_go_to_disk_while_they_live(timeline: Make, b: int, c: int) -> None:
+    """a0 and b are found by a cleanup before c comes, which they still meet; until then they take no memory."""
     run = timeline("((A B) C)", A=("a", 100), B=("b", 10), C=("c", 100))
     run.at(0, "a", leave=0)
-    run.at(8, "b")
+    run.at(b, "b")
     run.at(11)
     assert run.spill.cleanups > 0
     assert run.spill.on_disk_tuples == run.blocks_tuples() == 2
-    run.at(15, "c")
+    run.at(c, "c")
     run.check(owed=1)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from operators.engine import Engine
 from operators.plan import parse_plan
-from operators.spill import part, spilling
+from operators.spill import cleaning, part, spilling
 from operators.spill.part import Reader, Writer
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
@@ -95,15 +95,19 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
         assert said.cleanup_results == len(late)
 
 
-def test_what_was_chosen_leaves_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen leaves over several slices, few groups are merged together, and late results go to disk."""
     monkeypatch.setattr(spilling, "LEAVE_BYTES", 2_000)
     monkeypatch.setattr(spilling, "LEAVE_GROWTH", 0)
-    of = query("ranges")
+    monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
+    monkeypatch.setattr(cleaning, "LATE_BYTES", 2_000)
+    of = query(window)
     task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(60_000, "local-output"), blocks=MemoryBlocks())
     found = feed(task)
     task.clean()
     found += [row for batch in task.cleaned() for row in to_rows(batch)]
-    assert counted(found) == expected("ranges")
+    assert counted(found) == expected(window)
 
 
 def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
