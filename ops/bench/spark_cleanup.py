@@ -96,7 +96,8 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
             results = 0
             repeat(settings.runs, "cleanup", progress, one)
             owed = debt.manifest.debt
-            stored = sum(len(debt.blocks.get(p.key)) for g in owed.owed for q in g.parts for p in (*q.left, *q.right))
+            keys = {p.key for g in owed.owed for q in g.parts for p in (*q.left, *q.right)}
+            stored = sum(len(debt.blocks.get(key)) for key in keys)
             report = Report(
                 "The cleanup of a debt, by one process and by Spark",
                 ("On one machine this process should win, having nothing to move; Spark's handicap falls with size.",),
