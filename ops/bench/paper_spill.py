@@ -118,9 +118,11 @@ def throughput(number_: int, workload: Workload, traces: Traces, settings: Spill
 
 
 DIFFERS = (
-    "Cleanup takes time by the part here, a block read and joined, more than by the results that it delivers. So who "
-    "spills least often cleans up soonest: bottom-up is not behind, and the penalty makes cleanup shorter, not longer. "
-    "Spills of bottom-up are even fewer than the paper's: its Join1 is two joins here, both emptied at once."
+    "Global output is above local by less than in the paper: the columns of a stream have nothing to do with each "
+    "other here, so what a group makes spreads over all groups above it, and its own results tell nearly as much as "
+    "the query's. Cleanup merges the groups of a join side by side and takes time by the results that it delivers, so "
+    "that strategies differ by less. Spills of bottom-up are even fewer than the paper's: its Join1 is two joins here, "
+    "both emptied at once, and joins above then get little."
 )
 """How shapes differ from the paper's, and why."""
 
