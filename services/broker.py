@@ -43,6 +43,8 @@ from services.broker_settings import HOST, SaslUser, check_sasl, server_properti
 from services.kafka_jars import LOG_SETTINGS, find_java, kafka_jars, kafka_version
 
 DEFAULT_PORT = 9092
+PORTS = range(20000, 32000)
+"""Where free ports are chosen from."""
 DEFAULT_HEAP = "512m"
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
@@ -160,14 +162,18 @@ def answers(bootstrap: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on, from below the kernel's range for outgoing connections."""
-    ports = random.SystemRandom()
-    for _ in range(200):
-        port = ports.randrange(20000, 32000)
+def free_port(*taken: int) -> int:
+    """A loopback port that nobody listens on, from below the kernel's range for outgoing connections.
+
+    Args:
+        taken: ports that are about to be listened on, and so are none.
+    """
+    choice = random.SystemRandom()
+    free = [port for port in PORTS if port not in taken]
+    for port in choice.sample(free, min(len(free), 200)):
         if _port_error(port) is None:
             return port
-    raise BrokerError("no free port found in 20000..31999 on the loopback interface")
+    raise BrokerError(f"no free port found in {PORTS.start}..{PORTS.stop - 1} on the loopback interface")
 
 
 def _start(
@@ -186,8 +192,8 @@ def _start(
         raise BrokerError(
             f"port {port} on {HOST} cannot be used: {error}; give another with --port, or 0 for a free one"
         )
-    controller_port = free_port()
-    sasl_port = free_port() if sasl else None
+    controller_port = free_port(port)
+    sasl_port = free_port(port, controller_port) if sasl else None
     properties = data_dir / "server.properties"
     _write_private(properties, server_properties(data_dir, port, controller_port, sasl_port, sasl, settings))
     if not (data_dir / "log" / "meta.properties").exists():

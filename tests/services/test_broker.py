@@ -206,6 +206,13 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
             brokers.start(tmp_path, port)
 
 
+def test_ports_of_one_broker_differ() -> None:
+    port = brokers.free_port(*brokers.PORTS[40:])
+    assert port in brokers.PORTS[:40]
+    with pytest.raises(BrokerError, match=r"no free port found in 20000\.\.31999"):
+        brokers.free_port(*brokers.PORTS)
+
+
 def executable(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
