@@ -1,0 +1,227 @@
+"""The bound model of a query group: several queries that share the inputs of one operator (Juggler 3.1, 3.2).
+
+An *input* is a stream under a name with the longest window that any query of the group gives it (Juggler 3.1.1: the
+operator's maximum window). Every source of every query reads one input; two sources of one query never read the same,
+so a stream that a query joins with itself is two inputs. A source takes the input of its stream that bears its alias,
+else the first one of its stream that its query does not read yet, else a new one.
+
+The group speaks of queries twice: `Member.query` is the query as it was registered, `Member.over_inputs` is the same
+query with input names in place of its aliases, its own windows, predicates and SELECT list otherwise as they were.
+`QueryGroup.query` is no query of anybody: all inputs with their longest windows and nothing else, which the stores,
+the intake, the watermark and the snapshots of the whole group are made of.
+
+Invariants: adding and dropping never change which input another member's source reads, nor an input's name; the order
+of inputs is that of their first use, in the order of registration.
+
+Limits: a group cannot take aggregates, EXCEPT and [ROWS n] windows (`check_member`); such queries run apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from schemas.errors import UsageError
+from schemas.query import Column, Expr, Output, Query, Source, Stream, Window, columns_of, substitute
+
+GROUP = "group"
+"""The name of the query over all inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A query of a group.
+
+    Attributes:
+        query: as it was registered.
+        inputs: the input that each of its sources reads, in FROM order.
+        over_inputs: the query with the names of inputs for aliases.
+    """
+
+    query: Query
+    inputs: tuple[str, ...]
+    over_inputs: Query
+
+    @property
+    def name(self) -> str:
+        """The query's name: its output topic."""
+        return self.query.name
+
+    def input_of(self) -> Mapping[str, str]:
+        """The input's name by the query's alias."""
+        return dict(zip((source.alias for source in self.query.sources), self.inputs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryGroup:
+    """Queries that are executed together.
+
+    Attributes:
+        members: in the order of registration.
+        inputs: what they read: the alias is the input's name, the window the longest over the members.
+    """
+
+    members: tuple[Member, ...]
+    inputs: tuple[Source, ...]
+
+    @property
+    def query(self) -> Query:
+        """All inputs, no predicates, no output: what the group's stores, intake and watermark are made of."""
+        return Query(GROUP, None, self.inputs, (), ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The queries' names, in the order of registration."""
+        return tuple(member.name for member in self.members)
+
+    def member(self, name: str) -> Member:
+        """The query called `name`; KeyError when there is none."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise KeyError(name)
+
+    def columns(self) -> tuple[Column, ...]:
+        """Every column of an input that a predicate or an output of some query reads, each once."""
+        exprs: list[Expr] = []
+        for member in self.members:
+            exprs += [*member.over_inputs.predicates, *member.over_inputs.read_of_results()]
+        return tuple(dict.fromkeys(column for expr in exprs for column in columns_of(expr)))
+
+    def adding(self, query: Query) -> QueryGroup:
+        """The group with one more query; inputs are new or live longer where it needs that.
+
+        Raises:
+            UsageError: a group cannot take the query, or this group cannot.
+        """
+        check_member(query)
+        self._check_beside(query)
+        inputs = list(self.inputs)
+        taken: dict[str, str] = {}
+        for source in query.sources:
+            if any(i.alias == source.alias and i.stream == source.stream for i in inputs):
+                taken[source.alias] = source.alias
+        for source in query.sources:
+            if source.alias not in taken:
+                taken[source.alias] = _free_input(inputs, source, taken.values())
+        names = tuple(taken[source.alias] for source in query.sources)
+        member = Member(query, names, _renamed(query, taken))
+        return _grown((*self.members, member), inputs)
+
+    def dropping(self, name: str) -> QueryGroup:
+        """The group without a query; inputs that nobody reads any more go, others may live shorter.
+
+        Raises:
+            UsageError: there is no such query.
+        """
+        if name not in self.names:
+            raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names) or 'none'}")
+        return _grown(tuple(member for member in self.members if member.name != name), self.inputs)
+
+    def _check_beside(self, query: Query) -> None:
+        """Refuse what does not go with the queries that are there."""
+        if query.name in self.names:
+            raise UsageError(
+                f"two queries of the group are called {query.name!r}; each needs a topic of its own, "
+                "INSERT INTO 'topic'"
+            )
+        there = {source.stream.name: source.stream for source in self.inputs}
+        for source in query.sources:
+            if there.get(source.stream.name, source.stream) != source.stream:
+                raise UsageError(
+                    f"query {query.name!r} declares {source.stream} otherwise than the group's other queries; "
+                    "a group has one declaration of each stream"
+                )
+        for writer in (*(member.query for member in self.members), query):
+            for reader in (*(member.query for member in self.members), query):
+                if any(stream.topic == writer.sink for stream in reader.streams()):
+                    raise UsageError(
+                        f"query {reader.name!r} reads what query {writer.name!r} of the same group writes, topic "
+                        f"{writer.sink!r}; put them into two groups"
+                    )
+
+
+def query_group(queries: Iterable[Query]) -> QueryGroup:
+    """The group of these queries, in this order.
+
+    Raises:
+        UsageError: a group cannot take one of them, or not beside the others.
+    """
+    group = QueryGroup((), ())
+    for query in queries:
+        group = group.adding(query)
+    return group
+
+
+def check_member(query: Query) -> None:
+    """Refuse a query that no group can take.
+
+    Raises:
+        UsageError: says what stands in the way.
+    """
+    rows = next((source for source in query.sources if source.window.kind == "ROWS"), None)
+    if query.aggregation is not None:
+        why = "has aggregates"
+    elif query.subtracted:
+        why = "subtracts with EXCEPT"
+    elif rows is not None:
+        why = f"has the window {rows.window} on {rows.alias}, which counts tuples in the order of this query's streams"
+    else:
+        return
+    raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run apart")
+
+
+def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> str:
+    """The name of the first input of the source's stream that is not taken; a new one where there is none."""
+    used = set(taken)
+    for one in inputs:
+        if one.stream == source.stream and one.alias not in used:
+            return one.alias
+    names = {one.alias for one in inputs}
+    name, number = source.alias, 2
+    while name in names:
+        name, number = f"{source.alias}_{number}", number + 1
+    inputs.append(replace(source, alias=name))
+    return name
+
+
+def _grown(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
+    """The group of these members: their inputs in the order given, with the longest windows."""
+    windows: dict[str, Window] = {}
+    for member in members:
+        for source in member.over_inputs.sources:
+            windows[source.alias] = _longer(windows.get(source.alias, source.window), source.window)
+    return QueryGroup(members, tuple(replace(i, window=windows[i.alias]) for i in inputs if i.alias in windows))
+
+
+def _longer(one: Window, other: Window) -> Window:
+    if "UNBOUNDED" in (one.kind, other.kind):
+        return Window("UNBOUNDED")
+    return one if one.size >= other.size else other
+
+
+def _renamed(query: Query, names: Mapping[str, str]) -> Query:
+    """The query with other aliases."""
+
+    def over(column: Column) -> Column:
+        return replace(column, alias=names[column.alias])
+
+    def expr(expr: Expr) -> Expr:
+        return substitute(expr, {column: over(column) for column in columns_of(expr)})
+
+    return replace(
+        query,
+        sources=tuple(replace(source, alias=names[source.alias]) for source in query.sources),
+        predicates=tuple(expr(predicate) for predicate in query.predicates),
+        outputs=tuple(Output(output.name, expr(output.expr)) for output in query.outputs),
+        partition_by=tuple(over(column) for column in query.partition_by),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def streams_of(queries: Iterable[Query]) -> tuple[Stream, ...]:
+    """The distinct streams of several queries, in order of first use."""
+    return tuple({stream.name: stream for query in queries for stream in query.streams()}.values())
