@@ -6,8 +6,7 @@ their work without the GIL.
 
 Invariants:
 
-- The next block is taken from the source whose watermark is lowest, so that no source runs ahead of the
-  others in event time and what waits in the engine stays small.
+- What comes next is `services.source_feed`'s to say: the source that is behind in event time.
 - Which block comes next and where epochs are cut depends on the files alone, never on timing; so does every
   output byte. Only for a live source (a pipe) is the engine advanced early, when there is nothing to read:
   then the epochs, and with them the timeline, depend on timing; the results do not.
@@ -16,11 +15,9 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
-
-import orjson
 
 from operators.choose import choose_plan, sample_statistics
 from operators.engine import Engine
@@ -29,17 +26,15 @@ from operators.plan import Plan
 from operators.statistics import EngineStatistics
 from operators.watermark import END
 from schemas.codecs.encode import CLEANUP_PHASE
+from schemas.columns import Batch
 from schemas.query import Query
-from services.files import SourceBlock, SourceFile
+from services.files import SourceFile
 from services.plan_changes import PlanChange
-from services.readers import SourceReader
 from services.run_statistics import RunStatistics
 from services.sinks import LineSink, ResultWriter
+from services.source_feed import SourceFeed
 from services.spilling import Spill
 from services.tables import Tables
-
-PARTITION: Final = 0
-"""A file is one partition of its stream."""
 
 COALESCED_TUPLES: Final = 100_000
 """Epochs that are ready at once are processed as one when they hold fewer tuples than this."""
@@ -73,7 +68,6 @@ class Run:
         statistics: counters, filled while it runs.
         engine: None until the first block of every source has been seen.
         written: results written.
-        first_dead: the first dead letter as `file:line: reason`, for a message.
     """
 
     def __init__(
@@ -108,7 +102,6 @@ class Run:
         self.statistics = RunStatistics()
         self.engine: Engine | None = None
         self.written = 0
-        self.first_dead = ""
         self._sources = sources
         self._outputs = outputs
         self._epoch_ms = epoch_ms
@@ -122,9 +115,12 @@ class Run:
         self._cleans = cleans
         self._progress = progress
         self._watch = watch
-        self._earliest: int | None = None
-        self._positions = dict.fromkeys(sources, 0)
-        self._latest = 0
+        self._feed: SourceFeed | None = None
+
+    @property
+    def first_dead(self) -> str:
+        """The first dead letter as `file:line: reason`, for a message."""
+        return "" if self._feed is None else self._feed.first_dead
 
     def run(self) -> Engine:
         """Read every source to its end; returns the engine as it is then.
@@ -135,41 +131,39 @@ class Run:
             BrokenPipeError: nobody reads standard output any more.
         """
         began = time.perf_counter()
-        readers = {name: SourceReader(source) for name, source in self._sources.items()}
+        self._feed = feed = SourceFeed(
+            self._sources,
+            self.statistics,
+            late=self._outputs.late,
+            dead_letters=self._outputs.dead_letters,
+            progress=self._progress,
+        )
         writer = ResultWriter(self._outputs.results)
         try:
             with writer:
-                engine = self._feed(readers, writer)
+                engine = self._run(feed, writer)
         finally:
             self.written = writer.written
-            for reader in readers.values():
-                reader.stop()
+            feed.stop()
             self.statistics.seconds = time.perf_counter() - began
         return engine
 
-    def _feed(self, readers: dict[str, SourceReader], writer: ResultWriter) -> Engine:
-        blocks = {name: reader.next() for name, reader in readers.items()}
-        self.engine = engine = self._engine(blocks)
-        open_ = list(readers)
-        for name, block in blocks.items():
-            self._take(engine, open_, name, block)
-        while open_:
-            name = min(open_, key=lambda name: engine.partition_watermark(name, PARTITION))
-            reader = readers[name]
-            waiting = reader.source.live and not reader.ready()
-            self._advance(engine, writer, 0 if waiting else self._least_tuples)
-            self._take(engine, open_, name, reader.next())
-        self._look(engine, writer, self._latest)
+    def _run(self, feed: SourceFeed, writer: ResultWriter) -> Engine:
+        self.engine = engine = self._engine(feed.samples())
+        feed.begin(engine)
+        while (name := feed.next_source(engine)) is not None:
+            self._advance(engine, feed, writer, 0 if feed.waiting(name) else self._least_tuples)
+            feed.take(engine, name)
+        self._look(engine, feed, writer, feed.latest)
         self._write(engine, writer, END)
         if self._spill is not None and self._cleans:
             engine.clean()
             self._write_cleaned(engine, writer)
-        self.statistics.advanced(self._boundary(self._latest) + self._epoch_ms, engine.statistics())
+        self.statistics.advanced(self._boundary(feed.latest) + self._epoch_ms, engine.statistics())
         return engine
 
-    def _engine(self, blocks: dict[str, SourceBlock | None]) -> Engine:
+    def _engine(self, samples: Mapping[str, Batch]) -> Engine:
         """What was not asked for is chosen from the first blocks; a plan that was given is run as the tree it is."""
-        samples = {name: block.decoded.batch for name, block in blocks.items() if block is not None}
         statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
         tree = self._plan is not None or bool(self._changes) or self._spill is not None
@@ -193,13 +187,13 @@ class Run:
         """The start of the epoch that holds `ts`."""
         return ts // self._epoch_ms * self._epoch_ms
 
-    def _advance(self, engine: Engine, writer: ResultWriter, least_tuples: int) -> None:
+    def _advance(self, engine: Engine, feed: SourceFeed, writer: ResultWriter, least_tuples: int) -> None:
         """Process the whole epochs before the watermark, once enough tuples wait."""
         if engine.pending_tuples < least_tuples:
             return
         cut = self._boundary(engine.watermark())
         if cut > engine.cut:
-            self._look(engine, writer, cut)
+            self._look(engine, feed, writer, cut)
             self._write(engine, writer, cut)
             self.statistics.advanced(cut, engine.statistics())
 
@@ -212,55 +206,10 @@ class Run:
         for batch in engine.cleaned():
             writer.write(batch, CLEANUP_PHASE)
 
-    def _look(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
+    def _look(self, engine: Engine, feed: SourceFeed, writer: ResultWriter, cut: int) -> None:
         """Go towards a cut in the steps of who watches."""
-        if self._watch is None or self._earliest is None:
+        if self._watch is None or feed.earliest is None:
             return
-        for stop in self._watch.stops(max(engine.cut, self._earliest), cut):
+        for stop in self._watch.stops(max(engine.cut, feed.earliest), cut):
             self._write(engine, writer, stop)
             self._watch.note(stop, engine.statistics())
-
-    def _take(self, engine: Engine, open_: list[str], name: str, block: SourceBlock | None) -> None:
-        """Push a block, or close the partition of a source that has ended."""
-        if block is None:
-            engine.close(name, PARTITION)
-            open_.remove(name)
-            return
-        batch = block.decoded.batch
-        if len(batch):
-            late = engine.push(name, PARTITION, batch)
-            if self._outputs.late is not None and late.any():
-                self._outputs.late.write(block.records(late))
-            self._latest = max(self._latest, int(batch.ts.max()))
-            self._earliest = min(int(batch.ts.min()), self._latest if self._earliest is None else self._earliest)
-        if block.decoded.dead:
-            self._bury(name, block)
-        if self._progress is not None:
-            self._positions[name] = block.position
-            self._progress(sum(self._positions.values()))
-
-    def _bury(self, name: str, block: SourceBlock) -> None:
-        """Count dead letters and write them to their file."""
-        dead = block.decoded.dead
-        self.statistics.dead_letters += len(dead)
-        by_stream = self.statistics.dead_by_stream
-        by_stream[name] = by_stream.get(name, 0) + len(dead)
-        if not self.first_dead:
-            self.first_dead = f"{self._sources[name].name}:{block.lines[0]}: {dead[0].reason}"
-        if self._outputs.dead_letters is None:
-            return
-        letters = [
-            orjson.dumps(
-                {
-                    "reason": letter.reason,
-                    "source": name,
-                    "file": self._sources[name].name,
-                    "line": line,
-                    # Bytes that are no UTF-8 are shown as \xff; everything else is as it was.
-                    "raw": letter.raw.decode("utf-8", "backslashreplace"),
-                },
-                option=orjson.OPT_APPEND_NEWLINE,
-            )
-            for letter, line in zip(dead, block.lines, strict=True)
-        ]
-        self._outputs.dead_letters.write(b"".join(letters))
