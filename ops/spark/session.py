@@ -61,7 +61,8 @@ def work_folder(master: str, given: Path | None) -> Iterator[Path]:
     try:
         if given is not None:
             given.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="weir-spark-", dir=given))
+        # Executors are at home elsewhere: a relative path would be another folder there.
+        folder = Path(tempfile.mkdtemp(prefix="weir-spark-", dir=given)).absolute()
     except OSError as error:
         raise StateError(f"cannot make a folder for Spark in {given}: {error.strerror}") from None
     try:

@@ -20,6 +20,7 @@ from services.kafka_jars import kafka_version
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_SERVICES = ("worker", "coordinator", "demo-producer")
+SPARK_SERVICES = ("spark-master", "spark-worker")
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +78,34 @@ def test_kafka_has_the_settings_of_the_development_broker(services: dict[str, di
 
 
 def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, dict[str, Any]]) -> None:
-    assert set(services) == {"kafka", *IMAGE_SERVICES}
+    assert set(services) == {"kafka", *IMAGE_SERVICES, *SPARK_SERVICES}
     assert services["kafka"]["healthcheck"]["test"]
     assert "healthcheck" not in services["worker"]  # the image's own
-    for name in IMAGE_SERVICES:
+    for name in (*IMAGE_SERVICES, "spark-master"):
         assert services[name]["depends_on"]["kafka"] == {"condition": "service_healthy"}
+    assert services["spark-worker"]["depends_on"]["spark-master"] == {"condition": "service_healthy"}
+
+
+def test_spark_is_there_when_it_is_asked_for(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        assert service.get("profiles") == (["spark"] if name in SPARK_SERVICES else None)
+    master, worker = (services[name] for name in SPARK_SERVICES)
+    assert master["build"] == {**services["worker"]["build"], "target": "spark"}
+    assert "build" not in worker
+    assert worker["image"] == master["image"] != services["worker"]["image"]
+    assert all("ports" not in service for service in (master, worker))
+
+
+def test_sparks_parts_find_each_other_and_their_files(services: dict[str, dict[str, Any]]) -> None:
+    """That its commands start a Spark on which Weir's run is seen by `test_spark_cluster`."""
+    master, worker = (services[name] for name in SPARK_SERVICES)
+    told = dict(zip(master["command"][1::2], master["command"][2::2], strict=True))
+    place = f"spark://{told['--host']}:{told['--port']}"
+    assert told["--host"] == "spark-master"
+    assert place in worker["command"]
+    assert master["environment"]["WEIR_SPARK_MASTER"] == place
+    assert master["healthcheck"]["test"][-1] == f"exec 3<>/dev/tcp/{told['--host']}/{told['--port']}"
+    assert master["volumes"] == worker["volumes"] == [f"spark-share:{master['environment']['WEIR_SPARK_DIR']}"]
 
 
 def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
@@ -110,7 +134,7 @@ def test_state_is_in_named_volumes(compose: dict[str, Any], services: dict[str, 
     }
     assert mounts["kafka"] == ["kafka-data"]
     assert "worker-state" in mounts["worker"]
-    assert {"kafka-data", "worker-state"} <= named
+    assert {"kafka-data", "worker-state", "spark-share"} == named
     state_dir = services["worker"]["environment"]["WEIR_STATE_DIR"]
     assert f"worker-state:{state_dir}" in services["worker"]["volumes"]
 
@@ -134,12 +158,38 @@ def test_commands_and_variables_are_known_to_the_command_line(services: dict[str
         assert set(services[name]["environment"]) <= variables
 
 
+def test_spark_commands_know_the_masters_variables(services: dict[str, dict[str, Any]]) -> None:
+    weir: Any = typer.main.get_command(app)
+    known = {
+        name: {parameter.envvar for parameter in weir.commands[name].params}
+        for name in ("cleanup", "backfill", "audit")
+    }
+    for variable in services["spark-master"]["environment"]:
+        wanting = {name for name, variables in known.items() if variable not in variables}
+        assert wanting <= ({"cleanup"} if variable == "WEIR_SPARK_DIR" else set())
+
+
 def test_image_runs_as_an_ordinary_user_and_is_compiled_ahead(dockerfile: list[str]) -> None:
-    assert "FROM python:3.11-slim" in dockerfile
-    (user,) = (number for number, line in enumerate(dockerfile) if line.startswith("USER "))
-    assert dockerfile[user] not in ("USER root", "USER 0")
+    """Whichever target is built; a stage begins as the user of what it is made from."""
+    assert dockerfile[0] == "FROM python:3.11-slim AS plain"
+    user = dockerfile.index("USER weir")
+    last = "USER weir"
+    for line in dockerfile[user:]:
+        assert not line.startswith("FROM") or last == "USER weir"
+        last = line if line.startswith("USER ") else last
+    assert last == "USER weir"
     assert dockerfile.index("RUN weir warmup") > user
     assert any("--constraint constraints.txt" in line for line in dockerfile)
+
+
+def test_stages(dockerfile: list[str], services: dict[str, dict[str, Any]]) -> None:
+    """What is built when no target is named has no Spark."""
+    stages = [line.split()[1:] for line in dockerfile if line.startswith("FROM")]
+    assert stages == [["python:3.11-slim", "AS", "plain"], ["plain", "AS", "spark"], ["plain", "AS", "weir"]]
+    assert dockerfile[-1] == "FROM plain AS weir"
+    installed = dockerfile[dockerfile.index("FROM plain AS spark") :]
+    assert any("'optional-dependencies']['spark']" in line for line in installed)
+    assert any("jre-headless" in line for line in installed)
 
 
 def test_image_checks_its_health(dockerfile: list[str]) -> None:
