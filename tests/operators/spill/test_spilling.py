@@ -84,8 +84,12 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
         task = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=blocks)
         found = feed(task)
         task.clean()
-        late = [row for batch in task.cleaned() for row in to_rows(batch)]
+        cleaned = [to_rows(batch) for batch in task.cleaned()]
+        late = [row for rows in cleaned for row in rows]
         assert late
+        # Rows of A are numbered by its strings.
+        orders = [[(row["_ts"], int(row["s"][1:])) for row in rows] for rows in cleaned]
+        assert orders == [sorted(order) for order in orders]
         assert counted(found + late) == expected(window), (plan, strategy, limit)
         assert blocks.held == {}
         said = task.statistics().spill
