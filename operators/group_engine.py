@@ -1,0 +1,228 @@
+"""The engine of one task of a query group: one intake and one watermark, results per query.
+
+Push tuples as they arrive and advance to the watermark, as with `operators.engine`; an epoch's results come per query,
+each exactly what the query gives alone, in its order. Queries are executed in *parts*: those that share an operator
+(`operators.group_shared`) are one, every other is a part of its own, an engine that takes its tuples from the common
+intake (`operators.group_apart`).
+
+Invariants: every part has been advanced to `cut`; a tuple is late or not by its own partition, so the same tuples are
+late for all queries as for each alone.
+
+Limits: the watermark is that of all streams, so results of a query wait for streams that it does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from operators.intake import Intake
+from schemas.columns import I64, Batch, Mask
+from schemas.query import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatistics:
+    """One query of a group.
+
+    Attributes:
+        executor, plan: what executes it; the plan is empty where an operator is shared.
+        shared: whether it shares that with others; then the part's counters are not its own.
+    """
+
+    name: str
+    results: int
+    executor: str
+    plan: str
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatistics:
+    """What is executed together: counters since the start, sizes now and at their peak."""
+
+    queries: tuple[QueryStatistics, ...]
+    comparisons: int
+    intermediate_results: int
+    state_tuples: int
+    state_bytes: int
+    peak_state_tuples: int
+    peak_state_bytes: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """A whole group; sizes are sums over its parts, peaks those of the parts, each at its own time.
+
+    Attributes:
+        input_tuples: each counted once, whoever reads it.
+        cut: everything with a smaller ts has been processed.
+    """
+
+    input_tuples: int
+    late: int
+    pending_tuples: int
+    cut: int
+    parts: tuple[PartStatistics, ...]
+
+    @property
+    def queries(self) -> tuple[QueryStatistics, ...]:
+        """All queries, part by part."""
+        return tuple(query for part in self.parts for query in part.queries)
+
+    @property
+    def results(self) -> int:
+        """Of all queries."""
+        return sum(query.results for query in self.queries)
+
+    @property
+    def comparisons(self) -> int:
+        """Predicate evaluations."""
+        return sum(part.comparisons for part in self.parts)
+
+    @property
+    def intermediate_results(self) -> int:
+        """What joins made that was no result yet."""
+        return sum(part.intermediate_results for part in self.parts)
+
+    @property
+    def state_tuples(self) -> int:
+        """Entries of states now."""
+        return sum(part.state_tuples for part in self.parts)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of states and stores now."""
+        return sum(part.state_bytes for part in self.parts)
+
+    @property
+    def peak_state_tuples(self) -> int:
+        """Entries of states at most."""
+        return sum(part.peak_state_tuples for part in self.parts)
+
+    @property
+    def peak_state_bytes(self) -> int:
+        """Bytes of states and stores at most."""
+        return sum(part.peak_state_bytes for part in self.parts)
+
+
+class Part(Protocol):
+    """Executes one query or several.
+
+    Attributes:
+        names: of its queries.
+    """
+
+    names: tuple[str, ...]
+
+    def process(self, epoch: Mapping[str, Batch], cut: int) -> Mapping[str, Batch]:
+        """Process an epoch up to the event time `cut`.
+
+        Args:
+            epoch: per stream, ascending in the total order; streams that it does not read may be there.
+
+        Returns:
+            The results of every query by its name, in their order.
+        """
+        ...
+
+    def nothing(self) -> Mapping[str, Batch]:
+        """No results, per query."""
+        ...
+
+    def horizon(self, stream: str) -> int | None:
+        """The smallest ts whose tuples of the stream some window still needs; None where nobody reads it."""
+        ...
+
+    def statistics(self) -> PartStatistics:
+        """Counters and sizes as of now."""
+        ...
+
+
+class GroupEngine:
+    """Runs the queries of a group over the given partitions of their streams.
+
+    Args:
+        streams: those that the parts read, in the order of first use.
+        parts: see `operators.group_parts`.
+        partitions: partition numbers per stream name; one partition 0 each when None.
+    """
+
+    def __init__(
+        self, streams: Sequence[Stream], parts: Sequence[Part], partitions: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        self.parts = tuple(parts)
+        self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
+        self._input_tuples = 0
+
+    @property
+    def cut(self) -> int:
+        """Everything with a smaller ts has been processed."""
+        return self._intake.cut
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples taken in that wait for the watermark."""
+        return self._intake.pending_tuples
+
+    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
+        """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
+        late = self._intake.push(stream, partition, batch, offsets, floor)
+        self._input_tuples += len(batch)
+        return late
+
+    def close(self, stream: str, partition: int) -> None:
+        """The partition has ended."""
+        self._intake.close(stream, partition)
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark; a push includes it again."""
+        self._intake.set_idle(stream, partition, idle)
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        self._intake.set_clock(stream, partition, max_ts)
+
+    def watermark(self) -> int:
+        """The group's watermark: `advance` may go up to it. -1 while some partition has shown nothing."""
+        return self._intake.watermark()
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """The watermark of one partition."""
+        return self._intake.partition_watermark(stream, partition)
+
+    def advance(self, cut: int | None = None) -> dict[str, Batch]:
+        """Process all tuples with ts < cut (default: the watermark); the results of every query by its name."""
+        cut = self.watermark() if cut is None else cut
+        found: dict[str, Batch] = {}
+        if cut <= self.cut:
+            for part in self.parts:
+                found |= part.nothing()
+            return found
+        epoch = self._intake.take(cut)
+        for part in self.parts:
+            found |= part.process(epoch, cut)
+        for stream in self._intake.streams:
+            self._intake.forget(stream.name, self.horizon(stream.name))
+        return found
+
+    def horizon(self, stream: str) -> int:
+        """The smallest ts whose tuples of `stream` some window still needs."""
+        horizons = [part.horizon(stream) for part in self.parts]
+        return min((horizon for horizon in horizons if horizon is not None), default=self.cut)
+
+    def statistics(self) -> GroupStatistics:
+        """Counters and sizes as of now."""
+        return GroupStatistics(
+            input_tuples=self._input_tuples,
+            late=self._intake.late_tuples,
+            pending_tuples=self.pending_tuples,
+            cut=self.cut,
+            parts=tuple(part.statistics() for part in self.parts),
+        )
+
+
+Clock = Callable[[], float]
+"""Seconds; an engine has none of its own."""

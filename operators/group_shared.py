@@ -1,0 +1,193 @@
+"""The queries of a group that share one operator, from source tuples to each query's output (Juggler 3.2).
+
+Source tuples are stored once, with every column that some query reads, under the inputs of `schemas.groups`; the
+operator gets their row ids and gives row ids per query; each query's SELECT list is computed of those.
+
+Invariants: a query's results are those that it gives alone, in the same order: by (ts, row ids in its own FROM order),
+and row ids of a stream follow the total order whatever else is stored beside. Slices change nothing.
+
+Limits: source tuples are stored before the operator has looked at them, so that also those that no query selects are
+held for the longest window of their stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from operators.evaluate import evaluate
+from operators.group_engine import Clock, PartStatistics, QueryStatistics
+from operators.kernels.order import order_ties
+from operators.slices import slices
+from operators.sources import Sources
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import Batch
+from schemas.errors import InvariantError
+from schemas.groups import Member, QueryGroup
+from schemas.query import TABLE_TS, Stream, Table
+
+
+class GroupExecutor(Protocol):
+    """Executes the joins of all queries of a group."""
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
+        """Run one slice of the input.
+
+        Args:
+            epoch: new tuples per input, ascending by ts, none older than any processed before; inputs without any may
+                be absent.
+            now: the slice's beginning: what expired before it is dead.
+
+        Returns:
+            The new results of every query by its name, ascending by ts, over its inputs in any order; queries without
+            any may be absent.
+        """
+        ...
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet, in every state."""
+        ...
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        ...
+
+    def intermediate_results(self) -> int:
+        """Combinations made so far that were no result yet."""
+        ...
+
+    def state_tuples(self) -> int:
+        """Tuples in all states."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Bytes of all states."""
+        ...
+
+
+class SharedQueries:
+    """A part of several queries, or of one.
+
+    Args:
+        tables: the rows of each of the group's tables, by name.
+        executor: makes the operator over the group's stores.
+    """
+
+    def __init__(
+        self,
+        group: QueryGroup,
+        executor: Callable[[Sources, QueryGroup], GroupExecutor],
+        *,
+        name: str,
+        tables: Mapping[str, Batch] | None = None,
+        clock: Clock = lambda: 0.0,
+    ) -> None:
+        self.group = group
+        self.names = group.names
+        self._name = name
+        self._clock = clock
+        self._sources = Sources(group.query, kept=group.columns())
+        self._executor = executor(self._sources, group)
+        self._cut = 0
+        self._input_tuples = 0
+        self._results = dict.fromkeys(self.names, 0)
+        self._peak_tuples = self._peak_bytes = 0
+        self._busy_s = 0.0
+        lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
+        self._shortest = min(lives, default=FOREVER)
+        streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
+        self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
+        self._streams = {s.name for s in streams if isinstance(s, Stream)}
+        self._load(tables or {})
+
+    def _load(self, tables: Mapping[str, Batch]) -> None:
+        """Begin with the tables' rows."""
+        epoch: dict[str, Tuples] = {}
+        for table in self.group.query.tables():
+            if table.name not in tables:
+                raise InvariantError(f"the rows of {table} are not given")
+            rows = tables[table.name]
+            epoch |= self._enter(table.name, Batch(np.full(len(rows), TABLE_TS), rows.columns))
+        if epoch:
+            self._executor.process(epoch, TABLE_TS)
+
+    def process(self, epoch: Mapping[str, Batch], cut: int) -> dict[str, Batch]:
+        """Process an epoch up to the event time `cut`."""
+        mine = {stream: batch for stream, batch in epoch.items() if stream in self._streams}
+        total = sum(len(batch) for batch in mine.values())
+        made = self._executor.intermediate_results() / max(self._input_tuples, 1)
+        self._input_tuples += total
+        found: dict[str, list[Batch]] = {name: [] for name in self.names}
+        for piece, at in slices(mine, cut, made=made, window=self._shortest):
+            began = self._clock()
+            for name, results in self._slice(piece, at).items():
+                found[name].append(results)
+            self._busy_s += self._clock() - began
+        nothing = self.nothing()
+        out = {name: Batch.concat(parts) if parts else nothing[name] for name, parts in found.items()}
+        for name, results in out.items():
+            self._results[name] += len(results)
+        return out
+
+    def _slice(self, batches: Mapping[str, Batch], cut: int) -> dict[str, Batch]:
+        """Store, join, purge; the results of queries that have some."""
+        tuples: dict[str, Tuples] = {}
+        for stream, batch in batches.items():
+            tuples |= self._enter(stream, batch)
+        now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
+        self._sources.cut = cut
+        found = self._executor.process(tuples, now)
+        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
+        out = {name: self._output(self.group.member(name), of) for name, of in found.items() if len(of)}
+        self._peak_bytes = max(self._peak_bytes, self._size_bytes())
+        self._executor.purge(cut)
+        self._sources.purge(cut)
+        self._cut = cut
+        return out
+
+    def _enter(self, stream: str, batch: Batch) -> dict[str, Tuples]:
+        """Store tuples; their row ids per input."""
+        rows = self._sources.stores[stream].append(batch)
+        return {
+            name: Tuples((name,), rows[np.newaxis], batch.ts, self._sources.expiry(name, rows, batch.ts))
+            for name in self._inputs[stream]
+        }
+
+    def _output(self, member: Member, found: Tuples) -> Batch:
+        """Results with the SELECT list's columns, in their final order."""
+        found = found.reorder(member.inputs)
+        if len(found) > 1:
+            found = found.take(order_ties(found.ts, found.rows))
+        resolve = self._sources.resolver(found.aliases, found.rows)
+        columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in member.over_inputs.outputs}
+        return Batch(found.ts, columns)
+
+    def nothing(self) -> dict[str, Batch]:
+        """No results, per query."""
+        return {member.name: self._output(member, Tuples.empty(member.inputs)) for member in self.group.members}
+
+    def horizon(self, stream: str) -> int | None:
+        """The smallest ts whose tuples of the stream some window still needs; None where nobody reads it."""
+        if stream not in self._streams:
+            return None
+        return self._sources.horizon(stream, self._cut)
+
+    def _size_bytes(self) -> int:
+        return self._executor.size_bytes() + self._sources.size_bytes()
+
+    def statistics(self) -> PartStatistics:
+        """Counters and sizes as of now."""
+        tuples, size = self._executor.state_tuples(), self._size_bytes()
+        shared = len(self.names) > 1
+        return PartStatistics(
+            queries=tuple(QueryStatistics(n, self._results[n], self._name, "", shared) for n in self.names),
+            comparisons=self._executor.comparisons(),
+            intermediate_results=self._executor.intermediate_results(),
+            state_tuples=tuples,
+            state_bytes=size,
+            peak_state_tuples=max(self._peak_tuples, tuples),
+            peak_state_bytes=max(self._peak_bytes, size),
+            busy_s=self._busy_s,
+        )
