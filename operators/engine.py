@@ -129,7 +129,6 @@ class Engine:
         self._unsaved: list[Block] = []
         self.durable = False
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
-        self._place = 0
         self._input_tuples = 0
         self._seen = {alias: [0, 0] for alias in self._aliases}
         self._first_ts: int | None = None
@@ -155,7 +154,7 @@ class Engine:
                 raise InvariantError(f"the rows of {table} are not given")
             columns = tables[table.name].columns
             batches = {table.name: Batch(np.full(len(tables[table.name]), TABLE_TS), columns)}
-            self._enter(table.name, batches[table.name], self._places(batches).get(table.name), restored=False)
+            self._enter(table.name, batches[table.name], self._sources.horizons(batches)[table.name], restored=False)
         loaded(self._executor)
 
     @property
@@ -194,7 +193,7 @@ class Engine:
         self._input_tuples += len(batch)
         if self.taken is not None:
             self.taken(stream, batch)
-        return self._enter(stream, batch, None, restored=False)
+        return self._enter(stream, batch, {}, restored=False)
 
     def results(self, found: Tuples) -> Batch:
         """Results of the join, ascending by ts, as `advance` returns them."""
@@ -318,10 +317,10 @@ class Engine:
     def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
         """One slice: store, join, purge. `restored` batches come from stores, selections already applied
         where the store is not shared."""
-        places = self._places(batches)
+        horizons = self._sources.horizons(batches)
         epoch: dict[str, Tuples] = {}
         for name, batch in batches.items():
-            epoch |= self._enter(name, batch, places.get(name), restored=restored)
+            epoch |= self._enter(name, batch, horizons[name], restored=restored)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         if batches:
             self._first_ts = now if self._first_ts is None else self._first_ts
@@ -357,20 +356,10 @@ class Engine:
                 self._unsaved += self._export()
             self._spills.spill(cut)
 
-    def _places(self, batches: dict[str, Batch]) -> dict[str, I64]:
-        """Places in the total order of the task, per stream; only ROWS windows need them."""
-        if not self._sources.rows_windows:
-            return {}
-        names = [name for name in self._aliases_of if name in batches]
-        ts = np.concatenate([batches[name].ts for name in names] or [np.zeros(0, np.int64)])
-        rank = np.empty(len(ts), np.int64)
-        rank[np.argsort(ts, kind="stable")] = np.arange(self._place, self._place + len(ts))
-        self._place += len(ts)
-        ends = np.cumsum([len(batches[name]) for name in names])
-        return dict(zip(names, np.split(rank, ends[:-1]), strict=True)) if names else {}
-
-    def _enter(self, stream: str, batch: Batch, places: I64 | None, *, restored: bool) -> dict[str, Tuples]:
-        """Store what some alias selects; the new tuples per alias."""
+    def _enter(
+        self, stream: str, batch: Batch, horizons: Mapping[str, Column], *, restored: bool
+    ) -> dict[str, Tuples]:
+        """Store what some alias selects, all where it may count for a ROWS window; the new tuples per alias."""
         aliases = self._aliases_of[stream]
         n = len(batch)
         shared = self._sources.shared(aliases[0])
@@ -390,7 +379,7 @@ class Engine:
             wanted = np.logical_or.reduce(masks)
             batch = batch.take(wanted)
             chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
-        rows = store.append(batch, places)
+        rows = store.append(Batch(batch.ts, {**batch.columns, **horizons}) if horizons else batch)
         out: dict[str, Tuples] = {}
         for alias, mask in chosen.items():
             ids, ts = (rows, batch.ts) if mask is None else (rows[mask], batch.ts[mask])

@@ -217,7 +217,7 @@ class Match:
 
     def _passing(self, result: Tuples) -> Tuples:
         """The candidates that pass every remaining predicate."""
-        alive = self.sources.rows_alive(result)
+        alive = self.sources.rows_alive(result, len(self.sides[LEFT]))
         if alive is not None and not alive.all():
             result = result.take(alive)
         for predicate in self.condition.residual:

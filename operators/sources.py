@@ -1,4 +1,11 @@
-"""The stores of a query's streams, and how tuples of row ids are read as columns."""
+"""The stores of a query's streams, how tuples of row ids are read as columns, and what ROWS windows let live.
+
+A stream's tuples have consecutive numbers, their row ids. For every stream S with a ROWS window each tuple of another
+stream takes along its *horizon* in S: the number of the newest tuple of S at its place in the total order. Its own is
+the horizon of a tuple of S. Horizons ascend in the total order, so the largest of a combination's components is that
+of the latest of them, and a component that is tuple r of S is in a window `[ROWS n]` there while r + n is larger. That
+takes nothing but the components: it can be said of tuples that were read back, whatever has become of the others.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +20,12 @@ from operators.predicates import conjuncts, left_conditions
 from operators.state import PARTITION_GROUPS, Scratch
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Column, Mask
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.query import TABLE_TS, Query, Source, Stream, Table, Type, aliases_of, columns_of
 from schemas.query import Column as ColumnRef
+
+HORIZON = "#"
+"""What the column with the horizon in a stream is called, before the stream's name; no name begins with it."""
 
 
 def life_of(source: Source) -> int:
@@ -73,13 +83,24 @@ class Sources:
             for column in columns_of(expr):
                 wanted[query.source(column.alias).stream.name].setdefault(column.name)
         self.stores: dict[str, SourceStore] = {}
+        self._counted = [
+            stream.name
+            for stream in query.streams()
+            if any(s.stream.name == stream.name and s.alias in self.rows_windows for s in query.sources)
+        ]
+        self._ordinals = {stream.name: number for number, stream in enumerate(query.streams())}
         inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
         for stream in inputs:
             types = {f.name: f.type for f in stream.fields}
             fields = [(name, types[name]) for name in types if name in wanted[stream.name]]
             fields.append(("_ts", Type.TIMESTAMP))
-            self.stores[stream.name] = SourceStore(fields, track_positions=bool(self.rows_windows))
-        self._store_of = {s.alias: self.stores[s.stream.name] for s in query.sources}
+            self.stores[stream.name] = SourceStore(
+                fields,
+                horizons=[HORIZON + name for name in self._counted if name != stream.name],
+                lasting_ts=bool(self._counted),
+            )
+        self._stream_of = {s.alias: s.stream.name for s in query.sources}
+        self._store_of = {alias: self.stores[name] for alias, name in self._stream_of.items()}
         self._needs: dict[str, tuple[int, int | None]] = {}
         for name in self.stores:
             readers = [s for s in query.sources if s.stream.name == name]
@@ -125,40 +146,68 @@ class Sources:
         if life < FOREVER:
             return ts + life
         expiry = np.full(len(rows), FOREVER)
-        if alias in self.rows_windows and len(rows):
+        if alias in self.rows_windows:
             store = self._store_of[alias]
-            successors = rows + self.rows_windows[alias]
-            known = int(np.searchsorted(successors, store.hi))
-            expiry[:known] = store.gather("_ts", successors[:known]).values
+            successors = np.maximum(rows + self.rows_windows[alias], store.lo)
+            known = successors < store.hi
+            if known.any():
+                expiry[known] = store.gather("_ts", successors[known]).values
         return expiry
 
-    def rows_alive(self, tuples: Tuples) -> Mask | None:
+    def horizons(self, batches: Mapping[str, Batch]) -> dict[str, dict[str, Column]]:
+        """The horizons of tuples that are about to be stored: per stream, by column.
+
+        Args:
+            batches: by stream, ascending in the total order; nothing of equal ts comes before them or after.
+        """
+        found: dict[str, dict[str, Column]] = {name: {} for name in batches}
+        for counted in self._counted:
+            known = self.stores[counted].hi - 1
+            for name, batch in batches.items():
+                if name == counted:
+                    continue
+                horizon = np.full(len(batch), known, np.int64)
+                if counted in batches:
+                    before = self._ordinals[counted] < self._ordinals.get(name, -1)
+                    horizon += np.searchsorted(batches[counted].ts, batch.ts, side="right" if before else "left")
+                found[name][HORIZON + counted] = Column(Type.BIGINT, horizon)
+        return found
+
+    def numbers(self, alias: str, rows: I64) -> I64:
+        """(n,) the numbers that tuples have in their stream."""
+        return rows
+
+    def rows_alive(self, tuples: Tuples, left: int | None = None) -> Mask | None:
         """Where all ROWS windows still held at the tuple's latest component; None when there is none.
 
         A tuple of a `[ROWS n]` alias is dead from the place of the n-th later tuple of its stream.
+
+        Args:
+            left: so many aliases are of tuples that have been asked about before, and so are the rest.
         """
-        watched = [(a, k) for k, a in enumerate(tuples.aliases) if a in self.rows_windows]
-        if not watched:
+        aliases, count = tuples.aliases, len(tuples.aliases)
+        if not any(alias in self.rows_windows for alias in aliases):
             return None
-        place = np.full(len(tuples), -1, np.int64)
         good = np.ones(len(tuples), np.bool_)
-        for k, alias in enumerate(tuples.aliases):
-            store = self._store_of[alias]
-            ring = store.positions
-            if ring is None:
-                continue
-            rows = tuples.rows[k]
-            good &= rows >= store.lo
-            place = np.maximum(place, ring[rows & (len(ring) - 1)])
-        for alias, k in watched:
-            store = self._store_of[alias]
-            ring = store.positions
-            if ring is None:
-                continue
-            successor = tuples.rows[k] + self.rows_windows[alias]
-            arrived = successor < store.hi
-            good &= ~arrived | (ring[successor & (len(ring) - 1)] > place)
+        for alias, rows in zip(aliases, tuples.rows, strict=False):
+            good &= rows >= self._store_of[alias].lo
+        every, first, rest = range(count), range(left or 0), range(left or 0, count)
+        for watched, by in ((every, every),) if left is None else ((first, rest), (rest, first)):
+            # An eddy's link may read nothing of what it comes with.
+            windows = {k: self._stream_of[aliases[k]] for k in watched if by and aliases[k] in self.rows_windows}
+            for stream in dict.fromkeys(windows.values()):
+                latest = self._horizon(stream, aliases[by[0]], tuples.rows[by[0]])
+                for k in by[1:]:
+                    latest = np.maximum(latest, self._horizon(stream, aliases[k], tuples.rows[k]))
+                for k in (k for k, own in windows.items() if own == stream):
+                    good &= self.numbers(aliases[k], tuples.rows[k]) + self.rows_windows[aliases[k]] > latest
         return good
+
+    def _horizon(self, stream: str, alias: str, rows: I64) -> I64:
+        """(n,) the horizons in a stream of an alias's tuples."""
+        if self._stream_of[alias] == stream:
+            return self.numbers(alias, rows)
+        return np.asarray(self._store_of[alias].gather(HORIZON + stream, rows).values, np.int64)
 
     def purge(self, cut: int) -> None:
         """Drop source tuples that no tuple at or after `cut` can meet; later ones may have been stored already."""
@@ -176,9 +225,10 @@ class Sources:
             return store.hi - store.lo
         return store.hi - store.first_at(cut - self.life[alias])
 
-    def first_live_row(self, alias: str) -> int:
-        """For a ROWS alias, the first row that is still alive."""
-        return self._store_of[alias].hi - self.rows_windows[alias]
+    def first_live_row(self, alias: str, cut: int | None = None) -> int:
+        """For a ROWS alias, the first row that is still alive, now or before any tuple with ts >= `cut` came."""
+        store = self._store_of[alias]
+        return (store.hi if cut is None else store.first_at(cut)) - self.rows_windows[alias]
 
     def horizon(self, stream: str, cut: int) -> int:
         """The smallest ts whose tuples of the stream any window still needs at `cut`."""

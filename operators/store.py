@@ -25,7 +25,6 @@ from operators.kernels.ring import (
     fitting_capacity,
     gather_strings,
     ring_grow,
-    ring_read,
     ring_thinned,
     ring_write,
     sum_where,
@@ -166,30 +165,32 @@ class _Strings:
 class SourceStore:
     """Columns of one stream's tuples by row id; live rows are lo <= row < hi, and held unless they were released.
 
-    With `track_positions` the places in the total order and `_ts` are kept of released rows too, since the places of
-    a tuple's successors decide how long it lives in a ROWS window: 16 bytes per row until it is purged.
+    With `lasting_ts` the `_ts` of released rows is kept too, since a released row is still a successor of others, which
+    decides how long they live in a ROWS window: 8 bytes per row until it is purged.
 
     Attributes:
         columns: the kept columns' names, `_ts` included if asked for.
+        horizons: columns beside them that are computed as rows are stored (`operators.sources`), and never exported.
         capacity: rows that columns have room for.
-        positions: with `track_positions`, the ring of places in the total order of the whole task, by row.
+        lasting_ts: whether `_ts` can be read of every live row, held or not.
     """
 
-    def __init__(self, fields: Sequence[tuple[str, Type]], *, track_positions: bool = False) -> None:
+    def __init__(
+        self, fields: Sequence[tuple[str, Type]], *, horizons: Sequence[str] = (), lasting_ts: bool = False
+    ) -> None:
         self.lo = 0
         self.hi = 0
         self.capacity = FIRST_CAPACITY
-        self.columns = tuple(name for name, _ in fields)
+        self.horizons = tuple(horizons)
+        self.columns = (*(name for name, _ in fields), *self.horizons)
         self._columns: dict[str, _Fixed | _Strings] = {
             name: _Strings(self.capacity) if type is Type.STRING else _Fixed(type, self.capacity)
-            for name, type in fields
+            for name, type in (*fields, *((name, Type.BIGINT) for name in self.horizons))
         }
-        self.positions: I64 | None = None
+        self.lasting_ts = lasting_ts
         # What is addressed by row and stays when a row is released.
-        self._lasting: dict[str, _Fixed | _Strings] = {}
-        if track_positions:
-            self.positions = np.zeros(self.capacity, np.int64)
-            self._lasting = {name: self._columns.pop(name) for name in ("_ts",) if name in self._columns}
+        self._lasting: dict[str, _Fixed | _Strings] = {"_ts": self._columns.pop("_ts")} if lasting_ts else {}
+        self._lasting_capacity = self.capacity
         self._marks: deque[tuple[int, int]] = deque()
         self._ranks: Ranks | None = None
         self._less = 0  # Without a directory a row's rank is its id less this.
@@ -201,12 +202,8 @@ class SourceStore:
         """Rows held."""
         return self._next - self._first
 
-    def append(self, batch: Batch, positions: I64 | None = None) -> I64:
-        """Store tuples of one epoch, ascending in the total order; their new row ids, (n,) int64.
-
-        Args:
-            positions: (n,) int64 places in the total order, when the store tracks them.
-        """
+    def append(self, batch: Batch) -> I64:
+        """Store tuples of one epoch, ascending in the total order; their new row ids, (n,) int64."""
         n = len(batch)
         first = self.hi
         if n == 0:
@@ -218,8 +215,6 @@ class SourceStore:
                 self._lasting[name].write(first, column, self.lo)
             else:
                 self._columns[name].write(self._next, column, self._first)
-        if self.positions is not None and positions is not None:
-            ring_write(self.positions, first, positions)
         self.hi = first + n
         if self._ranks is not None:
             self._ranks.hold(self.lo, first, self.hi, self._next)
@@ -236,11 +231,10 @@ class SourceStore:
                 ring.grow(self._first, self._next, self.capacity)
             self._fresh_from, self._written_to = self._first, self._next
         rows = self.hi - self.lo + n
-        if self.positions is not None and rows > len(self.positions):
-            capacity = 1 << (rows - 1).bit_length()
-            self.positions = ring_grow(self.positions, self.lo, self.hi, capacity)
+        if self._lasting and rows > self._lasting_capacity:
+            self._lasting_capacity = 1 << (rows - 1).bit_length()
             for ring in self._lasting.values():
-                ring.grow(self.lo, self.hi, capacity)
+                ring.grow(self.lo, self.hi, self._lasting_capacity)
             self._lasting_from = self.lo
 
     def begin_at(self, row: int) -> None:
@@ -263,7 +257,7 @@ class SourceStore:
     def first_at(self, ts: int) -> int:
         """The first held row whose ts is >= `ts`, `hi` when there is none; `_ts` must be kept. O(log n).
 
-        With `track_positions` the first live row, held or not.
+        With `lasting_ts` the first live row, held or not.
         """
         if "_ts" in self._lasting:
             ring = self._lasting["_ts"]
@@ -305,18 +299,13 @@ class SourceStore:
         return row - self._less if self._ranks is None else int(self._ranks.of(np.array([row], np.int64))[0])
 
     def read(self, lo: int, hi: int) -> Batch:
-        """The held ones of rows lo .. hi (`held_rows`) with all kept columns; `ts` is zero unless `_ts` is kept."""
+        """The held ones of rows lo .. hi (`held_rows`) with all columns but horizons; `ts` is zero without `_ts`."""
         rows = self.held_rows(lo, hi)
-        columns = {name: self.gather(name, rows) for name in self.columns}
+        columns = {name: self.gather(name, rows) for name in self.columns if name not in self.horizons}
         ts = np.zeros(len(rows), np.int64)
         if "_ts" in columns:
             ts = columns["_ts"].values.astype(np.int64, copy=False)
         return Batch(ts, columns)
-
-    def read_positions(self, lo: int, hi: int) -> I64:
-        """Places in the total order of rows lo .. hi."""
-        assert self.positions is not None
-        return np.asarray(ring_read(self.positions, lo, hi), np.int64)
 
     def release(self, dead: Mask) -> None:
         """Drop the values of the rows where (hi - lo,) `dead` is True and give their memory back.
@@ -390,15 +379,12 @@ class SourceStore:
         """Bytes of the arrays held, unused capacity included."""
         rings = (*self._columns.values(), *self._lasting.values())
         total = sum(ring.size_bytes() for ring in rings)
-        total += 0 if self._ranks is None else self._ranks.size_bytes()
-        return total + (0 if self.positions is None else self.positions.nbytes)
+        return total + (0 if self._ranks is None else self._ranks.size_bytes())
 
     def touched_bytes(self) -> int:
         """Bytes of memory taken: of rings what was written since they were made, for untouched zeros are not there."""
         total = sum(ring.touched_bytes(self._fresh_from, self._touched_to()) for ring in self._columns.values())
-        if self.positions is not None:
-            total += touched_bytes(self.positions, self._lasting_from, self.hi)
-            total += sum(ring.touched_bytes(self._lasting_from, self.hi) for ring in self._lasting.values())
+        total += sum(ring.touched_bytes(self._lasting_from, self.hi) for ring in self._lasting.values())
         total += 0 if self._ranks is None else self._ranks.size_bytes()
         return total + len(self._marks) * MARK_BYTES
 

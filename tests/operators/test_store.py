@@ -159,13 +159,12 @@ def test_purge_by_both() -> None:
     assert of.lo == 9
 
 
-def test_positions_follow_their_rows() -> None:
-    """Places in the total order, through growth."""
-    of = SourceStore([], track_positions=True)
-    of.append(Batch(np.array([1, 2, 3]), {}), np.array([0, 5, 6]))
-    of.append(Batch(np.array([4, 5, 6]), {}), np.array([8, 9, 12]))
-    assert of.read_positions(1, 6).tolist() == [5, 6, 8, 9, 12]
-    assert SourceStore([]).positions is None
+def test_horizons_are_columns_that_are_not_exported() -> None:
+    """They are gathered like any other, and whoever restores computes them anew."""
+    of = SourceStore([("_ts", Type.TIMESTAMP)], horizons=["#b"], lasting_ts=True)
+    of.append(Batch(np.array([1, 2, 3]), {"#b": Column(Type.BIGINT, np.array([-1, 4, 4]))}))
+    assert of.gather("#b", np.array([0, 2])).to_values() == [-1, 4]
+    assert list(of.read(0, 3).columns) == ["_ts"]
 
 
 def test_begin_at() -> None:
@@ -178,9 +177,10 @@ def test_begin_at() -> None:
 
 def test_size_bytes() -> None:
     """Rings with their unused room; masks once there are any."""
-    of = SourceStore(FIELDS, track_positions=True)
+    of = SourceStore(FIELDS, horizons=["#b"], lasting_ts=True)
     assert of.size_bytes() == 4 * (8 + 8 + 1 + 16 + 1 + 8) + 4 * 8
-    of.append(batch([(None, 1.0, True, None)], [1]))
+    written = batch([(None, 1.0, True, None)], [1])
+    of.append(Batch(written.ts, {**written.columns, "#b": Column(Type.BIGINT, np.array([3]))}))
     assert of.size_bytes() == 4 * (8 + 8 + 1 + 16 + 1 + 8) + 4 * 8 + 2 * 4
 
 

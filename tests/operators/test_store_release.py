@@ -47,10 +47,10 @@ def batch(first: int, ts: list[int], nulls_from: int = 0) -> Batch:
     return Batch(np.array(ts, np.int64), columns)
 
 
-def filled(n: int, **more: bool) -> SourceStore:
+def filled(n: int, *, lasting_ts: bool = False) -> SourceStore:
     """Rows 0 .. n with ts 10 * row, in one epoch."""
-    of = SourceStore(FIELDS, **more)
-    of.append(batch(0, [10 * row for row in range(n)]), np.arange(n) * 2 if more else None)
+    of = SourceStore(FIELDS, lasting_ts=lasting_ts)
+    of.append(batch(0, [10 * row for row in range(n)]))
     return of
 
 
@@ -116,16 +116,15 @@ def test_first_at_finds_held_rows() -> None:
     assert of.lo == 0, "an epoch goes as a whole"
 
 
-def test_places_stay_for_rows_windows() -> None:
-    """A released row is still a successor of others: its place and ts count."""
-    of = filled(6, track_positions=True)
+def test_times_stay_for_rows_windows() -> None:
+    """A released row is still a successor of others: its ts counts."""
+    of = filled(6, lasting_ts=True)
     of.release(dead(of, 2, 3))
-    assert of.read_positions(0, 6).tolist() == [0, 2, 4, 6, 8, 10]
     assert column(of, "_ts", [2, 3, 5]) == [20, 30, 50]
     assert of.first_at(25) == 3
     assert of.read(0, 6).ts.tolist() == [0, 10, 40, 50]
-    of.append(batch(6, [60] * 9), np.arange(12, 21))
-    assert of.read_positions(2, 15).tolist() == [4, 6, 8, 10, *range(12, 21)]
+    of.append(batch(6, [60] * 9))
+    assert column(of, "_ts", list(range(2, 15))) == [20, 30, 40, 50, *[60] * 9]
     of.purge(0, 61, 12)
     assert (of.lo, len(of)) == (3, 11)
     assert of.held_rows().tolist() == list(range(4, 15))
@@ -244,7 +243,7 @@ def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_fr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "FIRST_CAPACITY", 2)
         patch.setattr(ranks, "FIRST_WORDS", 1)
-        of = SourceStore(FIELDS, track_positions=tracked)
+        of = SourceStore(FIELDS, lasting_ts=tracked)
     of.begin_at(start)
     model: dict[int, tuple[Any, ...]] = {}
     stamps: dict[int, int] = {}
@@ -254,10 +253,7 @@ def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_fr
             now += second
             ts = [now + i // 4 for i in range(first)]
             now = ts[-1] if ts else now
-            positions = np.arange(following, following + first) * 3 if tracked else None
-            assert of.append(batch(following, ts, nulls_from), positions).tolist() == list(
-                range(following, following + first)
-            )
+            assert of.append(batch(following, ts, nulls_from)).tolist() == list(range(following, following + first))
             for i, at in enumerate(ts):
                 model[following + i] = values(following + i, nulls_from)
                 stamps[following + i] = at
@@ -295,7 +291,7 @@ def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_fr
         step = max(1, -(-len(held) // 5))
         assert of.spaced_rows(5).tolist() == held[::step]
         if tracked:
-            assert of.read_positions(of.lo, of.hi).tolist() == [3 * row for row in range(of.lo, of.hi)]
+            assert column(of, "_ts", list(range(of.lo, of.hi))) == [stamps[row] for row in range(of.lo, of.hi)]
         assert 0 <= of.touched_bytes() - len(of._marks) * store.MARK_BYTES <= of.size_bytes()
 
 
