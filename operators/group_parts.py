@@ -36,7 +36,7 @@ def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
 def group_engine(
     queries: Sequence[Query],
     *,
-    executor: str = APART,
+    executor: str | None = None,
     samples: Mapping[str, Batch] | None = None,
     tables: Mapping[str, Batch] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
@@ -45,12 +45,14 @@ def group_engine(
     """The engine of several queries, which have different names.
 
     Args:
+        executor: see above; None for `apart`.
         samples: by stream name, tuples that are like those to come; without them plans go by declared statistics.
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
     """
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
+    executor = executor or APART
     check_group_executor(executor, queries)
     parts: list[Part] = [_apart(query, executor, samples, tables or {}, clock) for query in queries]
     return GroupEngine(streams_of(queries), parts, partitions)

@@ -225,3 +225,8 @@ def _listed(names: Sequence[str]) -> str:
 def streams_of(queries: Iterable[Query]) -> tuple[Stream, ...]:
     """The distinct streams of several queries, in order of first use."""
     return tuple({stream.name: stream for query in queries for stream in query.streams()}.values())
+
+
+def read_by(queries: Iterable[Query]) -> Query:
+    """The sources of several queries as one query's, for what asks which streams and tables they read."""
+    return Query(GROUP, None, tuple(source for query in queries for source in query.sources), (), ())

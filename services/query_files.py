@@ -18,13 +18,28 @@ def read_query(path: Path, name: str | None) -> Query:
         UsageError: the file cannot be read, or holds no query or several.
         QueryError: the text is wrong; shows where.
     """
+    return pick_query(_text(path), name, str(path))
+
+
+def read_queries(path: Path, name: str | None) -> tuple[Query, ...]:
+    """All queries of a file, at least one; only the one whose sink is `name` where that is given.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no query, or none of that name.
+        QueryError: the text is wrong; shows where.
+    """
+    text = _text(path)
+    queries = () if name is not None else parse_program(text).queries
+    return queries or (pick_query(text, name, str(path)),)
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read the query {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return pick_query(text, name, str(path))
 
 
 def pick_query(text: str, name: str | None, place: str) -> Query:
@@ -40,10 +55,10 @@ def pick_query(text: str, name: str | None, place: str) -> Query:
         raise UsageError(f"{place} declares streams but has no SELECT")
     if name is not None:
         if names.count(name) != 1:
-            raise UsageError(f"--query {name}: {place} has {_listed(names)}{_suggestion(name, names)}")
+            raise UsageError(f"--query {name}: {place} has {listed(names)}{_suggestion(name, names)}")
         return queries[names.index(name)]
     if len(queries) > 1:
-        raise UsageError(f"{place} has {len(queries)} queries, pick one with --query: {_listed(names)}")
+        raise UsageError(f"{place} has {len(queries)} queries, pick one with --query: {listed(names)}")
     return queries[0]
 
 
@@ -68,7 +83,7 @@ def table_paths(query: Query, file: Path, given: Sequence[str]) -> dict[str, str
             alias = next((s.stream.name for s in query.sources if s.alias == name and s.is_table), None)
             if alias is not None:
                 hint = f"; '{name}' is an alias of table '{alias}'"
-            reads = f"it reads {_listed(list(paths))}" if paths else "it reads none"
+            reads = f"it reads {listed(list(paths))}" if paths else "it reads none"
             raise UsageError(f"--table {name}: the query reads no such table, {reads}{hint}")
         if name in seen:
             raise UsageError(f"--table {name} is given twice: {paths[name]} and {path}")
@@ -100,7 +115,7 @@ def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -
                 hint = f"; {table} has its path from CREATE TABLE, or from --table {name}=PATH"
             elif alias is not None:
                 hint = f"; '{name}' is an alias of {alias}"
-            raise UsageError(f"--source {name}: the query reads no such stream, it reads {_listed(names)}{hint}")
+            raise UsageError(f"--source {name}: the query reads no such stream, it reads {listed(names)}{hint}")
         if name in paths:
             raise UsageError(f"--source {name} is given twice: {paths[name]} and {path}")
         if path == "-" and "-" in paths.values():
@@ -108,11 +123,12 @@ def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -
         paths[name] = path
     missing = [name for name in names if name not in paths]
     if missing and complete:
-        raise UsageError(f"no source for {_listed(missing)}: add --source {missing[0]}=PATH")
+        raise UsageError(f"no source for {listed(missing)}: add --source {missing[0]}=PATH")
     return {name: paths[name] for name in names if name in paths}
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names for a message."""
     return ", ".join(f"'{name}'" for name in names)
 
 

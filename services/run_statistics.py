@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from operators.engine import Engine
+from operators.group_engine import GroupStatistics
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord
@@ -32,7 +33,7 @@ class RunStatistics:
     _comparisons: int = 0
     _input_tuples: int = 0
 
-    def advanced(self, event_time: int, engine: EngineStatistics) -> None:
+    def advanced(self, event_time: int, engine: EngineStatistics | GroupStatistics) -> None:
         """Note that everything before `event_time` has been processed."""
         self.timeline.append(
             {
@@ -98,15 +99,62 @@ def stats_json(run: RunStatistics, task: Engine) -> bytes:
             "detecting_s": round(sum(edge.detecting_s for edge in engine.feedback), 6),
             "edges": [asdict(edge) for edge in engine.feedback],
         },
-        "spill": _spill(engine),
+        "spill": _spill(engine.spill),
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _spill(engine: EngineStatistics) -> dict[str, Any]:
+def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
+    """The statistics file of several queries: the same keys, of all together, and what is known of each in `queries`.
+
+    Queries that share an operator share its counters: `parts` has those, with the names of its queries.
+    """
+    document: dict[str, Any] = {
+        "input_tuples": engine.input_tuples,
+        "results": engine.results,
+        "late": engine.late,
+        "dead_letters": run.dead_letters,
+        "dead_letters_by_stream": run.dead_by_stream,
+        "comparisons": engine.comparisons,
+        "intermediate_results": engine.intermediate_results,
+        "peak_state_tuples": engine.peak_state_tuples,
+        "peak_state_bytes": engine.peak_state_bytes,
+        "seconds": round(run.seconds, 6),
+        "plan": None,
+        "executor": ", ".join(dict.fromkeys(query.executor for query in engine.queries)),
+        "queries": [
+            {
+                "name": query.name,
+                "results": query.results,
+                "executor": query.executor,
+                "plan": query.plan or None,
+                "shared": query.shared,
+            }
+            for query in engine.queries
+        ],
+        "parts": [
+            {
+                "queries": [query.name for query in part.queries],
+                "comparisons": part.comparisons,
+                "intermediate_results": part.intermediate_results,
+                "peak_state_tuples": part.peak_state_tuples,
+                "peak_state_bytes": part.peak_state_bytes,
+                "busy_s": round(part.busy_s, 6),
+            }
+            for part in engine.parts
+        ],
+        "migrations": [],
+        "feedback": {**dict.fromkeys(MESSAGES, 0), "suppressed_results": 0, "detecting_s": 0.0, "edges": []},
+        "spill": _spill(None),
+        "timeline": run.timeline,
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _spill(spill: SpillStatistics | None) -> dict[str, Any]:
     """What left memory and what is owed; zeros without a budget."""
-    found = asdict(engine.spill or SpillStatistics("", 0))
+    found = asdict(spill or SpillStatistics("", 0))
     return {**found, "cleanup_seconds": round(found.pop("cleanup_s"), 6)}
 
 

@@ -88,27 +88,28 @@ def _reason(error: OSError) -> str:
 
 
 class ResultWriter:
-    """Encodes and writes batches of results in a thread, in order.
+    """Encodes and writes batches of results in a thread, in order: to one sink, or each to one of several.
 
     Use as a context manager: leaving it waits until everything given to `write` is written.
 
     Attributes:
-        written: how many results are.
+        written: how many results are, in all sinks.
     """
 
-    def __init__(self, sink: LineSink) -> None:
+    def __init__(self, *sinks: LineSink) -> None:
         self.written = 0
-        self._sink = sink
-        self._queue: queue.Queue[tuple[Batch, str | None] | None] = queue.Queue(WAITING_BATCHES)
+        self._sinks = sinks
+        self._queue: queue.Queue[tuple[LineSink, Batch, str | None] | None] = queue.Queue(WAITING_BATCHES)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="write results", daemon=True)
         self._thread.start()
 
-    def write(self, results: Batch, phase: str | None = None) -> None:
+    def write(self, results: Batch, phase: str | None = None, *, sink: int = 0) -> None:
         """Queue results; blocks while the writer is behind.
 
         Args:
             phase: what they are marked with, of results that come late.
+            sink: the number of theirs.
 
         Raises:
             StateError, BrokenPipeError: an earlier batch could not be written.
@@ -116,7 +117,7 @@ class ResultWriter:
         if self._error is not None:
             raise self._error
         if len(results):
-            self._queue.put((results, phase))
+            self._queue.put((self._sinks[sink], results, phase))
 
     def close(self) -> None:
         """Wait until everything is written.
@@ -143,11 +144,11 @@ class ResultWriter:
 
     def _run(self) -> None:
         while (given := self._queue.get()) is not None:
-            batch, phase = given
+            sink, batch, phase = given
             if self._error is not None:
                 continue
             try:
-                self._sink.write(encode_results(batch, phase).data)
+                sink.write(encode_results(batch, phase).data)
                 self.written += len(batch)
             except BaseException as error:  # raised in the engine's thread by `write` or `close`
                 self._error = error

@@ -11,7 +11,7 @@ from operators.plan import parse_plan
 from schemas.errors import UsageError
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
-from services.commands.run import Executor
+from services.commands.run import GROUPED, Executor
 from services.query_files import source_paths, table_paths
 from services.registry import find_query
 from services.security import KafkaClients
@@ -87,8 +87,8 @@ def explain(
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
             raise UsageError(f"{option} says how to show what a query does: add --analyze")
-    if executor is Executor.JUGGLER:
-        raise UsageError("--executor juggler: not in this version")
+    if executor in GROUPED:
+        raise UsageError(f"--executor {executor}: what queries share is not analysed; leave --analyze away")
     running = analyze and not source
     if running and plan is not None:
         raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from operators.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from services.commands.query_options import TableFiles
-from services.query_files import read_query, source_paths, table_paths
+from services.commands.run_queries import GroupOptions, run_queries
+from services.commands.running import ending, read_progress, report
+from services.query_files import read_queries, source_paths, table_paths
 from services.settings import Switch
 
 if TYPE_CHECKING:
     from operators.engine import Engine
-    from operators.statistics import EngineStatistics
-    from services.files import SourceFile
-    from services.run import Run
     from services.sinks import LineSink
     from services.spill_store import SpillStore
-
-INTERRUPTED = 130
-BROKEN_PIPE = 1
 
 
 class Executor(StrEnum):
@@ -40,6 +32,11 @@ class Executor(StrEnum):
     EDDY = "eddy"
     STAIRS = "stairs"
     JUGGLER = "juggler"
+    APART = "apart"
+
+
+GROUPED = (Executor.JUGGLER, Executor.APART)
+"""Executors of query groups, which may have one query."""
 
 
 class Preference(StrEnum):
@@ -60,7 +57,12 @@ class Cleanup(StrEnum):
 
 def run(
     query: Annotated[
-        Path, typer.Argument(help="File with CREATE STREAM statements and one SELECT.", metavar="QUERY.sql")
+        Path,
+        typer.Argument(
+            help="File with CREATE STREAM statements and one SELECT, or several INSERT INTO ... SELECT: a group of "
+            "queries, which read each source once.",
+            metavar="QUERY.sql",
+        ),
     ],
     source: Annotated[
         list[str] | None,
@@ -79,7 +81,12 @@ def run(
     table: TableFiles = None,
     out: Annotated[
         str,
-        typer.Option(envvar="WEIR_OUT", metavar="PATH", help="File of results, JSON lines; - is standard output."),
+        typer.Option(
+            envvar="WEIR_OUT",
+            metavar="PATH",
+            help="File of results, JSON lines; - is standard output. For several queries a folder: the results of "
+            "INSERT INTO 'alarms' are in its alarms.jsonl.",
+        ),
     ] = "-",
     plan: Annotated[
         str | None,
@@ -124,7 +131,7 @@ def run(
             "--query",
             envvar="WEIR_QUERY",
             metavar="NAME",
-            help="Which query, by its topic, if the file has several.",
+            help="Which query alone, by its topic, if the file has several.",
         ),
     ] = None,
     executor: Annotated[
@@ -134,7 +141,8 @@ def run(
             help=(
                 "How the plan is executed; this version has xjoin (a tree of binary joins that keeps intermediate "
                 "results), mjoin (none are kept), eddy (none, and every tuple is routed on its own) and stairs (an "
-                "eddy that keeps them). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin."
+                "eddy that keeps them). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several "
+                "queries are run apart, each so; apart does that by default for each."
             ),
         ),
     ] = None,
@@ -178,7 +186,7 @@ def run(
             metavar="SIZE",
             help=(
                 "Memory for tuples and states, such as 64MiB. What is too much leaves for the disk, and results that "
-                "it would have made come later, marked \"_phase\": \"cleanup\". Default: no limit."
+                'it would have made come later, marked "_phase": "cleanup". Default: no limit.'
             ),
         ),
     ] = None,
@@ -235,7 +243,15 @@ def run(
     epoch_ms = parse_duration(epoch)
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
-    bound = read_query(query, name)
+    queries = read_queries(query, name)
+    if len(queries) > 1 or executor in GROUPED:
+        refused = {"--plan": plan, "--migrate": migrate, "--jit on": jit is Switch.ON, "--memory": memory}
+        options = GroupOptions(
+            source or [], table or [], out, stats, late, dead_letters, executor, epoch_ms, verbose, refused
+        )
+        run_queries(query, queries, options)
+        return
+    bound = queries[0]
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
@@ -267,7 +283,7 @@ def run(
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
     with spill_of(memory, spill, spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
-        with _progress(files) as progress:
+        with read_progress(files) as shown:
             job = Run(
                 bound,
                 files,
@@ -280,11 +296,11 @@ def run(
                 feedback=jit is Switch.ON,
                 spill=spilling,
                 cleans=cleanup is Cleanup.LOCAL,
-                progress=progress,
+                progress=shown,
             )
-            with _ending(job):
+            with ending(job):
                 engine = job.run()
-        with _ending(job):
+        with ending(job):
             counters = engine.statistics()
             if "--stats" in sinks:
                 sinks["--stats"].write(stats_json(job.statistics, engine))
@@ -292,21 +308,9 @@ def run(
                 _leave(engine, spilling.blocks, query, sinks["--out"], spark if cleanup is Cleanup.SPARK else None)
             for sink in sinks.values():
                 sink.close()
-    _report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
+    report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
     if verbose:
         print(*(f"weir: {line}" for line in outcome_lines(engine)), sep="\n", end="\n" * bool(changes), file=sys.stderr)
-
-
-@contextmanager
-def _ending(job: Run) -> Iterator[None]:
-    """Let a run that is stopped from outside end with its exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"weir: interrupted; {job.written:,} result(s) are written", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        raise typer.Exit(BROKEN_PIPE) from None
 
 
 def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: Path | None) -> None:
@@ -362,38 +366,3 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
     with progress() as say:
         owing = OpenDebt(blocks.path, manifest, engine.query, DebtBlocks(blocks))
         pay(owing, out.path, LineDestination(out), spark, None, say)
-
-
-@contextmanager
-def _progress(files: dict[str, SourceFile]) -> Iterator[Callable[[int], None] | None]:
-    """A bar of bytes read while standard error is a terminal, else nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    sizes = [file.size for file in files.values()]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("read", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _report(
-    job: Run, counters: EngineStatistics, plan: str, late_unseen: bool, dead_unseen: bool, verbose: bool
-) -> None:
-    """Say what would else be lost in silence, and with -v what was done."""
-    dead = job.statistics.dead_letters
-    if dead and dead_unseen:
-        kept = "--dead-letters FILE keeps them"
-        print(f"weir: {dead:,} record(s) are no tuples ({kept}), the first is {job.first_dead}", file=sys.stderr)
-    if counters.late and late_unseen:
-        print(f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr)
-    if verbose:
-        seconds = job.statistics.seconds
-        rate = counters.input_tuples / seconds if seconds > 0 else 0.0
-        print(
-            f"weir: {counters.input_tuples:,} tuples, {counters.results:,} results, {counters.late:,} late, "
-            f"{dead:,} dead letters in {seconds:.2f} s ({rate:,.0f} tuples/s), plan {plan}",
-            file=sys.stderr,
-        )

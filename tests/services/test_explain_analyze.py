@@ -75,7 +75,7 @@ def test_standard_input_is_read_once(folder: Path) -> None:
     [
         (("--json",), "--json says how to show what a query does: add --analyze"),
         (("--task", "0"), "--task says how to show"),
-        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: not in this version"),
+        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: what queries share is not"),
         (("--analyze", "--plan", "(((A B) C) D)"), "a query that runs has a plan already"),
         (("--analyze", "--source", "a=a.jsonl"), "no source for 'b', 'c', 'd'"),
     ],

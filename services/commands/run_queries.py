@@ -1,0 +1,124 @@
+"""`weir run` of several queries, or by a group's executor: each query's results in a file of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import UsageError
+from schemas.groups import read_by
+from schemas.query import Query
+from services.commands.running import ending, read_progress, report
+from services.query_files import listed, source_paths, table_paths
+
+STDOUT = "-"
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What `weir run` was told, as it was written; None where it was not.
+
+    Attributes:
+        refused: options that only one query's plan could obey, by name: what was given of them.
+    """
+
+    source: Sequence[str]
+    table: Sequence[str]
+    out: str
+    stats: str | None
+    late: str | None
+    dead_letters: str | None
+    executor: str | None
+    epoch_ms: int
+    verbose: bool
+    refused: Mapping[str, object]
+
+
+def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> None:
+    """Run queries over files; several write to a folder, one to where `--out` says.
+
+    Raises:
+        UsageError: the options do not fit, or an executor cannot execute a query.
+    """
+    several = len(queries) > 1
+    for option, given in options.refused.items():
+        if given:
+            what = f"{file} has {len(queries)} queries" if several else f"--executor {options.executor} has none"
+            instead = f"; pick one with --query: {listed([query.name for query in queries])}" if several else ""
+            raise UsageError(f"{option} is about the plan of one query, and {what}{instead}")
+    results = _results(file, queries, options.out)
+    everything = read_by(queries)
+    paths = source_paths(everything, options.source)
+    rows = table_paths(everything, file, options.table)
+    # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    from operators.group_parts import check_group_executor
+    from schemas.codecs.encode import check_output_names
+    from services.files import SourceFile
+    from services.group_run import GroupOutputs, GroupRun
+    from services.run_statistics import group_stats_json
+    from services.sinks import LineSink, check_outputs
+    from services.tables import read_tables
+
+    for query in queries:
+        check_output_names(query)
+    if options.executor is not None:
+        check_group_executor(options.executor, queries)
+    given = {f"--out {name}" if several else "--out": path for name, path in results.items()}
+    beside = {"--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters}
+    inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
+    check_outputs({**given, **beside}, {"the query": str(file)} | inputs)
+    files = {stream.name: SourceFile(stream, paths[stream.name]) for stream in everything.streams()}
+    tables = read_tables(everything, rows)
+    if several:
+        _make_folder(options.out)
+    sinks = {name: LineSink("--out", path) for name, path in results.items()}
+    others = {option: LineSink(option, path) for option, path in beside.items() if path is not None}
+    outputs = GroupOutputs(sinks, others.get("--late"), others.get("--dead-letters"))
+    with read_progress(files) as shown:
+        job = GroupRun(
+            queries,
+            files,
+            outputs,
+            epoch_ms=options.epoch_ms,
+            executor=options.executor,
+            tables=tables,
+            progress=shown,
+        )
+        with ending(job):
+            engine = job.run()
+    with ending(job):
+        counters = engine.statistics()
+        if "--stats" in others:
+            others["--stats"].write(group_stats_json(job.statistics, counters))
+        for sink in (*sinks.values(), *others.values()):
+            sink.close()
+    report(job, counters, "", options.late is None, options.dead_letters is None, options.verbose)
+    if options.verbose:
+        for one in counters.queries:
+            how = f"shared, {one.executor}" if one.shared else f"apart, {one.executor} {one.plan}".rstrip()
+            print(f"weir: {one.name}: {one.results:,} results ({how})", file=sys.stderr)
+
+
+def _results(file: Path, queries: Sequence[Query], out: str) -> dict[str, str]:
+    """Where each query's results go, by its name."""
+    names = [query.name for query in queries]
+    if len(names) == 1:
+        return {names[0]: out}
+    if out == STDOUT:
+        raise UsageError(
+            f"{file} has {len(names)} queries: name a folder for their results with --out DIR, or pick one with "
+            f"--query: {listed(names)}"
+        )
+    if Path(out).exists() and not Path(out).is_dir():
+        raise UsageError(f"--out {out} is no folder, and each of {len(names)} queries needs a file of its own there")
+    return {name: str(Path(out) / f"{name}{SUFFIX}") for name in names}
+
+
+def _make_folder(path: str) -> None:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out: cannot create the folder {path}: {error.strerror}") from None
