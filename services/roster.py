@@ -35,15 +35,13 @@ from services.spill_store import SpillError
 from services.task import Task
 from services.task_spec import End, Outcome, TaskSpec
 from services.topics import Lane
+from services.trouble import HEALTHY_S, NOWHERE, Trouble
 
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
 
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses before a task is opened again, by how often it failed lately."""
-
-HEALTHY_S = 60.0
-"""A task that ran this long has not failed lately; a task not running for as long is reported as ill."""
 
 REMIND_S = 600.0
 """After how long a disk that still fails is complained of again."""
@@ -93,6 +91,24 @@ class Seat:
     problem: str = "opening"
     fenced: bool = False
     complained_s: float = float("-inf")
+    trouble: Trouble | None = None
+
+    def ail(self, reason: str, failed_at: int) -> None:
+        """Its task has failed."""
+        if self.trouble is None:
+            self.trouble = Trouble(time.monotonic(), time.time(), reason, failed_at)
+        else:
+            self.trouble.again(reason, failed_at)
+
+    def look(self) -> Trouble | None:
+        """Its trouble, if that is not over."""
+        task, trouble = self.task, self.trouble
+        if task is not None and trouble is not None:
+            # One that has just ended ran until now.
+            ran = task.running or task.outcome is not None
+            if trouble.over(task.committed, time.monotonic() - self.since_s if ran else 0.0):
+                self.trouble = None
+        return self.trouble
 
 
 Opener = Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]
@@ -378,18 +394,22 @@ class Roster:
         self._reopen(seat, error)
 
     def _reopen(self, seat: Seat, error: BaseException | None) -> None:
+        failed_at = NOWHERE
         if seat.task is not None:
+            seat.look()
+            failed_at = seat.task.cut
             self._metrics.of(str(seat.number)).restarts.inc()
             if time.monotonic() - seat.since_s > HEALTHY_S:
                 seat.failures = 0
             if seat.task.outcome is None:
                 self._ending.add(seat.task)
             seat.task = None
-        self._again(seat, error)
+        self._again(seat, error, failed_at)
 
-    def _again(self, seat: Seat, error: BaseException | None) -> None:
+    def _again(self, seat: Seat, error: BaseException | None, failed_at: int = NOWHERE) -> None:
         if self._closing or self._seats.get(seat.number) is not seat:
             return
+        seat.ail(str(error), failed_at)
         pause = BACKOFF_S[min(seat.failures, len(BACKOFF_S) - 1)]
         seat.failures += 1
         if str(error) != seat.problem:
@@ -450,8 +470,15 @@ class Roster:
     def illness(self) -> str:
         """What keeps a task from running for too long; empty when all is well."""
         now = time.monotonic()
-        ill = [s for s in self._seats.values() if s.task is None and now - s.since_s > HEALTHY_S]
-        return "; ".join(f"task {seat.number}: {seat.problem}" for seat in ill)
+        ill = []
+        for seat in self._seats.values():
+            trouble = seat.look()
+            if trouble is not None and trouble.ill(now):
+                often = f"since {trouble.since}, failed {trouble.failures} times"
+                ill.append(f"task {seat.number}: {trouble.reason} ({often})")
+            elif seat.task is None and now - seat.since_s > HEALTHY_S:
+                ill.append(f"task {seat.number}: {seat.problem}")
+        return "; ".join(ill)
 
 
 def task_log(query: str, number: int) -> Log:

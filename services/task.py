@@ -182,6 +182,11 @@ class Task:
         return self._engine.cut
 
     @property
+    def committed(self) -> int:
+        """Event time up to which results are committed."""
+        return self._committed_cut
+
+    @property
     def full(self) -> bool:
         """True while no more input should be read for it."""
         return self._inbox_bytes > INBOX_BYTES

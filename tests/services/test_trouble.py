@@ -1,0 +1,109 @@
+"""When a task's trouble is over, and when it is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import pytest
+from faust.types import TP
+
+from schemas.language import parse_program
+from services.metrics import WorkerMetrics
+from services.placement import Layout
+from services.roster import Roster
+from services.security import KafkaClients
+from services.settings import WorkerSettings
+from services.spill_store import SpillError
+from services.task import Task
+from services.task_spec import TaskSpec, streams_by_topic
+from services.topics import OutputTopics
+from services.trouble import HEALTHY_S, NOWHERE, Trouble
+from services.web import seen
+
+
+def test_it_lasts_until_the_task_has_come_further() -> None:
+    trouble = Trouble(100.0, 1_700_000_000.5, "no room", 40)
+    assert not trouble.over(40, 0.0)
+    trouble.again("still no room", 30)
+    assert (trouble.failures, trouble.reason, trouble.failed_at) == (2, "still no room", 40)
+    assert not trouble.over(40, HEALTHY_S)
+    assert trouble.over(41, 0.0)
+    assert trouble.over(NOWHERE, HEALTHY_S + 0.1)
+    assert trouble.since == "2023-11-14T22:13:20Z"
+
+
+def test_it_is_reported_when_it_has_lasted() -> None:
+    trouble = Trouble(100.0, 0.0, "no room", 40)
+    assert not trouble.ill(100.0 + HEALTHY_S)
+    assert trouble.ill(100.1 + HEALTHY_S)
+
+
+FULL = "spill folder x: block 'b' cannot be written: No space left; the disk is full: free some room"
+
+QUERY = """
+CREATE STREAM l (k BIGINT, at TIMESTAMP) WITH (topic = 'l', format = 'json', timestamp = 'at');
+INSERT INTO 'out' SELECT A.k FROM l A [RANGE 1 SECOND], l B [RANGE 1 SECOND] WHERE A.k = B.k
+"""
+
+
+class Member:
+    """A consumer that is in the group, and reads nothing."""
+
+    async def seek_to(self, positions: object) -> None:
+        """Nothing to read."""
+
+    async def rejoin(self) -> None:
+        """It is in."""
+
+    def member_id(self) -> str:
+        """Its id."""
+        return "member"
+
+    def caught_up_ms(self, tp: TP) -> int | None:
+        """Nothing is known."""
+        return None
+
+
+async def failing(shown: float) -> tuple[str, dict[str, Any]]:
+    """What is said of a task that could not be opened three times, for want of room."""
+    (query,) = parse_program(QUERY).queries
+    settings = WorkerSettings(KafkaClients("localhost:1"), "g")
+    outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
+    streams = streams_by_topic(query.streams())
+    spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
+
+    def open_task(*given: object) -> Task:
+        raise SpillError(FULL)
+
+    def fatal(error: BaseException) -> None:
+        raise error
+
+    roster = Roster(spec, Layout({"l": 1}, False), WorkerMetrics("out"), open_task, lambda number: None, fatal)
+    roster.consumer = Member()
+    await roster.assigned([TP("l", 0)])
+    (seat,) = roster.seats()
+    began = time.monotonic()
+    while seat.trouble is None or seat.trouble.failures < 3:
+        assert time.monotonic() - began < 60, "it fails three times"
+        await asyncio.sleep(0.01)
+    seat.trouble.since_s -= shown
+    found = roster.illness(), seen(seat)
+    await roster.close()
+    return found
+
+
+@pytest.mark.parametrize("lasted_s", [0.0, HEALTHY_S])
+def test_a_roster_says_what_keeps_a_task_from_running(lasted_s: float) -> None:
+    """Of the task at once, and of the worker when it has lasted."""
+    illness, task = asyncio.run(failing(lasted_s))
+    assert (task["state"], task["problem"]) == ("opening", FULL)
+    assert task["failures"] >= 3
+    since = task["since"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
+    if lasted_s:
+        assert re.fullmatch(re.escape(f"task 0: {FULL} (since {since}, failed ") + r"\d+ times\)", illness)
+    else:
+        assert illness == ""
