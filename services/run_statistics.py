@@ -50,9 +50,12 @@ class RunStatistics:
         self._input_tuples = engine.input_tuples
 
 
-def stats_json(run: RunStatistics, task: Engine) -> bytes:
-    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last one."""
-    engine = task.statistics()
+def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> bytes:
+    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last one.
+
+    Args:
+        engine: of the task, and of who has paid for it what it owed.
+    """
     document: dict[str, Any] = {
         "input_tuples": engine.input_tuples,
         "results": engine.results,

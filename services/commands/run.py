@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,7 @@ from services.settings import Switch
 
 if TYPE_CHECKING:
     from operators.engine import Engine
+    from operators.statistics import EngineStatistics
     from services.sinks import LineSink
     from services.spill_store import SpillStore
 
@@ -302,10 +305,13 @@ def run(
                 engine = job.run()
         with ending(job):
             counters = engine.statistics()
-            if "--stats" in sinks:
-                sinks["--stats"].write(stats_json(job.statistics, engine))
             if spilling is not None and cleanup is not Cleanup.LOCAL:
-                _leave(engine, spilling.blocks, query, sinks["--out"], spark if cleanup is Cleanup.SPARK else None)
+                payer = spark if cleanup is Cleanup.SPARK else None
+                began = time.perf_counter()
+                counters = _leave(engine, spilling.blocks, query, sinks["--out"], payer)
+                job.statistics.seconds += time.perf_counter() - began
+            if "--stats" in sinks:
+                sinks["--stats"].write(stats_json(job.statistics, engine, counters))
             for sink in sinks.values():
                 sink.close()
     report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
@@ -337,20 +343,23 @@ def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: 
             raise UsageError(f"--spill-dir is needed with --spark {spark}: a folder that all its machines see")
 
 
-def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark: str | None) -> None:
+def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark: str | None) -> EngineStatistics:
     """Leave what is owed in the spill folder, and let Spark pay it if there is one.
+
+    Returns:
+        What the engine has done, and Spark; what is owed after that.
 
     Raises:
         StateError: it cannot be written, or paid; then it stays in a folder that was named.
     """
     from services.debts import DebtBlocks, OpenDebt, leave
 
-    statistics = engine.statistics().spill
-    owed_pairs = 0 if statistics is None else statistics.owed
+    before = engine.statistics()
+    owed_pairs = 0 if before.spill is None else before.spill.owed
     debt = engine.debt()
-    if debt is None:
+    if debt is None or before.spill is None:
         print("weir: nothing is owed", file=sys.stderr)
-        return
+        return before
     manifest = leave(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
     if spark is None:
         print(
@@ -358,11 +367,20 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
             "finds the results among them",
             file=sys.stderr,
         )
-        return
+        return before
     from services.commands.cleanup import pay
     from services.commands.history import progress
     from services.destinations import LineDestination
 
     with progress() as say:
         owing = OpenDebt(blocks.path, manifest, engine.query, DebtBlocks(blocks))
-        pay(owing, out.path, LineDestination(out), spark, None, say)
+        began = time.perf_counter()
+        found = pay(owing, out.path, LineDestination(out), spark, None, say)
+    paid = replace(
+        before.spill,
+        owed=0,
+        on_disk_tuples=0,
+        cleanup_results=before.spill.cleanup_results + found,
+        cleanup_s=before.spill.cleanup_s + time.perf_counter() - began,
+    )
+    return replace(before, results=before.results + found, spill=paid)

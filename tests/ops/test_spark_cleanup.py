@@ -174,10 +174,17 @@ def test_the_command(spark: SparkSession, left: Left, folder: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_run_that_lets_spark_clean_up(spark: SparkSession, left: Left, tmp_path: Path) -> None:
     whole = left.folder / "both.jsonl"
-    left.run(whole.name, "--memory", "60KiB", "--cleanup", "spark", "--spark", "local[2]")
+    told = left.folder / "stats.json"
+    budget = ("--memory", "60KiB", "--cleanup", "spark", "--spark", "local[2]")
+    left.run(whole.name, *budget, "--stats", str(told))
     rows = rows_of(whole)
     assert left.exact([row for row in rows if "_phase" in row])
     assert [row for row in rows if "_phase" not in row] == rows[: left.found.total()]
+    stats = json.loads(told.read_text())
+    assert stats["results"] == len(rows)
+    assert stats["spill"]["cleanup_results"] == len(rows) - left.found.total()
+    assert 0 < stats["spill"]["cleanup_seconds"] < stats["seconds"]
+    assert (stats["spill"]["owed"], stats["spill"]["on_disk_tuples"]) == (0, 0)
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ class Left:
         (folder / "q.sql").write_text(QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED"))
         self.run("all.jsonl")
         budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("debt"))
+        budget += ("--stats", self.path("stats.json"))
         self.said = self.run("some.jsonl", *budget)
         self.expected = counted(rows_of(folder / "all.jsonl"))
         self.found = counted(rows_of(folder / "some.jsonl"))
@@ -94,6 +95,10 @@ def test_a_run_leaves_what_it_owes_and_says_so(left: Left) -> None:
     )
     assert left.found.total() < left.expected.total()
     assert not left.found - left.expected
+    stats = json.loads(Path(left.path("stats.json")).read_text())
+    owed = int(left.said.split()[1].replace(",", ""))
+    assert (stats["results"], stats["spill"]["cleanup_results"]) == (left.found.total(), 0)
+    assert stats["spill"]["owed"] == owed > 0
 
 
 def test_a_cleanup_finds_the_rest_once(left: Left, debt: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def statistics(
     for end in (*range(50, 1001, 50), END):
         engine.advance(end)
         run.advanced(min(end, 1050), engine.statistics())
-    return json.loads(stats_json(run, engine)), engine
+    return json.loads(stats_json(run, engine, engine.statistics())), engine
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -88,7 +88,7 @@ def test_what_feedback_says_is_told(executor: str) -> None:
         engine.push(stream.name, 0, numbers(ts, k=rng.integers(0, 30, 200), v=rng.integers(0, 30, 200)))
     for end in (*range(50, 1001, 50), END):
         engine.advance(end)
-    found = json.loads(stats_json(RunStatistics(), engine))["feedback"]
+    found = json.loads(stats_json(RunStatistics(), engine, engine.statistics()))["feedback"]
     assert found.keys() == {*MESSAGES, "suppressed_results", "detecting_s", "edges"}
     assert found["edges"]
     if executor in ("xjoin", "stairs"):  # half joins begin by looking for long whether it pays
