@@ -1,4 +1,4 @@
-"""How a worker's process keeps its memory small and its collector quiet; called before threads start."""
+"""How a process keeps its memory small and its collector quiet; called before threads start."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def choose_arrow_pool() -> None:
     """Let Arrow use malloc. To be called before pyarrow is imported, which is when Arrow chooses.
 
     Its own pool keeps what one snapshot needed until the next one: 20 bytes per live source tuple, measured as below.
+    Of a run over files it keeps what was read of them: 12 MB of 350 beside a budget of 4 MiB, and it is no faster.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 

@@ -14,6 +14,7 @@ import typer
 from operators.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
+from services import memory as memory_use
 from services.commands.query_options import TableFiles
 from services.commands.run_queries import GroupOptions, run_queries
 from services.commands.running import ending, read_progress, report
@@ -258,6 +259,8 @@ def run(
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
+    if memory is not None:
+        memory_use.choose_arrow_pool()
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.feedback.feedback import check_feedback
     from operators.migration.advise import Goal

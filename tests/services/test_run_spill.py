@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -61,3 +62,15 @@ def test_a_plan_change_with_spilled_groups(folder: Path) -> None:
     assert stats["plan"] == "((A B) (C D))"
     assert stats["migrations"][0]["strategy"] == "moving-state"
     assert (folder / "spilled").is_dir()
+
+
+def test_a_budget_takes_its_memory_from_malloc(folder: Path) -> None:
+    """Arrow's own pool would keep, beside the budget, what was read. It is chosen when Arrow is imported, so before."""
+    said = "from services.cli import main; import atexit; atexit.register(lambda: print(__import__('pyarrow')"
+    program = f"{said}.default_memory_pool().backend_name)); main()"
+    command = [sys.executable, "-c", program, "run", "q.sql", *PLAN, *SOURCES, "--out", "pool.jsonl"]
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    done = subprocess.run(
+        [*command, "--memory", "1MiB"], cwd=folder, env=environment, capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "system\n"
