@@ -1,4 +1,4 @@
-"""Options that the commands of a running query share: which query, which group, which logs."""
+"""Options that commands which run a query share: which query, which group, how much memory, which logs."""
 
 from __future__ import annotations
 
@@ -54,6 +54,40 @@ TableFiles = Annotated[
         envvar="WEIR_TABLES",
         help="File of a declared table in place of the one that CREATE TABLE names; once per table. In WEIR_TABLES, "
         "separated by blanks.",
+    ),
+]
+
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        envvar="WEIR_MEMORY",
+        metavar="SIZE",
+        help="Memory for tuples and states, of a worker for those of each task, such as 64MiB. What is too much leaves "
+        'for the disk, and results that it would have made come later, marked "_phase": "cleanup". Not for ROWS '
+        "windows, EXCEPT and aggregates, nor in workers with placement per-operator or at-least-once. Default: no "
+        "limit.",
+    ),
+]
+
+SpillStrategy = Annotated[
+    str | None,
+    typer.Option(
+        "--spill",
+        envvar="WEIR_SPILL",
+        metavar="STRATEGY",
+        help="What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes least "
+        "of), global-output (what the query makes least of) or global-output-penalty (the same, for all memory that "
+        "comes of it; the default).",
+    ),
+]
+
+SpillDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="WEIR_SPILL_DIR",
+        metavar="DIR",
+        help="Folder of what leaves memory. Workers of one machine may share it; a task empties its part when it "
+        "begins, since recovery needs Kafka alone. Default: a worker's --state-dir, else a temporary folder.",
     ),
 ]
 

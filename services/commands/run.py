@@ -15,7 +15,7 @@ from operators.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from services import memory as memory_use
-from services.commands.query_options import TableFiles
+from services.commands.query_options import Memory, SpillDir, SpillStrategy, TableFiles
 from services.commands.run_queries import GroupOptions, run_queries
 from services.commands.running import ending, read_progress, report
 from services.query_files import read_queries, source_paths, table_paths
@@ -146,7 +146,8 @@ def run(
                 "How the plan is executed; this version has xjoin (a tree of binary joins that keeps intermediate "
                 "results), mjoin (none are kept), eddy (none, and every tuple is routed on its own) and stairs (an "
                 "eddy that keeps them). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several "
-                "queries are run apart, each so; apart does that by default for each."
+                "queries share one operator by default, juggler, but for those that cannot, such as aggregates; "
+                "apart runs each as it is run alone, and any other name runs each by that executor."
             ),
         ),
     ] = None,
@@ -183,33 +184,9 @@ def run(
             ),
         ),
     ] = Switch.OFF,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_MEMORY",
-            metavar="SIZE",
-            help=(
-                "Memory for tuples and states, such as 64MiB. What is too much leaves for the disk, and results that "
-                'it would have made come later, marked "_phase": "cleanup". Default: no limit.'
-            ),
-        ),
-    ] = None,
-    spill: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_SPILL",
-            metavar="STRATEGY",
-            help=(
-                "What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes least "
-                "of), global-output (what the query makes least of) or global-output-penalty (the same, for all memory "
-                "that comes of it; the default)."
-            ),
-        ),
-    ] = None,
-    spill_dir: Annotated[
-        Path | None,
-        typer.Option(envvar="WEIR_SPILL_DIR", metavar="DIR", help="Folder of what leaves memory. Default: temporary."),
-    ] = None,
+    memory: Memory = None,
+    spill: SpillStrategy = None,
+    spill_dir: SpillDir = None,
     cleanup: Annotated[
         Cleanup,
         typer.Option(
@@ -241,8 +218,6 @@ def run(
     The same files give the same bytes. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything
     else; 130 interrupted.
     """
-    if executor is Executor.JUGGLER:
-        raise UsageError(f"--executor {executor}: not in this version")
     _check_cleanup(cleanup, spark, memory, spill_dir)
     epoch_ms = parse_duration(epoch)
     if epoch_ms == 0:

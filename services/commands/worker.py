@@ -18,9 +18,12 @@ from services.commands.query_options import (
     LogFormat,
     LogLeast,
     LogLevel,
+    Memory,
     QueryArgument,
     QueryName,
     Replication,
+    SpillDir,
+    SpillStrategy,
     TableFiles,
     WaitForTopics,
     group_of,
@@ -112,35 +115,9 @@ def worker(
             "switched within a group.",
         ),
     ] = Switch.OFF,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_MEMORY",
-            metavar="SIZE",
-            help="Memory of each task for tuples and states, such as 64MiB. What is too much leaves for the disk, and "
-            "results that it would have made come later, marked \"_phase\": \"cleanup\". Not with placement "
-            "per-operator and at-least-once, nor for ROWS windows, EXCEPT and aggregates. Default: no limit.",
-        ),
-    ] = None,
-    spill: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WEIR_SPILL",
-            metavar="STRATEGY",
-            help="What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes "
-            "least of), global-output (what the query makes least of) or global-output-penalty (the same, for all "
-            "memory that comes of it; the default).",
-        ),
-    ] = None,
-    spill_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="WEIR_SPILL_DIR",
-            metavar="DIR",
-            help="Folder of what leaves memory; may be shared by workers of one machine. It is emptied when a task "
-            "begins: recovery needs Kafka alone. Default: --state-dir, or without one a temporary folder.",
-        ),
-    ] = None,
+    memory: Memory = None,
+    spill: SpillStrategy = None,
+    spill_dir: SpillDir = None,
     epoch: Annotated[
         str,
         typer.Option(
