@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.debts import DEBTS, SPILLING_DEBTS
 from tests.mutation.feedback import FEEDBACK
+from tests.mutation.juggler import JUGGLER
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL
@@ -550,6 +551,7 @@ MUTANTS: list[Mutant] = [
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in JUGGLER.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),

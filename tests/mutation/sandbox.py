@@ -16,6 +16,7 @@ from types import TracebackType
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.debts import DEBTS_TESTS
 from tests.mutation.feedback import FEEDBACK, tests_of
+from tests.mutation.juggler import JUGGLER_TESTS
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
 from tests.mutation.placed import PLACED
@@ -76,6 +77,7 @@ FIRST = {
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
     **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
+    **{f"operators/{file}": tests for file, tests in JUGGLER_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in MEMORY_TESTS.items()},
     **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
     "operators/placed/worth.py": ["test_placed_worth.py"],

@@ -1,0 +1,196 @@
+"""Tuples on their way through the operator, and what predicate lists take from them (Juggler 3.2.2-3.2.4, 3.4.1).
+
+Two encodings. `queries`, the fast one: a tuple carries the queries that it may still satisfy, and a list takes away all
+that fail at once. `predicates`, the thesis': a tuple carries which predicates were evaluated and which of them hold
+(RelPBS, SatPBS), and after each type of predicates each of its queries is compared with both (Fig. 3.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from operators.evaluate import Resolve, holds
+from operators.juggler.lists import Compiled, Lists, PredicateList, compiled, query_mask
+from operators.juggler.normal import WHOLE, Limits
+from operators.kernels.hashing import U64
+from operators.kernels.juggler import NULL, ODD, ask_queries, living, narrow, record
+from operators.sources import Sources
+from schemas.columns import I64, U8, Column, Mask
+
+QUERIES, PREDICATES = "queries", "predicates"
+ENCODINGS = (QUERIES, PREDICATES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """`n` source tuples or intermediate results.
+
+    Attributes:
+        inputs: those covered, the first the one whose new tuple is the latest.
+        rows: (len(inputs), n) row ids; ts: (n,) of the latest.
+        alive: (n, words) the queries that may still be satisfied.
+        relevant, satisfied: (n, predicate words) RelPBS and SatPBS; without words where queries are encoded.
+    """
+
+    inputs: tuple[str, ...]
+    rows: I64
+    ts: I64
+    alive: U64
+    relevant: U64
+    satisfied: U64
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def take(self, index: I64 | Mask) -> Flight:
+        """Those at some positions, or where a mask is True."""
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        return Flight(
+            self.inputs,
+            np.take(self.rows, index, axis=1),
+            self.ts[index],
+            self.alive[index],
+            self.relevant[index],
+            self.satisfied[index],
+        )
+
+    def still_alive(self) -> Flight:
+        """Those with a query left."""
+        alive = living(self.alive)
+        return self if alive.all() else self.take(alive)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was done so far; none depends on the machine.
+
+    Attributes:
+        comparisons: predicates evaluated, and entries and places of structures looked at.
+        bit_operations: words compared or changed.
+        intermediate: tuples left after each type of predicates, by the order in force and the type.
+        results: by query.
+    """
+
+    comparisons: int = 0
+    bit_operations: int = 0
+    intermediate: dict[tuple[str, str], int] = field(default_factory=dict)
+    results: dict[str, int] = field(default_factory=dict)
+
+
+class Evaluator:
+    """Evaluates predicate lists on flights.
+
+    Attributes:
+        words, predicate_words: of a flight's sets.
+        compiled: the lists with a normal form.
+    """
+
+    def __init__(self, sources: Sources, lists: Lists, queries: int, encoding: str, counters: Counters) -> None:
+        self.sources = sources
+        self.lists = lists
+        self.words = max(1, -(-queries // 64))
+        self.encoding = encoding
+        self.predicate_words = lists.dependencies.shape[1] if encoding == PREDICATES else 0
+        self.counters = counters
+        self._numbers = {id(one): number for number, one in enumerate(lists.lists)}
+        self._compiled = [None if one.form is None else compiled(one, self.words) for one in lists.lists]
+
+    def compiled(self, one: PredicateList) -> Compiled:
+        """A list with a normal form, as kernels read it."""
+        found = self._compiled[self._numbers[id(one)]]
+        assert found is not None
+        return found
+
+    def evaluate(self, flight: Flight, lists: Sequence[PredicateList]) -> None:
+        """Evaluate lists; the flight's sets change, its tuples stay."""
+        if not lists or not len(flight):
+            return
+        resolve = self.sources.resolver(flight.inputs, flight.rows)
+        for one in lists:
+            if one.form is None:
+                self._as_written(flight, one)
+            else:
+                self._by_form(flight, one, resolve)
+        if self.encoding == PREDICATES:
+            self.counters.bit_operations += ask_queries(
+                flight.relevant, flight.satisfied, self.lists.dependencies, flight.alive
+            )
+
+    def _by_form(self, flight: Flight, one: PredicateList, resolve: Resolve) -> None:
+        form, table = one.form, self.compiled(one)
+        assert form is not None
+        left = resolve(form.x)
+        right = None if form.y is None else resolve(form.y)
+        x = numbers(left, form.whole)
+        y = np.zeros_like(x) if right is None else numbers(right, form.whole)
+        states = states_of([left] if right is None else [left, right], table.limits)
+        lines = (table.factors, table.divisors, table.addends, table.blocks)
+        if self.encoding == QUERIES:
+            done = narrow(table.op, x, y, states, *lines, table.before, table.after, table.asking, flight.alive)
+        else:
+            done = record(
+                table.op, x, y, states, *lines, table.places, table.asking, flight.alive, flight.relevant,
+                flight.satisfied,
+            )  # fmt: skip
+        self.counters.comparisons += done[0]
+        self.counters.bit_operations += done[1]
+        odd = np.flatnonzero(states == ODD)
+        if len(odd):
+            for predicate, queries in one.written.items():
+                mask = query_mask(queries, self.words)
+                failing = odd[~holds(predicate, self._resolver(flight, odd), len(odd))]
+                flight.alive[failing] &= ~mask
+                self.counters.comparisons += len(odd)
+
+    def _as_written(self, flight: Flight, one: PredicateList) -> None:
+        (predicate,), (entry,) = one.written, one.entries
+        mask = query_mask(entry.queries, self.words)
+        asked = np.flatnonzero(living(flight.alive & mask))
+        if not len(asked):
+            return
+        good = holds(predicate, self._resolver(flight, asked), len(asked))
+        self.counters.comparisons += len(asked)
+        self.counters.bit_operations += len(asked) * self.words
+        if self.encoding == QUERIES:
+            flight.alive[asked[~good]] &= ~mask
+            return
+        word, bit = entry.place >> 6, np.uint64(1 << (entry.place & 63))
+        flight.relevant[asked, word] |= bit
+        flight.satisfied[asked[good], word] |= bit
+
+    def _resolver(self, flight: Flight, index: I64) -> Resolve:
+        return self.sources.resolver(flight.inputs, np.take(flight.rows, index, axis=1))
+
+
+def numbers(column: Column, whole: bool) -> I64:
+    """(n,) int64 or float64 values."""
+    return np.ascontiguousarray(column.values.astype(np.int64 if whole else np.float64, copy=False))
+
+
+def states_of(columns: Sequence[Column], limits: Limits) -> U8:
+    """(n,) see `operators.kernels.juggler`."""
+    states = np.zeros(len(columns[0]), np.uint8)
+    for column in columns:
+        states[outside(column, limits)] = ODD
+    for column in columns:
+        if column.valid is not None:
+            states[~column.valid] = NULL
+    return states
+
+
+def outside(column: Column, limits: Limits) -> Mask:
+    """(n,) True where a value is not within the limits."""
+    if limits.most is None:
+        return np.zeros(len(column), np.bool_)
+    if column.type in WHOLE:
+        whole, most = column.values.astype(np.int64, copy=False), int(limits.most)
+        return np.asarray((whole > most) | (whole < -most), np.bool_)
+    size = np.abs(column.values.astype(np.float64, copy=False))
+    good = size <= limits.most
+    if limits.least:
+        good &= (size >= limits.least) | (size == 0)
+    return np.asarray(~good, np.bool_)

@@ -1,0 +1,201 @@
+"""What the operator keeps of an input: its rows by time, by key and by value (Juggler 3.3).
+
+The window exploitation structure is the rows in the order of time; a join exploitation structure is a hash index where
+visits have a key, and sorted runs of values where they are found by comparison: the new ones a run of their own, merged
+whenever the one before is less than twice as large, so a row is sorted O(log n) times.
+
+Of each stored row the operator knows which queries' attribute predicates it satisfies, once they were evaluated: it
+remembers that instead of evaluating them again for each intermediate result (thesis, A.12.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.juggler.flight import numbers, outside
+from operators.juggler.normal import Limits
+from operators.kernels.hashing import U64
+from operators.keys import key_hashes
+from operators.predicates import Operand
+from operators.sources import Sources
+from operators.state import SideState
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Mask
+from schemas.query import Column
+
+GROWTH = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Rows in the order of a column's values; (n,) each."""
+
+    values: I64
+    rows: I64
+    ts: I64
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def merged(self, other: Run, least_ts: int) -> Run:
+        """Both, without what is older than `least_ts`."""
+        values = np.concatenate([self.values, other.values])
+        rows, ts = np.concatenate([self.rows, other.rows]), np.concatenate([self.ts, other.ts])
+        kept = ts >= least_ts
+        if not kept.all():
+            values, rows, ts = values[kept], rows[kept], ts[kept]
+        order = np.argsort(values, kind="stable")
+        return Run(values[order], rows[order], ts[order])
+
+
+class ValueIndex:
+    """Sorted runs of a column's values; rows without a value within the limits are in `others`, in no order."""
+
+    def __init__(self, column: Column, whole: bool, limits: Limits) -> None:
+        self.column = column
+        self.whole = whole
+        self.limits = limits
+        self.runs: list[Run] = []
+        none = np.zeros(0, np.int64)
+        self.others = Run(none, none, none)
+
+    def insert(self, sources: Sources, tuples: Tuples, least_ts: int) -> None:
+        """Enter rows."""
+        column = sources.resolver(tuples.aliases, tuples.rows)(self.column)
+        rows, ts = tuples.rows[0], tuples.ts
+        other = outside(column, self.limits)
+        if column.valid is not None:
+            other |= ~column.valid
+        values = numbers(column, self.whole)
+        if not self.whole:
+            other |= np.isnan(values)
+        if other.any():
+            added = Run(np.zeros(int(np.count_nonzero(other)), np.int64), rows[other], ts[other])
+            self.others = self.others.merged(added, least_ts)
+            values, rows, ts = values[~other], rows[~other], ts[~other]
+        if not len(rows):
+            return
+        order = np.argsort(values, kind="stable")
+        self.runs.append(Run(values[order], rows[order], ts[order]))
+        while len(self.runs) > 1 and len(self.runs[-2]) < GROWTH * len(self.runs[-1]):
+            last = self.runs.pop()
+            self.runs[-1] = self.runs[-1].merged(last, least_ts)
+
+    def purge(self, least_ts: int) -> None:
+        """Drop runs of which nothing is left; others lose their oldest rows when they are merged."""
+        self.runs = [run for run in self.runs if int(run.ts.max()) >= least_ts]
+
+    def size_bytes(self) -> int:
+        """Bytes of all runs."""
+        return sum(r.values.nbytes + r.rows.nbytes + r.ts.nbytes for r in (*self.runs, self.others))
+
+
+class Held:
+    """The state of one input.
+
+    Attributes:
+        life: how long a row may be found after its ts.
+        asking: (words,) the queries that read the input.
+        by_time: all rows; by_key: per hash key; by_value: per column.
+    """
+
+    def __init__(self, sources: Sources, name: str, life: int, asking: U64, predicate_words: int) -> None:
+        self.name = name
+        self.life = life
+        self.asking = asking
+        self._sources = sources
+        self._store = sources.store(name)
+        self.by_time = self._state(hashed=False)
+        self.by_key: dict[tuple[Operand, ...], SideState] = {}
+        self.by_value: dict[tuple[Column, bool], ValueIndex] = {}
+        capacity = self._store.capacity
+        self._lo = self._hi = self._store.lo
+        self._alive = np.zeros((capacity, len(asking)), np.uint64)
+        self._relevant, self._satisfied = (np.zeros((capacity, predicate_words), np.uint64) for _ in range(2))
+        self._evaluated: Mask = np.zeros(capacity, np.bool_)
+
+    def _state(self, *, hashed: bool) -> SideState:
+        return SideState((self.name,), self.life, hashed=hashed, exact_expiry=True)
+
+    def with_key(self, operands: tuple[Operand, ...]) -> None:
+        """Keep rows by a hash key; before any are entered."""
+        self.by_key.setdefault(operands, self._state(hashed=True))
+
+    def with_values(self, column: Column, whole: bool, limits: Limits) -> None:
+        """Keep rows by the values of a column; before any are entered."""
+        index = self.by_value.setdefault((column, whole), ValueIndex(column, whole, limits))
+        index.limits = index.limits.and_(limits)
+
+    # --- Attribute predicates of rows -------------------------------------------------------------------
+
+    def begin(self, rows: I64) -> None:
+        """Rows are new: every query that reads the input may want them."""
+        if not len(rows):
+            return
+        capacity, store = self._store.capacity, self._store
+        if capacity > len(self._evaluated):
+            kept = np.arange(max(self._lo, store.lo), self._hi, dtype=np.int64)
+            for name in ("_alive", "_relevant", "_satisfied", "_evaluated"):
+                old = getattr(self, name)
+                grown = np.zeros((capacity, *old.shape[1:]), old.dtype)
+                grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]
+                setattr(self, name, grown)
+        self._lo, self._hi = store.lo, store.hi
+        slots = rows & (capacity - 1)
+        self._alive[slots] = self.asking
+        self._relevant[slots] = self._satisfied[slots] = 0
+        self._evaluated[slots] = False
+
+    def known(self, rows: I64) -> tuple[U64, U64, U64]:
+        """(n, ...) the queries that rows may satisfy as far as known; RelPBS and SatPBS of attributes."""
+        slots = rows & (len(self._evaluated) - 1)
+        return self._alive[slots], self._relevant[slots], self._satisfied[slots]
+
+    def unknown(self, rows: I64) -> I64:
+        """Those rows, each once, whose attribute predicates were not evaluated."""
+        missing = rows[~self._evaluated[rows & (len(self._evaluated) - 1)]]
+        return np.unique(missing) if len(missing) else missing
+
+    def learn(self, rows: I64, alive: U64, relevant: U64, satisfied: U64) -> None:
+        """The attribute predicates of rows have been evaluated."""
+        slots = rows & (len(self._evaluated) - 1)
+        self._alive[slots], self._relevant[slots], self._satisfied[slots] = alive, relevant, satisfied
+        self._evaluated[slots] = True
+
+    # --- Rows -------------------------------------------------------------------------------------------
+
+    def enter(self, tuples: Tuples, now: int) -> None:
+        """Put new rows, ascending by ts, into all structures."""
+        if not len(tuples):
+            return
+        self.by_time.insert(tuples, None, now=now)
+        resolve = self._sources.resolver(tuples.aliases, tuples.rows)
+        for operands, state in self.by_key.items():
+            hashes, valid = key_hashes([operand.values(resolve, len(tuples)) for operand in operands])
+            if valid is not None and not valid.all():
+                state.insert(tuples.take(valid), hashes[valid], now=now)
+            else:
+                state.insert(tuples, hashes, now=now)
+        for index in self.by_value.values():
+            index.insert(self._sources, tuples, self._least(now))
+
+    def _least(self, now: int) -> int:
+        return now - self.life if self.life < FOREVER else -FOREVER
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple at or after `cut` can meet."""
+        for state in (self.by_time, *self.by_key.values()):
+            state.purge(cut)
+        for index in self.by_value.values():
+            index.purge(self._least(cut))
+
+    def size_bytes(self) -> int:
+        """Bytes of all structures."""
+        arrays: tuple[npt.NDArray[np.generic], ...] = (
+            self._alive, self._relevant, self._satisfied, self._evaluated
+        )  # fmt: skip
+        states = sum(state.size_bytes() for state in (self.by_time, *self.by_key.values()))
+        return sum(array.nbytes for array in arrays) + states + sum(v.size_bytes() for v in self.by_value.values())

@@ -1,0 +1,340 @@
+"""Predicates in one form: `divisor * x op factor * y + addend` (Juggler 3.2.1), wherever that changes no result.
+
+Over whole numbers any linear predicate of two columns has this form, for either side as x. Over doubles a predicate has
+it as far as it was written so: moving a term across would round, except by a power of two. A predicate over one column
+becomes `x op constant`: exactly, for over doubles the constant is found by bisection (every step of `f * x + a` is
+monotone, rounding included).
+
+The form agrees with what was written only where nothing overflows (an overflow is NULL, a normal form has none) and
+whole numbers fit into a double where they meet one. That is a range of values, `Limits`; tuples with a value outside
+are *odd* and evaluated as written. So a limit costs a comparison per value, and no result.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from schemas.query import Arithmetic, Column, Compare, Expr, Literal, Negate, Query, Type, aliases_of, type_of
+
+WHOLE = frozenset({Type.BIGINT, Type.TIMESTAMP})
+MIRROR = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+SAFE = 2**62
+"""Whole numbers stay below this in absolute value, in the form and as written, or the tuple is odd."""
+LEAST_LIMIT = 2**32
+"""Forms with a smaller range are not worth it: too much would be odd."""
+EXACT = 2**53
+"""Whole numbers up to here are doubles."""
+LARGEST = 1e308
+SMALLEST = 1e-290
+"""Doubles below this lose digits where they are halved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Absolute values for which a form says what was written: all when `most` is None, else 0 and least .. most."""
+
+    most: float | None = None
+    least: float = 0.0
+
+    def and_(self, other: Limits) -> Limits:
+        """Where both hold."""
+        most = [m for m in (self.most, other.most) if m is not None]
+        return Limits(min(most, default=None), max(self.least, other.least))
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """`divisor * x op factor * y + addend`; with no y `divisor * x op addend`.
+
+    Attributes:
+        whole: whether the numbers are int64; doubles else, and then the divisor is 1.
+        op: of whole numbers, and where there is no y, never < or >.
+        divisor: above 0.
+    """
+
+    x: Column
+    op: str
+    y: Column | None
+    factor: float
+    addend: float
+    divisor: int
+    whole: bool
+    limits: Limits
+
+    def __str__(self) -> str:
+        left = f"{self.x.alias}.{self.x.name}"
+        if self.divisor != 1:
+            left = f"{self.divisor} * {left}"
+        if self.y is None:
+            return f"{left} {self.op} {_number(self.addend)}"
+        right = f"{self.y.alias}.{self.y.name}"
+        if self.factor == -1:
+            right = f"-{right}"
+        elif self.factor != 1:
+            right = f"{_number(self.factor)} * {right}"
+        if self.addend:
+            right += f" {'+' if self.addend > 0 else '-'} {_number(abs(self.addend))}"
+        return f"{left} {self.op} {right}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else str(value)
+
+
+def event_times(expr: Column, query: Query) -> Column:
+    """The column, or `_ts` where it is its stream's event time."""
+    stream = query.source(expr.alias).stream
+    if expr.type in WHOLE and getattr(stream, "timestamp", None) == expr.name:
+        return Column(expr.alias, "_ts", Type.TIMESTAMP)
+    return expr
+
+
+def normal_forms(predicate: Expr) -> Iterator[Normal]:
+    """The forms of a predicate over one or two columns, the first column as x before the other; maybe none."""
+    if not isinstance(predicate, Compare) or predicate.op == "<>":
+        return
+    if not {type_of(predicate.left), type_of(predicate.right)} <= WHOLE | {Type.DOUBLE}:
+        return
+    aliases = aliases_of(predicate)
+    if len(aliases) not in (1, 2):
+        return
+    difference = _whole_linear(Arithmetic("-", predicate.left, predicate.right, Type.BIGINT))
+    if difference is not None:
+        yield from _whole_forms(predicate, *difference)
+    elif len(aliases) == 1:
+        yield from _constant_forms(predicate)
+    else:
+        yield from _double_forms(predicate)
+
+
+def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
+    """Factors, constant, and the largest absolute value of columns for which no step of it overflows."""
+    match expr:
+        case Column() if expr.type in WHOLE:
+            return {expr: 1}, 0, SAFE
+        case Literal(value=int() as value) if not isinstance(value, bool):
+            return {}, value, SAFE
+        case Negate():
+            inner = _whole_linear(expr.operand)
+            if inner is None:
+                return None
+            factors, constant = {c: -f for c, f in inner[0].items()}, -inner[1]
+            return factors, constant, min(inner[2], _room(factors, constant))
+        case Arithmetic(op="+" | "-" | "*") if expr.type in WHOLE:
+            a, b = _whole_linear(expr.left), _whole_linear(expr.right)
+            if a is None or b is None:
+                return None
+            if expr.op == "*":
+                if a[0] and b[0]:
+                    return None
+                many, scale = (a[0], b[1]) if a[0] else (b[0], a[1])
+                factors, constant = {c: f * scale for c, f in many.items()}, a[1] * b[1]
+            else:
+                sign = 1 if expr.op == "+" else -1
+                factors, constant = dict(a[0]), a[1] + sign * b[1]
+                for column, factor in b[0].items():
+                    factors[column] = factors.get(column, 0) + sign * factor
+            # What cancels out here was there below: its own limit has counted it.
+            return factors, constant, min(a[2], b[2], _room(factors, constant))
+        case _:
+            return None
+
+
+def _room(factors: dict[Column, int], constant: int) -> int:
+    """The largest absolute value of columns for which the sum stays below SAFE."""
+    return max(0, SAFE - abs(constant)) // max(1, sum(abs(f) for f in factors.values()))
+
+
+def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, limit: int) -> Iterator[Normal]:
+    """`fx * x + fy * y + constant op 0`, solved for either column."""
+    columns = [column for column, factor in factors.items() if factor]
+    if len(columns) not in (1, 2) or frozenset(c.alias for c in columns) != aliases_of(predicate):
+        return
+    sides = (predicate.left, predicate.right)
+    plain = all(isinstance(side, Column | Literal) for side in sides)
+    if plain and (predicate.op in ("=", "<=", ">=") or any(isinstance(side, Literal) for side in sides)):
+        limits = Limits()
+    else:
+        # One below SAFE is lost where < becomes <=.
+        limits = Limits(limit - 1)
+        if limit < LEAST_LIMIT:
+            return
+    for x in columns:
+        divisor, op = factors[x], str(predicate.op)
+        others = [c for c in columns if c != x]
+        factor, addend = -factors[others[0]] if others else 0, -constant
+        if divisor < 0:
+            divisor, factor, addend, op = -divisor, -factor, -addend, MIRROR[op]
+        if op in ("<", ">"):
+            op, addend = f"{op}=", addend - 1 if op == "<" else addend + 1
+        common = math.gcd(divisor, factor)
+        if not others:
+            yield from _solved(x, op, addend, divisor, limits)
+        elif op == "=" and addend % common:
+            return
+        else:
+            # Divided by what both factors share, addends are rounded towards fewer solutions: there are no others.
+            addend = -(-addend // common) if op == ">=" else addend // common
+            yield Normal(x, op, others[0], factor // common, addend, divisor // common, True, limits)
+
+
+def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Iterator[Normal]:
+    """`divisor * x op bound` without the divisor; nothing where no value or every value solves it."""
+    if op == "=" and bound % divisor:
+        return
+    addend = -(-bound // divisor) if op == ">=" else bound // divisor
+    if abs(addend) < SAFE:
+        yield Normal(x, op, None, 0, addend, 1, True, limits)
+
+
+# --- Doubles -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """`factor * column + addend`, each step rounded; `bare` where there is no step."""
+
+    column: Column
+    factor: float
+    addend: float
+    bare: bool
+
+    @property
+    def limits(self) -> Limits:
+        most = None if self.bare else (LARGEST - abs(self.addend)) / max(1.0, abs(self.factor))
+        if self.column.type in WHOLE:
+            most = min(EXACT, LARGEST if most is None else most)
+        return Limits(most)
+
+    def of(self, value: float) -> float:
+        return self.factor * value + self.addend if not self.bare else value
+
+
+def _steps(expr: Expr) -> _Steps | None:
+    """The expression as it is written, where it is of this shape."""
+    match expr:
+        case Column() if expr.type in WHOLE or expr.type is Type.DOUBLE:
+            return _Steps(expr, 1.0, 0.0, True)
+        case Negate() if expr.type is Type.DOUBLE:
+            inner = _steps(expr.operand)
+            return None if inner is None else _Steps(inner.column, -inner.factor, -inner.addend, False)
+        case Arithmetic(op="*") if expr.type is Type.DOUBLE:
+            for literal, other in ((expr.left, expr.right), (expr.right, expr.left)):
+                factor, inner = _constant(literal), _steps(other)
+                if factor and inner is not None and inner.bare:
+                    return _Steps(inner.column, factor, 0.0, False)
+            return None
+        case Arithmetic(op="+" | "-") if expr.type is Type.DOUBLE:
+            sign = 1.0 if expr.op == "+" else -1.0
+            first, last = _steps(expr.left), _constant(expr.right)
+            if first is not None and last is not None and first.addend == 0:
+                return _Steps(first.column, first.factor, sign * last, False)
+            begin, inner = _constant(expr.left), _steps(expr.right)
+            if begin is not None and inner is not None and inner.addend == 0:
+                return _Steps(inner.column, sign * inner.factor, begin, False)
+            return None
+        case _:
+            return None
+
+
+def _constant(expr: Expr) -> float | None:
+    """A finite number that a double holds exactly."""
+    if isinstance(expr, Negate):
+        inner = _constant(expr.operand)
+        return None if inner is None else -inner
+    if not isinstance(expr, Literal) or isinstance(expr.value, bool | str) or expr.value is None:
+        return None
+    try:
+        value = float(expr.value)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) and value == expr.value else None
+
+
+def _double_forms(predicate: Compare) -> Iterator[Normal]:
+    left, right = _steps(predicate.left), _steps(predicate.right)
+    if left is None or right is None:
+        return
+    for x, op, y in ((left, predicate.op, right), (right, MIRROR[predicate.op], left)):
+        limits = x.limits.and_(y.limits)
+        if x.bare:
+            yield Normal(x.column, op, y.column, y.factor, y.addend, 1, False, limits)
+        elif y.bare and x.addend == 0 and abs(math.frexp(x.factor)[0]) == 0.5 and 2**-30 < abs(x.factor) < 2**30:
+            # 0.5 * x > y is x > 2 * y: by a power of two nothing is rounded, short of the smallest doubles.
+            solved = op if x.factor > 0 else MIRROR[op]
+            both = limits.and_(Limits(LARGEST * min(1.0, abs(x.factor)), SMALLEST))
+            yield Normal(x.column, solved, y.column, 1.0 / x.factor, 0.0, 1, False, both)
+
+
+def _constant_forms(predicate: Compare) -> Iterator[Normal]:
+    """`factor * x + addend op constant`."""
+    for side, op, other in (
+        (predicate.left, predicate.op, predicate.right),
+        (predicate.right, MIRROR[predicate.op], predicate.left),
+    ):
+        steps, constant = _steps(side), _constant(other)
+        if steps is None or constant is None:
+            continue
+        limits = steps.limits
+        if steps.column.type in WHOLE:
+            if steps.bare:
+                yield from _whole_against_double(steps.column, op, constant)
+            return
+        if op == "=":
+            first, last = _boundary(steps, ">=", constant, limits), _boundary(steps, "<=", constant, limits)
+            if first is not None and last is not None and first[1] == last[1]:
+                yield Normal(steps.column, "=", None, 0.0, first[1], 1, False, limits)
+            return
+        found = _boundary(steps, op, constant, limits)
+        if found is not None:
+            yield Normal(steps.column, found[0], None, 0.0, found[1], 1, False, limits)
+        return
+
+
+def _whole_against_double(x: Column, op: str, constant: float) -> Iterator[Normal]:
+    """`x op constant`, x a whole number."""
+    low, high = math.floor(constant), math.ceil(constant)
+    if op == "=" and low != high:
+        return
+    bound = {"=": low, "<=": low, "<": high - 1, ">=": high, ">": low + 1}[op]
+    if abs(bound) < SAFE:
+        yield Normal(x, op if op == "=" else op[0] + "=", None, 0, bound, 1, True, Limits())
+
+
+_OPS: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def _boundary(steps: _Steps, op: str, constant: float, limits: Limits) -> tuple[str, float] | None:
+    """The last x of those that satisfy the predicate, as `x <= last` or `x >= last`; None where all or none do."""
+    most = LARGEST if limits.most is None else limits.most
+    low, high = _code(-most), _code(most)
+    holds = _OPS[op]
+    first, last = holds(steps.of(-most), constant), holds(steps.of(most), constant)
+    if first == last:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(steps.of(_double(middle)), constant) == first:
+            low = middle
+        else:
+            high = middle
+    return ("<=", _double(low)) if first else (">=", _double(high))
+
+
+def _code(value: float) -> int:
+    """Whole numbers in the order of doubles; 0 for both zeros."""
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits if bits >= 0 else -(bits & (2**63 - 1))
+
+
+def _double(code: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", abs(code)))[0]
+    return value if code >= 0 else -value

@@ -1,0 +1,348 @@
+"""Juggler: the queries of a group in one multi-way operator (WPI 2004, chapters 3 and 4).
+
+A new tuple of an input visits the others, along a tree of visits that queries share (`visits`). Each visit finds
+candidates through the structure of the first type of predicates (`probe`), then evaluates the lists of all types in
+the order in force (`lists`, `flight`); what no query is left of is dropped at once. Where all inputs of a query are
+covered, its results are those that still carry its bit: no false positive, and a result leaves once per query.
+
+A result is found by that one of its components which is the latest in the total order, as in an M-Join: new tuples of
+all inputs are entered first, and of two inputs the later one in the group finds rows of its own ts, the earlier does
+not.
+
+The operator's state is a function of the rows that the stores hold. So to add or drop a query is to build lists,
+visits and structures anew over them, at the cost of the rows that live; nothing is patched.
+
+Limits: RANGE and UNBOUNDED windows and tables, as `schemas.groups` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from operators.evaluate import holds
+from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
+from operators.juggler.held import Held
+from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
+from operators.juggler.order import ADAPTIVE, ORDERS, Observed, best_order
+from operators.juggler.output import Outputs
+from operators.juggler.probe import Pairs, Prober
+from operators.juggler.sampling import observe
+from operators.juggler.sources import GroupSources
+from operators.juggler.visits import Visit, visits
+from operators.kernels.hashing import U64
+from operators.sources import life_of
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Column
+from schemas.errors import InvariantError, UsageError
+from schemas.groups import QueryGroup
+from schemas.query import TABLE_TS, Expr, Query
+from schemas.query import Column as ColumnRef
+
+AT_ONCE = 1 << 15
+"""Candidates that are evaluated together: their columns fit the cache."""
+
+
+class Juggler:
+    """Executes a group of queries.
+
+    Args:
+        order: of ORDERS, or `adaptive`.
+        encoding: of ENCODINGS; changes no result.
+
+    Attributes:
+        group: the queries that run.
+        order: the order in force.
+        observed: what the adaptive order knows.
+        reordered: how often it has changed.
+    """
+
+    def __init__(
+        self, sources: GroupSources, group: QueryGroup, order: str = ADAPTIVE, encoding: str = QUERIES
+    ) -> None:
+        if order not in (ADAPTIVE, *ORDERS):
+            raise UsageError(f"order {order!r} of predicate types: one of {', '.join((ADAPTIVE, *ORDERS))}")
+        if encoding not in ENCODINGS:
+            raise UsageError(f"encoding {encoding!r}: one of {', '.join(ENCODINGS)}")
+        self.sources = sources
+        self.adaptive = order == ADAPTIVE
+        self.order = ORDERS[0] if self.adaptive else order
+        self.encoding = encoding
+        self.counters = Counters()
+        self.observed = Observed()
+        self.reordered = 0
+        self._since: dict[str, dict[str, int]] = {}
+        self._build(group)
+
+    def _build(self, group: QueryGroup) -> None:
+        self.group = group
+        self.lists: Lists = predicate_lists(group, self._since, _never)
+        self._evaluator = Evaluator(self.sources, self.lists, len(group.members), self.encoding, self.counters)
+        self._prober = Prober(self.sources, self._evaluator, self.counters)
+        self._place = {source.alias: n for n, source in enumerate(group.inputs)}
+        self._attributes = {
+            source.alias: [one for one in self.lists.of(ATTRIBUTE) if source.alias in one.inputs]
+            for source in group.inputs
+        }
+        self._visits = {source.alias: visits(group, self.lists, source.alias) for source in group.inputs}
+        words = self._evaluator.words
+        self._held: dict[str, Held] = {}
+        for source in group.inputs:
+            name = source.alias
+            asking = {n for n, member in enumerate(group.members) if name in member.inputs}
+            life = self.sources.life_in(group, name)
+            held = Held(self.sources, name, life, query_mask(asking, words), self._evaluator.predicate_words)
+            self._held[name] = held
+        for root in self._visits.values():
+            for visit in root.all():
+                self._hold_for(visit)
+        self._masks = {id(v): query_mask(set(v.queries), words) for r in self._visits.values() for v in r.all()}
+
+    def _hold_for(self, visit: Visit) -> None:
+        """Keep an input as a visit wants to find it."""
+        held = self._held[visit.inputs[-1]]
+        if visit.key:
+            held.with_key(visit.operands)
+        if visit.index is None:
+            return
+        column, whole = visit.index
+        for one in visit.lists[JOIN]:
+            if one.form is not None and one.form.whole == whole and column in (one.form.x, one.form.y):
+                held.with_values(column, whole, one.limits())
+
+    # --- Running ----------------------------------------------------------------------------------------
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> dict[str, Tuples]:
+        """Run one slice of the input.
+
+        Args:
+            epoch: new tuples per input, ascending by ts, none older than any processed before, no predicate applied;
+                inputs without any may be absent.
+            now: the slice's beginning: what expired before it is dead.
+
+        Returns:
+            Each query's new results, over its inputs in FROM order, ascending by (ts, rows): the order that the engine
+            gives the query alone. Their expiry goes by the query's own windows.
+        """
+        given = {name: tuples for name, tuples in epoch.items() if len(tuples)}
+        entered = {name: self._enter(name, tuples, now) for name, tuples in given.items()}
+        out = Outputs(self.sources, self.group)
+        for name in sorted(entered, key=self._place.__getitem__):
+            self._finish(self._visits[name], entered[name], out)
+        if self.adaptive and given and now != TABLE_TS:
+            self._adapt(given, now)
+        found = out.results()
+        for query, tuples in found.items():
+            self.counters.results[query] = self.counters.results.get(query, 0) + len(tuples)
+        return found
+
+    def _enter(self, name: str, tuples: Tuples, now: int) -> Flight:
+        """Keep new tuples; the flight that they begin."""
+        held = self._held[name]
+        rows = tuples.rows[0]
+        held.begin(rows)
+        if self.order[0] == ATTRIBUTE:
+            self._evaluate_rows(name, rows)
+        flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
+        if self.order[0] == ATTRIBUTE:
+            flight = flight.still_alive()
+            self._count(ATTRIBUTE, len(flight))
+        life = np.full(len(flight), FOREVER) if held.life >= FOREVER else flight.ts + held.life
+        held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, life), now)
+        return flight
+
+    def _evaluate_rows(self, name: str, rows: I64) -> bool:
+        """Evaluate the attribute predicates of those rows for which that was not done; whether there were any."""
+        held = self._held[name]
+        rows = held.unknown(rows)
+        if len(rows):
+            flight = Flight((name,), rows[np.newaxis], np.zeros(len(rows), np.int64), *held.known(rows))
+            self._evaluator.evaluate(flight, self._attributes[name])
+            held.learn(rows, flight.alive, flight.relevant, flight.satisfied)
+        return bool(len(rows))
+
+    def _finish(self, visit: Visit, flight: Flight, out: Outputs) -> None:
+        """Give results of the queries that are covered, and go on to the next visits."""
+        if len(flight) and visit.finished:
+            if len(visit.inputs) == 1:
+                # Nothing was visited, so only here are the attributes asked for.
+                flight = self._with_attributes(flight, visit.inputs)
+            out.add(visit, flight)
+        for following in visit.next:
+            part = flight
+            if len(visit.next) > 1 or visit.finished:
+                alive = flight.alive & self._masks[id(following)]
+                part = Flight(flight.inputs, flight.rows, flight.ts, alive, flight.relevant, flight.satisfied)
+                part = part.still_alive()
+            if len(part):
+                self._visit(following, part, out)
+
+    def _visit(self, visit: Visit, flight: Flight, out: Outputs) -> None:
+        name = visit.inputs[-1]
+        held = self._held[name]
+        first = next(kind for kind in self.order if kind != ATTRIBUTE)
+        strict = self._place[name] > self._place[visit.inputs[0]]
+        mask = self._masks[id(visit)]
+        pairs: list[Pairs] = []
+        waiting = 0
+        for probe, rows in self._prober.candidates(visit, flight, held, first, strict=strict):
+            for begin in range(0, len(probe), AT_ONCE):
+                pairs.append((probe[begin : begin + AT_ONCE], rows[begin : begin + AT_ONCE]))
+                waiting += len(pairs[-1][0])
+                if waiting >= AT_ONCE:
+                    self._meet(visit, flight, held, pairs, mask, out)
+                    pairs, waiting = [], 0
+        if pairs:
+            self._meet(visit, flight, held, pairs, mask, out)
+
+    def _meet(
+        self,
+        visit: Visit,
+        flight: Flight,
+        held: Held,
+        pairs: list[Pairs],
+        mask: U64,
+        out: Outputs,
+    ) -> None:
+        """Evaluate the types in their order on candidates, and go on with what is left."""
+        probe = pairs[0][0] if len(pairs) == 1 else np.concatenate([p for p, _ in pairs])
+        rows = pairs[0][1] if len(pairs) == 1 else np.concatenate([r for _, r in pairs])
+        alive, relevant, satisfied = held.known(rows)
+        met = Flight(
+            visit.inputs,
+            np.concatenate([np.take(flight.rows, probe, axis=1), rows[np.newaxis]]),
+            flight.ts[probe],
+            alive & flight.alive[probe] & mask,
+            relevant | flight.relevant[probe],
+            satisfied | flight.satisfied[probe],
+        ).still_alive()
+        for place, kind in enumerate(self.order):
+            if kind == ATTRIBUTE:
+                if place:
+                    # The latest tuple's own are asked for at its first visit, as late as the order says.
+                    met = self._with_attributes(met, visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])
+                else:
+                    met = self._with_attributes(met, visit.inputs[-1:], known=True)
+            else:
+                self._evaluator.evaluate(met, visit.lists[kind])
+                met = met.still_alive()
+            self._count(kind, len(met))
+        self._finish(visit, met, out)
+
+    def _with_attributes(self, flight: Flight, names: Iterable[str], *, known: bool = False) -> Flight:
+        """What is left after the attribute predicates of some components.
+
+        Args:
+            known: the flight has what was known of its components when it was made.
+        """
+        for name in names:
+            if not len(flight) or not self._attributes[name]:
+                continue
+            rows = flight.rows[flight.inputs.index(name)]
+            if not self._evaluate_rows(name, rows) and known:
+                continue
+            alive, relevant, satisfied = self._held[name].known(rows)
+            flight = Flight(
+                flight.inputs,
+                flight.rows,
+                flight.ts,
+                flight.alive & alive,
+                flight.relevant | relevant,
+                flight.satisfied | satisfied,
+            ).still_alive()
+        return flight
+
+    def _count(self, kind: str, tuples: int) -> None:
+        key = (self.order, kind)
+        self.counters.intermediate[key] = self.counters.intermediate.get(key, 0) + tuples
+
+    def _adapt(self, epoch: Mapping[str, Tuples], now: int) -> None:
+        seen = observe(self.sources, self._evaluator, self._prober, self._visits, self._held, self._attributes, epoch)
+        if seen is None:
+            return
+        self.observed = self.observed.folded(seen)
+        order = best_order(self.order, self.observed)
+        if order != self.order:
+            self.order = order
+            self.reordered += 1
+
+    # --- Registration -----------------------------------------------------------------------------------
+
+    def add(self, query: Query, *, from_now: bool, cut: int) -> dict[str, int]:
+        """Register one more query when everything before `cut` has been processed.
+
+        Args:
+            from_now: results of tuples at or after the cut alone; else also with those that the group's windows hold
+                at the cut.
+
+        Returns:
+            By input the least ts of tuples that the query sees; absent where it sees all that its window holds.
+
+        Raises:
+            UsageError: the group cannot take the query; nothing has changed.
+        """
+        group = self.group.adding(query)
+        member = group.member(query.name)
+        since: dict[str, int] = {}
+        for source in member.over_inputs.sources:
+            least = cut if from_now else self.sources.known_from(source.stream.name, cut)
+            if least > cut - life_of(source) and not source.is_table:
+                since[source.alias] = least
+        self._since[query.name] = since
+        self.sources.change(group, cut)
+        self._rebuild(group, cut)
+        return since
+
+    def drop(self, name: str, *, cut: int) -> None:
+        """Forget a query when everything before `cut` has been processed.
+
+        Raises:
+            UsageError: there is no such query.
+        """
+        group = self.group.dropping(name)
+        self._since.pop(name, None)
+        self.sources.change(group, cut)
+        self._rebuild(group, cut)
+
+    def _rebuild(self, group: QueryGroup, cut: int) -> None:
+        self._build(group)
+        for name, held in self._held.items():
+            tuples = self.sources.stored_since(name, -FOREVER if held.life >= FOREVER else cut - held.life)
+            if len(tuples):
+                self._enter(name, tuples, min(cut, int(tuples.ts[0])))
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet."""
+        for held in self._held.values():
+            held.purge(cut)
+
+    # --- Introspection ----------------------------------------------------------------------------------
+
+    def comparisons(self) -> int:
+        """Predicates evaluated so far, and entries of structures looked at."""
+        return self.counters.comparisons
+
+    def intermediate_results(self) -> int:
+        """Tuples left after each type of predicates but the last of the order in force then."""
+        return sum(count for (order, kind), count in self.counters.intermediate.items() if kind != order[-1])
+
+    def state_tuples(self) -> int:
+        """Rows kept, those of each input once."""
+        return sum(len(held.by_time) for held in self._held.values())
+
+    def size_bytes(self) -> int:
+        """Bytes of all structures, without the stores."""
+        return sum(held.size_bytes() for held in self._held.values())
+
+
+def _never(predicate: Expr) -> bool:
+    """Whether a predicate without columns does not hold."""
+    return not holds(predicate, _no_column, 1)[0]
+
+
+def _no_column(column: ColumnRef) -> Column:
+    raise InvariantError(f"a constant predicate reads {column}")
+
+
+__all__ = ["ADAPTIVE", "ATTRIBUTE", "JOIN", "ORDERS", "WINDOW", "Juggler"]

@@ -1,0 +1,255 @@
+"""Predicate lists over whole batches (Juggler 3.2, Fig. 4.7): which predicates of a list hold, and what that says.
+
+A list is cut into blocks, whose predicates differ only in their addend, the tightest first: of `<` the smallest. What
+a tuple satisfies of a block is then one run of places, found by binary search: of an inequality from the most covering
+one that holds to the end, of `=` those that are equal.
+
+Two encodings. *Queries*: a tuple has one bit per query that it may still satisfy. `before[p]` has the queries that ask
+for a predicate before place p, `after[p]` at p or behind it, so the run first .. last costs whom before[first] and
+after[last] name. *Predicates* (Fig. 3.15): a tuple has one bit per predicate of the operator in each of two sets,
+evaluated (RelPBS) and satisfied (SatPBS); queries are asked afterwards, each by its QED.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from operators.kernels.hashing import U64
+from operators.kernels.scan import fails
+from schemas.columns import I64, U8
+
+NULL, ODD = np.uint8(1), np.uint8(2)
+"""States of a tuple: a value is null, so nothing holds; its values are outside of the form's limits. Else 0."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _first_holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
+    """The first place of begin .. end whose predicate holds, of an inequality; and the number of evaluations."""
+    steps = 0
+    while begin < end:
+        mid = (begin + end) >> 1
+        steps += 1
+        if fails(op, left, base + addends[mid]):
+            begin = mid + 1
+        else:
+            end = mid
+    return begin, steps
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
+    """The places first .. last of begin .. end whose predicates hold, and the number of evaluations."""
+    if op != 4:
+        first, steps = _first_holding(op, left, base, addends, begin, end)
+        return first, end, steps
+    # Addends ascend: those that are equal follow those that are smaller.
+    first, steps = _first_holding(1, left, base, addends, begin, end)
+    last = first
+    while last < end:
+        steps += 1
+        if fails(4, left, base + addends[last]):
+            break
+        last += 1
+    return first, last, steps
+
+
+@njit(cache=True, nogil=True)
+def narrow(
+    op: int,
+    x: npt.NDArray[np.generic],
+    y: npt.NDArray[np.generic],
+    states: U8,
+    factors: npt.NDArray[np.generic],
+    divisors: npt.NDArray[np.generic],
+    addends: npt.NDArray[np.generic],
+    blocks: I64,
+    before: U64,
+    after: U64,
+    asking: U64,
+    alive: U64,
+) -> tuple[int, int]:
+    """Take from each tuple the queries that ask for a predicate of the list which does not hold for it.
+
+    Args:
+        op: of `kernels.scan.OPS`.
+        x, y: (n,) the columns' values; states: (n,) see NULL and ODD; odd tuples are left alone.
+        factors, divisors: (b,) per block; addends: (p,); blocks: (b + 1,) where blocks begin.
+        before, after: (p + b, words) see above; block b's begin at blocks[b] + b.
+        asking: (b, words) the queries that ask for any predicate of a block.
+        alive: (n, words) bits of queries, changed.
+
+    Returns:
+        Predicate evaluations, and operations on words.
+    """
+    words = alive.shape[1]
+    compared = 0
+    touched = 0
+    for b in range(factors.shape[0]):
+        begin, end = blocks[b], blocks[b + 1]
+        for i in range(x.shape[0]):
+            if states[i] == ODD:
+                continue
+            wanted = False
+            for w in range(words):
+                touched += 1
+                if alive[i, w] & asking[b, w]:
+                    wanted = True
+                    break
+            if not wanted:
+                continue
+            if states[i] == NULL:
+                first, last = end, end
+            else:
+                first, last, steps = _holding(op, divisors[b] * x[i], factors[b] * y[i], addends, begin, end)
+                compared += steps
+            for w in range(words):
+                alive[i, w] &= ~(before[first + b, w] | after[last + b, w])
+            touched += 2 * words
+    return compared, touched
+
+
+@njit(cache=True, nogil=True)
+def record(
+    op: int,
+    x: npt.NDArray[np.generic],
+    y: npt.NDArray[np.generic],
+    states: U8,
+    factors: npt.NDArray[np.generic],
+    divisors: npt.NDArray[np.generic],
+    addends: npt.NDArray[np.generic],
+    blocks: I64,
+    places: I64,
+    asking: U64,
+    alive: U64,
+    relevant: U64,
+    satisfied: U64,
+) -> tuple[int, int]:
+    """Note in each tuple's RelPBS and SatPBS what holds of a list; as `narrow`, but queries stay.
+
+    Args:
+        places: (p,) each predicate's bit.
+        alive: (n, words) each tuple's query list; a block for which none of it asks is not relevant.
+        relevant, satisfied: (n, predicate words), changed.
+    """
+    words = alive.shape[1]
+    compared = 0
+    touched = 0
+    for b in range(factors.shape[0]):
+        begin, end = blocks[b], blocks[b + 1]
+        for i in range(x.shape[0]):
+            if states[i] == ODD:
+                continue
+            wanted = False
+            for w in range(words):
+                touched += 1
+                if alive[i, w] & asking[b, w]:
+                    wanted = True
+                    break
+            if not wanted:
+                continue
+            if states[i] == NULL:
+                first, last = end, end
+            else:
+                first, last, steps = _holding(op, divisors[b] * x[i], factors[b] * y[i], addends, begin, end)
+                compared += steps
+            for p in range(begin, end):
+                bit = np.uint64(1) << np.uint64(places[p] & 63)
+                relevant[i, places[p] >> 6] |= bit
+                if first <= p < last:
+                    satisfied[i, places[p] >> 6] |= bit
+            touched += 2
+    return compared, touched
+
+
+@njit(cache=True, nogil=True)
+def ask_queries(relevant: U64, satisfied: U64, dependencies: U64, alive: U64) -> int:
+    """Take from each tuple's query list those queries that asked in vain for a predicate (Fig. 3.15, candidates).
+
+    Args:
+        relevant, satisfied: (n, predicate words); dependencies: (queries, predicate words), the QEDs.
+        alive: (n, words) the query lists, changed.
+
+    Returns:
+        Operations on words.
+    """
+    touched = 0
+    for i in range(alive.shape[0]):
+        for q in range(dependencies.shape[0]):
+            bit = np.uint64(1) << np.uint64(q & 63)
+            if not alive[i, q >> 6] & bit:
+                continue
+            for w in range(relevant.shape[1]):
+                touched += 1
+                if dependencies[q, w] & relevant[i, w] & ~satisfied[i, w]:
+                    alive[i, q >> 6] &= ~bit
+                    break
+    return touched
+
+
+@njit(cache=True, nogil=True)
+def living(alive: U64) -> npt.NDArray[np.bool_]:
+    """(n,) True where a tuple has a query left."""
+    out = np.zeros(alive.shape[0], np.bool_)
+    for i in range(alive.shape[0]):
+        for w in range(alive.shape[1]):
+            if alive[i, w]:
+                out[i] = True
+                break
+    return out
+
+
+@njit(cache=True, nogil=True)
+def by_query(alive: U64, queries: I64) -> tuple[I64, I64]:
+    """The tuples of each of some queries: query k's are out[offsets[k]:offsets[k + 1]], ascending.
+
+    Cost: O(n * words + tuples given).
+    """
+    place = np.full(alive.shape[1] * 64, -1, np.int64)
+    wanted = np.zeros(alive.shape[1], np.uint64)
+    for k in range(queries.shape[0]):
+        place[queries[k]] = k
+        wanted[queries[k] >> 6] |= np.uint64(1) << np.uint64(queries[k] & 63)
+    offsets = np.zeros(queries.shape[0] + 1, np.int64)
+    out = np.empty(0, np.int64)
+    at = offsets
+    for fill in range(2):
+        if fill == 1:
+            for k in range(queries.shape[0]):
+                offsets[k + 1] += offsets[k]
+            out = np.empty(offsets[-1], np.int64)
+            at = offsets.copy()
+        for i in range(alive.shape[0]):
+            for w in range(alive.shape[1]):
+                rest = alive[i, w] & wanted[w]
+                while rest:
+                    low = rest & (~rest + np.uint64(1))
+                    bit = _place_of(low)
+                    k = place[w * 64 + bit]
+                    if fill == 0:
+                        offsets[k + 1] += 1
+                    else:
+                        out[at[k]] = i
+                        at[k] += 1
+                    rest ^= low
+    return offsets, out
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _place_of(bit):  # type: ignore[no-untyped-def]
+    """Of a power of two, its exponent."""
+    place = 0
+    if bit & np.uint64(0xFFFFFFFF00000000):
+        place += 32
+    if bit & np.uint64(0xFFFF0000FFFF0000):
+        place += 16
+    if bit & np.uint64(0xFF00FF00FF00FF00):
+        place += 8
+    if bit & np.uint64(0xF0F0F0F0F0F0F0F0):
+        place += 4
+    if bit & np.uint64(0xCCCCCCCCCCCCCCCC):
+        place += 2
+    if bit & np.uint64(0xAAAAAAAAAAAAAAAA):
+        place += 1
+    return place

@@ -1,0 +1,245 @@
+"""Finding candidates (Juggler 3.3): by time, and by value in sorted runs, as far as living queries may want them.
+
+A tuple's queries bound what it must look at only where every one of them asks for a predicate of the list that bounds;
+then the loosest predicate that one of them asks for is the bound, block by block, and the widest of the blocks' counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from operators.kernels.hashing import U64
+from operators.kernels.juggler import ODD
+from operators.kernels.scan import fails
+from schemas.columns import I64, U8, Mask
+
+EVER = 2**62
+
+
+@njit(cache=True, nogil=True)
+def bounding(alive: U64, asking: U64) -> Mask:
+    """(n,) True where every query of a tuple asks for some predicate of the list; asking: (b, words)."""
+    out = np.ones(alive.shape[0], np.bool_)
+    for i in range(alive.shape[0]):
+        for w in range(alive.shape[1]):
+            asked = np.uint64(0)
+            for b in range(asking.shape[0]):
+                asked |= asking[b, w]
+            if alive[i, w] & ~asked:
+                out[i] = False
+                break
+    return out
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _asked(alive, masks, i, p):  # type: ignore[no-untyped-def]
+    found = False
+    for w in range(alive.shape[1]):
+        found |= (alive[i, w] & masks[p, w]) != 0
+    return found
+
+
+@njit(cache=True, nogil=True)
+def bound_times(
+    op: int, found_is_x: bool, times: I64, addends: I64, masks: U64, bounded: Mask, alive: U64, low: I64, high: I64
+) -> int:
+    """Narrow the times at which tuples look: one block of `x.ts op y.ts + addend`.
+
+    Args:
+        found_is_x: whether x is the input that is looked at; `times` are of the other one.
+        low, high: (n,) closed bounds, changed.
+
+    Returns:
+        Predicates looked at.
+    """
+    steps = 0
+    count = addends.shape[0]
+    for i in range(times.shape[0]):
+        if not bounded[i]:
+            continue
+        last = count - 1
+        while last >= 0 and not _asked(alive, masks, i, last):
+            last -= 1
+        steps += count - last
+        if last < 0:
+            continue
+        first = last
+        if op == 4:
+            for p in range(last):
+                if _asked(alive, masks, i, p):
+                    first = p
+                    break
+        # Of inequalities the loosest is the last; of equalities addends first and last enclose all.
+        a, b = (times[i] + addends[first], times[i] + addends[last])
+        if not found_is_x:
+            a, b = (times[i] - addends[last], times[i] - addends[first])
+        if op == 4:
+            low[i] = max(low[i], a)
+            high[i] = min(high[i], b)
+        elif (op <= 1) == found_is_x:
+            high[i] = min(high[i], b)
+        else:
+            low[i] = max(low[i], a)
+    return steps
+
+
+@njit(cache=True, nogil=True)
+def scan_times(
+    low: I64, high: I64, start: int, resume: int, ring_ts: I64, lo: int, hi: int, out_probe: I64, out_entry: I64
+) -> tuple[int, int, int, int]:
+    """Pair tuples with the entries whose ts lies in low .. high; entries ascend by ts.
+
+    Returns:
+        Pairs written, the tuple and entry to go on from (n and -1 when done), and look-ups.
+    """
+    mask = ring_ts.shape[0] - 1
+    room = out_probe.shape[0]
+    count = 0
+    for i in range(start, low.shape[0]):
+        if resume >= 0:
+            e = resume
+            resume = -1
+        else:
+            begin, end = lo, hi
+            while begin < end:
+                mid = (begin + end) >> 1
+                if ring_ts[mid & mask] < low[i]:
+                    begin = mid + 1
+                else:
+                    end = mid
+            e = begin
+        while e < hi and ring_ts[e & mask] <= high[i]:
+            if count == room:
+                return count, i, e, low.shape[0] - start
+            out_probe[count] = i
+            out_entry[count] = e
+            count += 1
+            e += 1
+    return count, low.shape[0], -1, low.shape[0] - start
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _holds(op, sorted_is_x, divisor, factor, addend, value, other):  # type: ignore[no-untyped-def]
+    if sorted_is_x:
+        return not fails(op, divisor * value, factor * other + addend)
+    return not fails(op, divisor * other, factor * value + addend)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _edge(op, sorted_is_x, divisor, factor, addend, values, other, rising):  # type: ignore[no-untyped-def]
+    """The place where a predicate begins (`rising`) or ceases to hold over ascending values."""
+    begin, end = 0, values.shape[0]
+    while begin < end:
+        mid = (begin + end) >> 1
+        if _holds(op, sorted_is_x, divisor, factor, addend, values[mid], other) != rising:
+            begin = mid + 1
+        else:
+            end = mid
+    return begin
+
+
+@njit(cache=True, nogil=True)
+def bound_values(
+    op: int,
+    sorted_is_x: bool,
+    values: npt.NDArray[np.generic],
+    others: npt.NDArray[np.generic],
+    states: U8,
+    factors: npt.NDArray[np.generic],
+    divisors: npt.NDArray[np.generic],
+    addends: npt.NDArray[np.generic],
+    blocks: I64,
+    masks: U64,
+    bounded: Mask,
+    alive: U64,
+    first: I64,
+    last: I64,
+) -> int:
+    """Narrow the places of a sorted run at which tuples look, by a list over the column it is sorted by.
+
+    Args:
+        sorted_is_x: whether that column is x; `others` are the tuples' values of the other one, and states theirs:
+            a tuple with a null finds nothing, an odd one is not bounded.
+        values: of the run, ascending, within the list's limits.
+        first, last: (n,) half-open bounds, changed.
+
+    Returns:
+        Steps of searches.
+    """
+    steps = 0
+    for i in range(others.shape[0]):
+        if not bounded[i] or states[i] == ODD:
+            continue
+        if states[i] != 0:
+            last[i] = first[i]
+            continue
+        low, high = values.shape[0], 0
+        for b in range(factors.shape[0]):
+            loosest = blocks[b + 1] - 1
+            while loosest >= blocks[b] and not _asked(alive, masks, i, loosest):
+                loosest -= 1
+            if loosest < blocks[b]:
+                continue
+            d, f = divisors[b], factors[b]
+            steps += 1
+            if op == 4:
+                tightest = blocks[b]
+                while not _asked(alive, masks, i, tightest):
+                    tightest += 1
+                # x or y rises with the other side's addend, or falls: the two ends enclose all.
+                for p in (tightest, loosest):
+                    if sorted_is_x or f > 0:
+                        begin = _edge(3 if sorted_is_x else 1, sorted_is_x, d, f, addends[p], values, others[i], True)
+                        end = _edge(1 if sorted_is_x else 3, sorted_is_x, d, f, addends[p], values, others[i], False)
+                    else:
+                        begin = _edge(3, sorted_is_x, d, f, addends[p], values, others[i], True)
+                        end = _edge(1, sorted_is_x, d, f, addends[p], values, others[i], False)
+                    low, high = min(low, begin), max(high, end)
+                continue
+            # Over x a `<` holds up to a place; over y it does where y's factor is negative.
+            prefix = (op <= 1) if sorted_is_x else ((op <= 1) == (f < 0))
+            edge = _edge(op, sorted_is_x, d, f, addends[loosest], values, others[i], not prefix)
+            if prefix:
+                low, high = 0, max(high, edge)
+            else:
+                low, high = min(low, edge), values.shape[0]
+        first[i] = max(first[i], low)
+        last[i] = min(last[i], max(high, low))
+    return steps
+
+
+@njit(cache=True, nogil=True)
+def scan_run(
+    first: I64,
+    last: I64,
+    low: I64,
+    high: I64,
+    start: int,
+    resume: int,
+    rows: I64,
+    ts: I64,
+    out_probe: I64,
+    out_row: I64,
+) -> tuple[int, int, int, int]:
+    """Pair tuples with the rows at places first .. last of a run whose ts lies in low .. high.
+
+    Returns:
+        Pairs written, the tuple and place to go on from (n and -1 when done), and rows looked at.
+    """
+    room = out_probe.shape[0]
+    count = 0
+    looked = 0
+    for i in range(start, first.shape[0]):
+        begin = first[i] if resume < 0 else resume
+        resume = -1
+        for e in range(begin, last[i]):
+            if low[i] <= ts[e] <= high[i]:
+                if count == room:
+                    return count, i, e, looked
+                out_probe[count] = i
+                out_row[count] = rows[e]
+                count += 1
+            looked += 1
+    return count, first.shape[0], -1, looked
