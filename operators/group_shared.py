@@ -19,9 +19,9 @@ import numpy as np
 
 from operators.evaluate import evaluate
 from operators.group_engine import Clock, PartStatistics, QueryStatistics
+from operators.juggler.sources import GroupSources
 from operators.kernels.order import order_ties
 from operators.slices import slices
-from operators.sources import Sources
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import Batch
 from schemas.errors import InvariantError
@@ -78,7 +78,7 @@ class SharedQueries:
     def __init__(
         self,
         group: QueryGroup,
-        executor: Callable[[Sources, QueryGroup], GroupExecutor],
+        executor: Callable[[GroupSources, QueryGroup], GroupExecutor],
         *,
         name: str,
         tables: Mapping[str, Batch] | None = None,
@@ -88,7 +88,7 @@ class SharedQueries:
         self.names = group.names
         self._name = name
         self._clock = clock
-        self._sources = Sources(group.query, kept=group.columns())
+        self._sources = GroupSources(group)
         self._executor = executor(self._sources, group)
         self._cut = 0
         self._input_tuples = 0

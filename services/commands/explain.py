@@ -9,10 +9,11 @@ import typer
 
 from operators.plan import parse_plan
 from schemas.errors import UsageError
+from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
 from services.commands.run import GROUPED, Executor
-from services.query_files import source_paths, table_paths
+from services.query_files import listed, read_queries, source_paths, table_paths
 from services.registry import find_query
 from services.security import KafkaClients
 
@@ -81,6 +82,8 @@ def explain(
 ) -> None:
     """Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes.
 
+    Of a file with several queries: which share an operator, their inputs, and the predicates that they share.
+
     With --analyze, what became of it: rates, selectivities, sizes and completeness of states, per operator; how far
     plan changes are; and a line per task.
     """
@@ -89,6 +92,15 @@ def explain(
             raise UsageError(f"{option} says how to show what a query does: add --analyze")
     if executor in GROUPED:
         raise UsageError(f"--executor {executor}: what queries share is not analysed; leave --analyze away")
+    if name is None and query.exists():
+        queries = read_queries(query, None)
+        if len(queries) > 1:
+            given = {"--analyze": analyze, "--plan": plan, "--source": source}
+            for option in (option for option, value in given.items() if value):
+                names = listed([one.name for one in queries])
+                raise UsageError(f"{option} is about one query, and {query} has {len(queries)}: --query of {names}")
+            typer.echo(explain_queries(queries))
+            return
     running = analyze and not source
     if running and plan is not None:
         raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operators.engine import Engine
 from operators.executors import EXECUTORS
 from operators.group_engine import GroupEngine
-from operators.group_parts import APART, group_engine
+from operators.group_parts import APART, JUGGLER, group_engine
 from operators.group_shared import SharedQueries
 from schemas.groups import query_group, streams_of
 from tests import oracle
@@ -26,6 +26,11 @@ def shared(case: GroupCase) -> GroupEngine:
     group = query_group(case.queries)
     part = SharedQueries(group, NestedLoops, name="loops", tables=case.batches())
     return GroupEngine(streams_of(case.queries), [part], partitions_of(case.rows))
+
+
+def engine_of_all(case: GroupCase, executor: str | None) -> GroupEngine:
+    """A group's engine by an executor's name."""
+    return group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
 
 
 def check(case: GroupCase, engine: GroupEngine) -> None:
@@ -44,8 +49,8 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 
 
 @PROPERTY
-@given(group_cases(shareable=False), st.sampled_from([APART, *sorted(EXECUTORS)]))
-def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCase, executor: str) -> None:
+@given(group_cases(shareable=False), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
+def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCase, executor: str | None) -> None:
     engine = group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
     check(case, engine)
 
@@ -55,3 +60,10 @@ def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCas
 def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCase, tiny: bool) -> None:
     with cramped() if tiny else nullcontext():
         check(case, shared(case))
+
+
+@PROPERTY
+@given(group_cases(most_rows=14), st.booleans())
+def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool) -> None:
+    with cramped() if tiny else nullcontext():
+        check(case, engine_of_all(case, JUGGLER))

@@ -32,7 +32,7 @@ ALL = b'{"T.at":1000,"_ts":1000}\n{"T.at":1500,"_ts":1500}\n'
 @settings(max_examples=60, deadline=None)
 @given(
     group_cases(partitions=1, shareable=False),
-    st.sampled_from([None, APART, *sorted(EXECUTORS)]),
+    st.sampled_from([None, None, APART, *sorted(EXECUTORS)]),
     st.sampled_from([1, 30, 1 << 20]),
     st.sampled_from([0, 5, 100_000]),
 )
@@ -102,8 +102,43 @@ def test_late_and_dead_letters_of_a_group_are_written_once(folder: Path, weir: W
     assert len(Path("d").read_bytes().splitlines()) == 1
 
 
-def test_one_query_by_the_executor_of_groups(folder: Path, weir: Weir) -> None:
-    assert weir("run", "q.sql", *SOURCES, "--executor", "apart") == (0, ALARMS, "")
+@pytest.mark.parametrize("executor", ["juggler", "apart"])
+def test_one_query_by_an_executor_of_groups(executor: str, folder: Path, weir: Weir) -> None:
+    assert weir("run", "q.sql", *SOURCES, "--executor", executor) == (0, ALARMS, "")
+
+
+def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, weir: Weir) -> None:
+    Path("q.sql").write_text(QUERY + SECOND + COUNT)
+    code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "-v")
+    assert code == 0
+    assert err.splitlines()[1:] == [
+        "weir: alarms: 1 results (shared, juggler)",
+        "weir: all: 2 results (shared, juggler)",
+        "weir: n: 2 results (apart, xjoin H)",
+    ]
+    code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--executor", "juggler")
+    assert (code, err) == (
+        2,
+        "weir: query 'n' has aggregates: it cannot share an operator with others and must run apart\n",
+    )
+
+
+def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
+    Path("q.sql").write_text(QUERY + SECOND.replace(";", " WHERE T.mote > 1;") + COUNT)
+    code, out, err = weir("explain", "q.sql")
+    assert (code, err) == (0, "")
+    assert out.decode().split("\n\n")[:4] == [
+        "operator over T, H, shared by 2 queries",
+        "query  alarms  ->  topic alarms\nquery  all  ->  topic all",
+        "input temperature T [RANGE 5 SECONDS]  (all)\ninput humidity H [RANGE 5 SECONDS]  (alarms)",
+        "2 predicates, of 2 in the queries\nattribute list\n  T.mote > 1  (all)\n"
+        "join list\n  T.mote = H.mote  (alarms)",
+    ]
+    assert "aggregate every 1 SECOND" in out.decode()
+    code, out, err = weir("explain", "q.sql", "--plan", "(T H)")
+    assert (code, out) == (2, b"")
+    assert "--plan is about one query, and q.sql has 3: --query of 'alarms', 'all', 'n'" in err
+    assert "plan   (H T)" in weir("explain", "q.sql", "--plan", "(H T)", "--query", "alarms")[1].decode()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Prints a query group: which queries share the operator, their inputs, and the predicates that they share.
+
+Predicates are shown as the operator keeps them: in lists of similar ones, the most covering last (Juggler 3.2.1), each
+with the queries that ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, PredicateList, predicate_lists
+from operators.predicates import constants
+from schemas.expression_text import text_of
+from schemas.groups import Member, QueryGroup
+
+SHOWN_NAMES = 6
+"""Queries that are named beside what they share."""
+
+_KINDS = {ATTRIBUTE: "attribute", JOIN: "join", WINDOW: "window"}
+
+
+def explain_group(group: QueryGroup) -> str:
+    """The operator of a group: its queries, inputs and predicate lists."""
+    names = group.names
+    lines = [f"operator over {', '.join(source.alias for source in group.inputs)}, shared by {_count(names)}", ""]
+    for member in group.members:
+        lines += _query(member)
+    lines.append("")
+    for source in group.inputs:
+        readers = [member.name for member in group.members if source.alias in member.inputs]
+        stream = source.stream.name
+        shown = stream if stream == source.alias else f"{stream} {source.alias}"
+        what = f"table {shown}" if source.is_table else f"input {shown} {source.window}"
+        lines.append(f"{what}  {named(readers, len(names))}")
+    lists = [one for one in predicate_lists(group, {}, lambda predicate: False).lists if one.kind in _KINDS]
+    total = sum(len(query.over_inputs.predicates) for query in group.members)
+    kept = sum(len(one.entries) for one in lists if one.source is None)
+    if lists:
+        lines += ["", f"{kept} predicates, of {total} in the queries"]
+    for kind, word in _KINDS.items():
+        for one in lists:
+            if one.kind == kind:
+                lines += _list(one, word, names)
+    return "\n".join(lines)
+
+
+def _query(member: Member) -> list[str]:
+    """A query, and which inputs it reads under other names."""
+    query = member.query
+    lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else "")]
+    renamed = [f"{alias} is {name}" for alias, name in member.input_of().items() if alias != name]
+    lines += [f"       {', '.join(renamed)}"] * bool(renamed)
+    return lines + [f"       always {text_of(predicate)}" for predicate in constants(query)]
+
+
+def _list(one: PredicateList, word: str, names: Sequence[str]) -> list[str]:
+    """The predicates of a list, one per line."""
+    lines = [
+        f"{word} list" + ("" if one.source is None else f", where {one.source} comes last: the queries' own windows")
+    ]
+    for entry in one.entries:
+        # As a query says it, unless it says several alike; what makes up the queries' own windows nobody has said.
+        said = [predicate for predicate, queries in one.written.items() if queries & entry.queries]
+        shown = text_of(said[0]) if len(said) == 1 else str(entry.form)
+        lines.append(f"  {shown}  {named([names[query] for query in sorted(entry.queries)], len(names))}")
+    return lines
+
+
+def named(names: Sequence[str], of: int) -> str:
+    """Names in brackets, not too many."""
+    if len(names) == of > 1:
+        return "(all)"
+    more = f", {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"({', '.join(names[:SHOWN_NAMES])}{more})"
+
+
+def _count(names: Iterable[str]) -> str:
+    count = len(tuple(names))
+    return f"{count} {'query' if count == 1 else 'queries'}"

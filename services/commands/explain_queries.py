@@ -1,0 +1,24 @@
+"""`weir explain` of several queries: the operator that they share, and the plans of those that run apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.query import Query
+
+
+def explain_queries(queries: Sequence[Query]) -> str:
+    """What `weir run` makes of them."""
+    from operators.choose import choose_plan, declared_statistics
+    from operators.explain import explain
+    from operators.group_explain import explain_group
+    from operators.group_parts import sharing
+    from schemas.groups import query_group
+
+    shared = sharing(queries, None)
+    pieces = [explain_group(query_group(shared))] if shared else []
+    for query in queries:
+        if query not in shared:
+            statistics = declared_statistics(query)
+            pieces.append(explain(query, choose_plan(query, statistics), statistics))
+    return "\n\n".join(pieces)
