@@ -73,8 +73,9 @@ def test_what_comes_among_others_is_kept_apart(late_ts: int, now: int) -> None:
 def test_rows_windows_find_the_dead_among_what_came_late() -> None:
     """The last three of A live: by their rows, which ascend in its state."""
     late = Late("[ROWS 3]")
-    places = np.arange(6)
-    given = late.engine._enter("a", numbers(np.full(6, 5), k=np.ones(6, np.int64)), places, restored=False)["A"]
+    batch = numbers(np.full(6, 5), k=np.ones(6, np.int64))
+    horizons = late.engine._sources.horizons({"a": batch})["a"]
+    given = late.engine._enter("a", batch, horizons, restored=False)["A"]
     late.join.enter_late(LEFT, given.take(np.array([3, 0, 5, 1, 4, 2])), 20)
     state = late.join.states[LEFT]
     assert state.older is None
