@@ -18,7 +18,14 @@ import numpy.typing as npt
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
-from operators.kernels.partition import entries_by_group, group_sizes, groups_in_ring, groups_of, in_groups
+from operators.kernels.partition import (
+    entries_by_group,
+    group_sizes,
+    groups_in_ring,
+    groups_of,
+    in_groups,
+    newer_in_groups,
+)
 from operators.kernels.ring import (
     compact_ring,
     first_at_least,
@@ -428,6 +435,11 @@ class SideState:
         if self.hashed:
             return np.asarray(group_sizes(self.keys, self.lo, self.hi, self.partition_groups), np.int64)
         return np.array([self.hi - self.lo] + [0] * (self.partition_groups - 1), np.int64)
+
+    def newer_in_groups(self, since: I64) -> I64:
+        """(partition_groups,) the entries per partition group with ts >= its (partition_groups,) `since`, without
+        `older`. O(n)."""
+        return np.asarray(newer_in_groups(self.keys, self.ts, self.lo, self.hi, since), np.int64)
 
     def group_bytes(self) -> I64:
         """(partition_groups,) bytes that the entries of each group take, without `older`. O(n)."""

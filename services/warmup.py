@@ -225,6 +225,7 @@ def _spill(stream: Stream, batch: Batch) -> None:
     state.insert(tuples, numbers.astype(np.uint64))
     state.groups()
     state.group_sizes()
+    state.newer_in_groups(np.zeros(state.partition_groups, np.int64))
     state.by_group(0)
     state.mark_rows("A", 0, 0, np.zeros(ROWS, np.bool_))
     groups_of(state.read_keys(0, ROWS), state.partition_groups)

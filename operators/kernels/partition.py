@@ -49,6 +49,20 @@ def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
 
 
 @njit(cache=True, nogil=True)
+def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) -> I64:
+    """(count,) how many of the entries lo .. hi each group has that are not older than its (count,) `since`. Without
+    keys (an empty ring) all are of group 0."""
+    mask = ring_ts.shape[0] - 1
+    hashed = ring_keys.shape[0] > 0
+    out = np.zeros(since.shape[0], np.int64)
+    for e in range(lo, hi):
+        slot = e & mask
+        group = _group(ring_keys[slot], since.shape[0]) if hashed else 0
+        out[group] += ring_ts[slot] >= since[group]
+    return out
+
+
+@njit(cache=True, nogil=True)
 def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
     """(hi - lo,) True where an entry's group is one of those where (groups,) `chosen` is True."""
     mask = ring_keys.shape[0] - 1

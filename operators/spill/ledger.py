@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from operators.plan import Join
 from operators.spill.part import Part
 from operators.tuples import FOREVER
 from operators.watermark import END
+from schemas.columns import I64
 
 Group = tuple[int, int]
 """A join's number, children before parents, and one of its partition groups."""
@@ -113,17 +116,34 @@ class Ledger:
         """How many tuples are in parts."""
         return sum(sum(part.sizes()) for parts in self._parts.values() for part in parts)
 
-    def owed_pairs(self, memory: Iterable[tuple[Group, tuple[int, int]]]) -> int:
-        """Pairs of tuples that have not been compared, at most: 0 when nothing is owed.
+    def unmet_since(self, groups: int) -> dict[int, I64]:
+        """Per join that has parts, (groups,) since when what is in memory of a group has not met all of its parts; END
+        where there are none."""
+        found: dict[int, I64] = {}
+        for (j, g), parts in self._parts.items():
+            if j not in found:
+                found[j] = np.full(groups, END)
+            found[j][g] = min(part.since for part in parts)
+        return found
+
+    def owed_pairs(self, memory: Mapping[int, tuple[I64, I64]]) -> int:
+        """Pairs of tuples that have not been compared, at most. 0 when all have been, though parts may stay on disk for
+        what is to come.
 
         Args:
-            memory: of groups that have parts, how many tuples each side has in memory.
+            memory: of joins that have parts, per side (groups,) how many tuples have come since `unmet_since`.
         """
         owed = 0
-        held = dict(memory)
-        for group, parts in self._parts.items():
+        for (j, g), parts in self._parts.items():
             left = right = 0
-            for a, b in [*(part.sizes() for part in parts), held.get(group, (0, 0))]:
-                owed += a * right + b * left
+            # Per instant what left then: the second of such parts came before it too, so it has met the first.
+            met: dict[int, tuple[int, int]] = {}
+            for part in parts:
+                a, b = part.sizes()
+                own = (0, 0) if part.late else met.get(part.since, (0, 0))
+                owed += a * (right - own[1]) + b * (left - own[0])
+                if not part.late:
+                    met[part.since] = own[0] + a, own[1] + b
                 left, right = left + a, right + b
+            owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])
         return owed

@@ -310,8 +310,10 @@ class Spilling:
         """Pairs of tuples that were not compared yet, at most; 0 when nothing is owed."""
         if not self._ledger:
             return 0
-        sizes = {j: [state.group_sizes() for state in self._joins[j].states] for j in self._indebted()}
-        memory = (((j, g), (int(sizes[j][LEFT][g]), int(sizes[j][RIGHT][g]))) for (j, g), _ in self._ledger.items())
+        memory: dict[int, tuple[I64, I64]] = {}
+        for j, since in self._ledger.unmet_since(self._budget.groups).items():
+            left, right = (state.newer_in_groups(since) for state in self._joins[j].states)
+            memory[j] = left, right
         return self._ledger.owed_pairs(memory)
 
     def spilled_tuples(self) -> int:
@@ -322,9 +324,6 @@ class Spilling:
 
     def _produced(self, j: int, found: Tuples) -> None:
         self._productivity.note(j, found, final=self._parents[j] is None)
-
-    def _indebted(self) -> list[int]:
-        return sorted({j for (j, _), _ in self._ledger.items()})
 
     def _age(self, cut: int) -> None:
         """Tell how much of the windows is new."""

@@ -38,6 +38,8 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("            entries[at[group]] = e\n", "            entries[at[group]] = e - lo\n"),
         ("if hashed else np.int64(0)", "if hashed else np.int64(1)"),
         ("chosen.shape[0])]", "chosen.shape[0] - 1)]"),
+        ("out[group] += ring_ts[slot] >= since[group]", "out[group] += ring_ts[slot] > since[group]"),
+        ("since.shape[0]) if hashed else 0", "since.shape[0]) // 2 if hashed else 0"),
     ),
     "ranks.py": (
         ("words = ((stop - 1) >> 6) - (lo >> 6) + 1", "words = (stop - lo) >> 6"),

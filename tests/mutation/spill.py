@@ -42,6 +42,11 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/ledger.py": (
         ("parts), default=END)", "parts), default=FOREVER)"),
         ("(min(since, part.since), min(until, self._until(join, part)))", "(since, until)"),
+        ("found[j][g] = min(part.since for part in parts)", "found[j][g] = parts[0].since"),
+        ("            owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])\n", ""),
+        ("(0, 0) if part.late else met", "met"),
+        ("                    met[part.since] = own[0] + a, own[1] + b\n", "                    pass\n"),
+        ("met[part.since] = own[0] + a, own[1] + b", "met[part.since] = a, b"),
     ),
     "spill/exchange.py": (
         ("changed = ~self._held & (", "changed = ("),
@@ -58,7 +63,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
 
 SPILL_TESTS: dict[str, list[str]] = {
     "spill/productivity.py": ["spill/test_productivity.py", "spill/test_exchange.py"],
-    "spill/ledger.py": ["spill/test_spill_properties.py"],
+    "spill/ledger.py": ["spill/test_ledger.py", "spill/test_spill_properties.py"],
     "spill/exchange.py": ["spill/test_exchange.py"],
     "spill/strategies.py": ["spill/test_spill_strategies.py"],
 }

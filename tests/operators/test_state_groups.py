@@ -296,5 +296,11 @@ def test_a_state_is_a_list(kept_expiry: bool, life: int, steps: list[Any], group
         keys, times = hashes * 2, [now] * 6 + [now + 3] * 6
         got = [(i, int(side.rows[0, e & (side.capacity - 1)])) for i, e in probed(side, keys, times)]
         assert got == [(i, found) for i, t in enumerate(times) for found in model.matches(i % 6, t)]
+        since = np.arange(groups) % 3 + now - 2
+        newer = np.zeros(groups, np.int64)
+        slots = np.arange(side.lo, side.hi) & (side.capacity - 1)
+        for key, ts in zip(side.keys[slots].tolist(), side.ts[slots].tolist(), strict=True):
+            newer[group(key, groups)] += ts >= since[group(key, groups)]
+        assert side.newer_in_groups(since).tolist() == newer.tolist()
         assert side.groups().tolist() == [group(key, groups) for key in side.read_keys(side.lo, side.hi).tolist()]
         assert side.touched_bytes() <= side.size_bytes()

@@ -62,6 +62,10 @@ class Timeline:
         self._wanted += to_rows(self._whole.advance(ts + 1))
         self._leaving.clear()
 
+    def clean(self, most: int) -> bool:
+        """So many groups are cleaned up, in spare time."""
+        return self._spilling.clean(most)
+
     def migrate(self, plan: str, strategy: str, cut: int) -> None:
         """Both change to the plan."""
         for task in (self._spilling, self._whole):
@@ -181,3 +185,21 @@ def test_the_dead_hold_nothing(timeline: Make) -> None:
     run.at(6, leave=0)
     run.at(7, "b")
     run.check(owed=0)
+
+
+def test_what_is_owed_is_nothing_when_it_has_been_paid(timeline: Make) -> None:
+    """Though a0 stays on disk, for what is to come."""
+    run = timeline("(A B)", A=("a", 100), B=("b", 100))
+    run.at(0, "a", leave=0)
+    assert run.spill.owed == 0
+    run.at(5, "b")
+    assert run.spill.owed == 1
+    assert run.clean(1)
+    assert not run.clean(1), "there is time, and nothing to do"
+    assert (run.spill.owed, run.spill.on_disk_tuples, run.spill.cleanup_results) == (0, 1, 1)
+    run.at(7, "a")
+    assert run.spill.owed == 0, "a7 and b5 have met in memory"
+    run.at(8, "b")
+    assert run.spill.owed == 1, "b8 and a0"
+    run.check(owed=1)
+    assert run.spill.owed == 0
