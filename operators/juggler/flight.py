@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from operators.evaluate import Resolve, holds
+from operators.evaluate import Resolve, evaluate, holds
 from operators.juggler.lists import Compiled, Lists, PredicateList, compiled, query_mask
 from operators.juggler.normal import WHOLE, Limits
 from operators.kernels.hashing import U64
@@ -22,6 +22,10 @@ from schemas.columns import I64, U8, Column, Mask
 
 QUERIES, PREDICATES = "queries", "predicates"
 ENCODINGS = (QUERIES, PREDICATES)
+WORTH_DROPPING = 0.8
+"""Tuples are dropped between the lists of a type when no more than this share is left."""
+FOLDED = 0.2
+"""The weight of the newest evaluation in the share of tuples that a list has left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +101,7 @@ class Evaluator:
         self.predicate_words = lists.dependencies.shape[1] if encoding == PREDICATES else 0
         self.counters = counters
         self._numbers = {id(one): number for number, one in enumerate(lists.lists)}
+        self._shares = [1.0] * len(lists.lists)
         self._compiled = [None if one.form is None else compiled(one, self.words) for one in lists.lists]
 
     def compiled(self, one: PredicateList) -> Compiled:
@@ -105,17 +110,48 @@ class Evaluator:
         assert found is not None
         return found
 
+    def narrowed(self, flight: Flight, lists: Sequence[PredicateList]) -> Flight:
+        """What lists leave; those that have left the fewest tuples come first. The flight given is used up."""
+        resolve: Resolve | None = None
+        for one in sorted(lists, key=self._left):
+            if not len(flight):
+                break
+            if resolve is None:
+                resolve = self.sources.resolver(flight.inputs, flight.rows)
+            self._one(flight, one, resolve)
+            if self.encoding == PREDICATES:
+                # Queries are only asked when the whole type was evaluated.
+                continue
+            alive = living(flight.alive)
+            left = np.count_nonzero(alive) / len(flight)
+            number = self._numbers[id(one)]
+            self._shares[number] += FOLDED * (left - self._shares[number])
+            if left < WORTH_DROPPING:
+                flight, resolve = flight.take(alive), None
+        self._ask(flight)
+        return flight.still_alive()
+
     def evaluate(self, flight: Flight, lists: Sequence[PredicateList]) -> None:
         """Evaluate lists; the flight's sets change, its tuples stay."""
         if not lists or not len(flight):
             return
         resolve = self.sources.resolver(flight.inputs, flight.rows)
         for one in lists:
-            if one.form is None:
-                self._as_written(flight, one)
-            else:
-                self._by_form(flight, one, resolve)
-        if self.encoding == PREDICATES:
+            self._one(flight, one, resolve)
+        self._ask(flight)
+
+    def _left(self, one: PredicateList) -> float:
+        return self._shares[self._numbers[id(one)]]
+
+    def _one(self, flight: Flight, one: PredicateList, resolve: Resolve) -> None:
+        if one.form is None:
+            self._as_written(flight, one)
+        else:
+            self._by_form(flight, one, resolve)
+
+    def _ask(self, flight: Flight) -> None:
+        """Ask each tuple's queries what they make of the predicates evaluated so far."""
+        if self.encoding == PREDICATES and len(flight):
             self.counters.bit_operations += ask_queries(
                 flight.relevant, flight.satisfied, self.lists.dependencies, flight.alive
             )
@@ -123,7 +159,7 @@ class Evaluator:
     def _by_form(self, flight: Flight, one: PredicateList, resolve: Resolve) -> None:
         form, table = one.form, self.compiled(one)
         assert form is not None
-        left = resolve(form.x)
+        left = evaluate(form.x, resolve, len(flight))
         right = None if form.y is None else resolve(form.y)
         x = numbers(left, form.whole)
         y = np.zeros_like(x) if right is None else numbers(right, form.whole)

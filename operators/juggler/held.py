@@ -157,7 +157,8 @@ class Held:
     def unknown(self, rows: I64) -> I64:
         """Those rows, each once, whose attribute predicates were not evaluated."""
         missing = rows[~self._evaluated[rows & (len(self._evaluated) - 1)]]
-        return np.unique(missing) if len(missing) else missing
+        ascending = len(missing) < 2 or bool((missing[1:] > missing[:-1]).all())
+        return missing if ascending else np.unique(missing)
 
     def learn(self, rows: I64, alive: U64, relevant: U64, satisfied: U64) -> None:
         """The attribute predicates of rows have been evaluated."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.juggler.normal import Limits, Normal, event_times, normal_forms
+from operators.juggler.normal import Limits, Normal, event_times, normal_forms, value_forms
 from operators.kernels.hashing import U64
 from operators.kernels.scan import OPS
 from schemas.columns import I64
@@ -250,7 +250,7 @@ def _register(
     canonical = substitute(predicate, times)
     windowed = len(used) == 2 and all(column.name == "_ts" for column in times.values())
     kind = ATTRIBUTE if len(used) == 1 else WINDOW if windowed else JOIN
-    forms = list(normal_forms(canonical))
+    forms = list(normal_forms(canonical)) or list(value_forms(canonical))
     for form in forms:
         for one in lists:
             if one.kind == kind and one.source is None and one.form is not None and _similar(one.form, form):

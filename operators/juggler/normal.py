@@ -50,12 +50,13 @@ class Normal:
     """`divisor * x op factor * y + addend`; with no y `divisor * x op addend`.
 
     Attributes:
+        x: a column wherever there is a y.
         whole: whether the numbers are int64; doubles else, and then the divisor is 1.
         op: of whole numbers, and where there is no y, never < or >.
         divisor: above 0.
     """
 
-    x: Column
+    x: Expr
     op: str
     y: Column | None
     factor: float
@@ -65,7 +66,7 @@ class Normal:
     limits: Limits
 
     def __str__(self) -> str:
-        left = f"{self.x.alias}.{self.x.name}"
+        left = f"{self.x.alias}.{self.x.name}" if isinstance(self.x, Column) else str(self.x)
         if self.divisor != 1:
             left = f"{self.divisor} * {left}"
         if self.y is None:
@@ -108,6 +109,28 @@ def normal_forms(predicate: Expr) -> Iterator[Normal]:
         yield from _constant_forms(predicate)
     else:
         yield from _double_forms(predicate)
+
+
+def value_forms(predicate: Expr) -> Iterator[Normal]:
+    """`x op constant` with any numeric expression as x, over any number of columns: what is left where there is no
+    normal form. The expression is evaluated as written, so there are no limits."""
+    if not isinstance(predicate, Compare) or predicate.op == "<>":
+        return
+    for x, op, side in (
+        (predicate.left, predicate.op, predicate.right),
+        (predicate.right, MIRROR[predicate.op], predicate.left),
+    ):
+        constant = _constant(side)
+        if constant is None or isinstance(x, Literal):
+            continue
+        if type_of(x) in WHOLE:
+            yield from _whole_against_double(x, op, constant)
+        elif type_of(x) is Type.DOUBLE:
+            addend = constant
+            if op in ("<", ">"):
+                op, addend = f"{op}=", math.nextafter(constant, -math.inf if op == "<" else math.inf)
+            yield Normal(x, op, None, 0.0, addend, 1, False, Limits())
+        return
 
 
 def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
@@ -294,7 +317,7 @@ def _constant_forms(predicate: Compare) -> Iterator[Normal]:
         return
 
 
-def _whole_against_double(x: Column, op: str, constant: float) -> Iterator[Normal]:
+def _whole_against_double(x: Expr, op: str, constant: float) -> Iterator[Normal]:
     """`x op constant`, x a whole number."""
     low, high = math.floor(constant), math.ceil(constant)
     if op == "=" and low != high:

@@ -127,7 +127,7 @@ class Juggler:
         """
         given = {name: tuples for name, tuples in epoch.items() if len(tuples)}
         entered = {name: self._enter(name, tuples, now) for name, tuples in given.items()}
-        out = Outputs(self.sources, self.group)
+        out = Outputs(self.sources, self.group, self._place)
         for name in sorted(entered, key=self._place.__getitem__):
             self._finish(self._visits[name], entered[name], out)
         if self.adaptive and given and now != TABLE_TS:
@@ -168,7 +168,7 @@ class Juggler:
             if len(visit.inputs) == 1:
                 # Nothing was visited, so only here are the attributes asked for.
                 flight = self._with_attributes(flight, visit.inputs)
-            out.add(visit, flight)
+            out.add(visit.finished, flight)
         for following in visit.next:
             part = flight
             if len(visit.next) > 1 or visit.finished:
@@ -225,8 +225,7 @@ class Juggler:
                 else:
                     met = self._with_attributes(met, visit.inputs[-1:], known=True)
             else:
-                self._evaluator.evaluate(met, visit.lists[kind])
-                met = met.still_alive()
+                met = self._evaluator.narrowed(met, visit.lists[kind])
             self._count(kind, len(met))
         self._finish(visit, met, out)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from operators.evaluate import evaluate
 from operators.juggler.flight import Counters, Evaluator, Flight, numbers, states_of
 from operators.juggler.held import Held, Run
 from operators.juggler.lists import JOIN, WINDOW
@@ -20,6 +21,7 @@ from operators.sources import Sources
 from operators.state import SideState
 from operators.tuples import FOREVER
 from schemas.columns import I64
+from schemas.query import Column
 
 Pairs = tuple[I64, I64]
 """(m,) positions of tuples under way, ascending within one structure, and (m,) row ids."""
@@ -93,9 +95,9 @@ class Prober:
             table = self._evaluator.compiled(one)
             if len(table.factors) != 1 or table.factors[0] != 1 or table.divisors[0] != 1:
                 continue
-            found_is_x = form.x.alias == name
+            found_is_x = isinstance(form.x, Column) and form.x.alias == name
             other = form.y if found_is_x else form.x
-            column = self._sources.resolver(flight.inputs, flight.rows)(other)
+            column = evaluate(other, self._sources.resolver(flight.inputs, flight.rows), len(flight))
             bounded = bounding(flight.alive, table.asking) & (states_of([column], table.limits) == 0)
             times = numbers(column, True)
             self._counters.comparisons += bound_times(
@@ -115,7 +117,7 @@ class Prober:
                 continue
             sorted_is_x = form.x == index.column
             table = self._evaluator.compiled(one)
-            column = resolve(form.y if sorted_is_x else form.x)
+            column = evaluate(form.y if sorted_is_x else form.x, resolve, len(flight))
             lines = (table.factors, table.divisors, table.addends, table.blocks, table.masks)
             bounded = bounding(flight.alive, table.asking)
             states = states_of([column], table.limits)

@@ -117,7 +117,8 @@ def _with_lists(visit: Visit, lists: Lists) -> None:
             continue
         visit.lists[one.kind].append(one)
         if one.kind == JOIN and one.form is not None and one.form.y is not None:
-            column = one.form.x if one.form.x.alias == name else one.form.y
-            values[column, one.form.whole] += asking
+            for column in (one.form.x, one.form.y):
+                if isinstance(column, Column) and column.alias == name:
+                    values[column, one.form.whole] += asking
     if values:
         visit.index = values.most_common(1)[0][0]
