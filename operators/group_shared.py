@@ -28,6 +28,9 @@ from schemas.errors import InvariantError
 from schemas.groups import Member, QueryGroup
 from schemas.query import TABLE_TS, Stream, Table
 
+WAITING_TUPLES = 131_072
+"""Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""
+
 
 class GroupExecutor(Protocol):
     """Executes the joins of all queries of a group."""
@@ -93,6 +96,7 @@ class SharedQueries:
         self._cut = 0
         self._input_tuples = 0
         self._results = dict.fromkeys(self.names, 0)
+        self._members = {member.name: member for member in group.members}
         self._peak_tuples = self._peak_bytes = 0
         self._busy_s = 0.0
         lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
@@ -100,6 +104,7 @@ class SharedQueries:
         streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
         self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
         self._streams = {s.name for s in streams if isinstance(s, Stream)}
+        self._nothing = {m.name: self._output(m, Tuples.empty(m.inputs)) for m in group.members}
         self._load(tables or {})
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
@@ -116,23 +121,27 @@ class SharedQueries:
     def process(self, epoch: Mapping[str, Batch], cut: int) -> dict[str, Batch]:
         """Process an epoch up to the event time `cut`."""
         mine = {stream: batch for stream, batch in epoch.items() if stream in self._streams}
-        total = sum(len(batch) for batch in mine.values())
         made = self._executor.intermediate_results() / max(self._input_tuples, 1)
-        self._input_tuples += total
-        found: dict[str, list[Batch]] = {name: [] for name in self.names}
+        found: dict[str, list[Tuples]] = {}
+        out: dict[str, list[Batch]] = {}
+        waiting = 0
         for piece, at in slices(mine, cut, made=made, window=self._shortest):
             began = self._clock()
-            for name, results in self._slice(piece, at).items():
-                found[name].append(results)
+            for name, tuples in self._slice(piece, at).items():
+                if len(tuples):
+                    found.setdefault(name, []).append(tuples)
+                    waiting += len(tuples)
+            waiting += sum(len(batch) for batch in piece.values())
+            if waiting >= WAITING_TUPLES or at == cut:
+                self._finish(found, out)
+                self._sources.purge(at)
+                found, waiting = {}, 0
             self._busy_s += self._clock() - began
-        nothing = self.nothing()
-        out = {name: Batch.concat(parts) if parts else nothing[name] for name, parts in found.items()}
-        for name, results in out.items():
-            self._results[name] += len(results)
-        return out
+        self._input_tuples += sum(len(batch) for batch in mine.values())
+        return {name: Batch.concat(out[name]) if name in out else self._nothing[name] for name in self.names}
 
-    def _slice(self, batches: Mapping[str, Batch], cut: int) -> dict[str, Batch]:
-        """Store, join, purge; the results of queries that have some."""
+    def _slice(self, batches: Mapping[str, Batch], cut: int) -> Mapping[str, Tuples]:
+        """Store and join; what is dead stays in the stores until results have been read from them."""
         tuples: dict[str, Tuples] = {}
         for stream, batch in batches.items():
             tuples |= self._enter(stream, batch)
@@ -140,12 +149,18 @@ class SharedQueries:
         self._sources.cut = cut
         found = self._executor.process(tuples, now)
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples())
-        out = {name: self._output(self.group.member(name), of) for name, of in found.items() if len(of)}
         self._peak_bytes = max(self._peak_bytes, self._size_bytes())
         self._executor.purge(cut)
-        self._sources.purge(cut)
         self._cut = cut
-        return out
+        return found
+
+    def _finish(self, found: Mapping[str, list[Tuples]], out: dict[str, list[Batch]]) -> None:
+        """Compute the SELECT lists of results."""
+        for name, parts in found.items():
+            member = self._members[name]
+            results = self._output(member, Tuples.concat([p.reorder(member.inputs) for p in parts], member.inputs))
+            out.setdefault(name, []).append(results)
+            self._results[name] += len(results)
 
     def _enter(self, stream: str, batch: Batch) -> dict[str, Tuples]:
         """Store tuples; their row ids per input."""
@@ -156,8 +171,7 @@ class SharedQueries:
         }
 
     def _output(self, member: Member, found: Tuples) -> Batch:
-        """Results with the SELECT list's columns, in their final order."""
-        found = found.reorder(member.inputs)
+        """Results over the member's inputs with the SELECT list's columns, in their final order."""
         if len(found) > 1:
             found = found.take(order_ties(found.ts, found.rows))
         resolve = self._sources.resolver(found.aliases, found.rows)
@@ -166,7 +180,7 @@ class SharedQueries:
 
     def nothing(self) -> dict[str, Batch]:
         """No results, per query."""
-        return {member.name: self._output(member, Tuples.empty(member.inputs)) for member in self.group.members}
+        return dict(self._nothing)
 
     def horizon(self, stream: str) -> int | None:
         """The smallest ts whose tuples of the stream some window still needs; None where nobody reads it."""

@@ -106,7 +106,9 @@ class QueryGroup:
                 taken[source.alias] = _free_input(inputs, source, taken.values())
         names = tuple(taken[source.alias] for source in query.sources)
         member = Member(query, names, _renamed(query, taken))
-        return _grown((*self.members, member), inputs)
+        given = {source.alias: source.window for source in member.over_inputs.sources}
+        longer = (replace(i, window=_longer(i.window, given.get(i.alias, i.window))) for i in inputs)
+        return QueryGroup((*self.members, member), tuple(longer))
 
     def dropping(self, name: str) -> QueryGroup:
         """The group without a query; inputs that nobody reads any more go, others may live shorter.
@@ -116,7 +118,7 @@ class QueryGroup:
         """
         if name not in self.names:
             raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names) or 'none'}")
-        return _grown(tuple(member for member in self.members if member.name != name), self.inputs)
+        return _of(tuple(member for member in self.members if member.name != name), self.inputs)
 
     def _check_beside(self, query: Query) -> None:
         """Refuse what does not go with the queries that are there."""
@@ -132,13 +134,21 @@ class QueryGroup:
                     f"query {query.name!r} declares {source.stream} otherwise than the group's other queries; "
                     "a group has one declaration of each stream"
                 )
-        for writer in (*(member.query for member in self.members), query):
-            for reader in (*(member.query for member in self.members), query):
-                if any(stream.topic == writer.sink for stream in reader.streams()):
-                    raise UsageError(
-                        f"query {reader.name!r} reads what query {writer.name!r} of the same group writes, topic "
-                        f"{writer.sink!r}; put them into two groups"
-                    )
+        writers = {member.query.sink: member.query for member in self.members if member.query.sink is not None}
+        for stream in query.streams():
+            if stream.topic in writers:
+                raise _read_by_own_group(query, writers[stream.topic])
+        if any(isinstance(source.stream, Stream) and source.stream.topic == query.sink for source in self.inputs):
+            for member in self.members:
+                if any(stream.topic == query.sink for stream in member.query.streams()):
+                    raise _read_by_own_group(member.query, query)
+
+
+def _read_by_own_group(reader: Query, writer: Query) -> UsageError:
+    return UsageError(
+        f"query {reader.name!r} reads what query {writer.name!r} of the same group writes, topic {writer.sink!r}; "
+        "put them into two groups"
+    )
 
 
 def query_group(queries: Iterable[Query]) -> QueryGroup:
@@ -185,7 +195,7 @@ def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> s
     return name
 
 
-def _grown(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
+def _of(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
     """The group of these members: their inputs in the order given, with the longest windows."""
     windows: dict[str, Window] = {}
     for member in members:
