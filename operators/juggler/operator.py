@@ -26,7 +26,7 @@ from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Fl
 from operators.juggler.held import Held
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
 from operators.juggler.order import ADAPTIVE, ORDERS, Observed, best_order
-from operators.juggler.output import Outputs
+from operators.juggler.output import Outputs, routes
 from operators.juggler.probe import Pairs, Prober
 from operators.juggler.sampling import observe
 from operators.juggler.sources import GroupSources
@@ -81,6 +81,7 @@ class Juggler:
         self._evaluator = Evaluator(self.sources, self.lists, len(group.members), self.encoding, self.counters)
         self._prober = Prober(self.sources, self._evaluator, self.counters)
         self._place = {source.alias: n for n, source in enumerate(group.inputs)}
+        self._routes = routes(group)
         self._attributes = {
             source.alias: [one for one in self.lists.of(ATTRIBUTE) if source.alias in one.inputs]
             for source in group.inputs
@@ -127,7 +128,7 @@ class Juggler:
         """
         given = {name: tuples for name, tuples in epoch.items() if len(tuples)}
         entered = {name: self._enter(name, tuples, now) for name, tuples in given.items()}
-        out = Outputs(self.sources, self.group, self._place)
+        out = Outputs(self.sources, self._routes)
         for name in sorted(entered, key=self._place.__getitem__):
             self._finish(self._visits[name], entered[name], out)
         if self.adaptive and given and now != TABLE_TS:
@@ -168,7 +169,7 @@ class Juggler:
             if len(visit.inputs) == 1:
                 # Nothing was visited, so only here are the attributes asked for.
                 flight = self._with_attributes(flight, visit.inputs)
-            out.add(visit.finished, flight)
+            out.add(flight)
         for following in visit.next:
             part = flight
             if len(visit.next) > 1 or visit.finished:

@@ -6,7 +6,8 @@ of it, by its bit. Only a query that names its inputs in another order has ties 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,55 +17,100 @@ from operators.kernels.order import order_ties
 from operators.sources import Sources, life_of
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64
-from schemas.groups import Member, QueryGroup
+from schemas.groups import QueryGroup
+from schemas.query import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a query's results are made of what was found over its inputs.
+
+    Attributes:
+        number, name: of the query; inputs: in its FROM order.
+        places: of its inputs among those in the group's order; lives: of those, by the query's windows.
+    """
+
+    number: int
+    name: str
+    inputs: tuple[str, ...]
+    places: tuple[int, ...]
+    lives: tuple[int, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the query names its inputs in the group's order."""
+        return self.places == tuple(range(len(self.places)))
+
+
+Routes = Mapping[tuple[str, ...], Sequence[Route]]
+"""By the inputs in the group's order."""
+
+
+def routes(group: QueryGroup) -> Routes:
+    """The ways of all queries' results."""
+    order = [source.alias for source in group.inputs]
+    found: dict[tuple[str, ...], list[Route]] = {}
+    for number, member in enumerate(group.members):
+        inputs = tuple(sorted(member.inputs, key=order.index))
+        places = tuple(inputs.index(name) for name in member.inputs)
+        lives = tuple(_life(member.over_inputs.source(name)) for name in inputs)
+        found.setdefault(inputs, []).append(Route(number, member.name, member.inputs, places, lives))
+    return found
+
+
+def _life(source: Source) -> int:
+    return FOREVER if source.is_table else life_of(source)
 
 
 class Outputs:
     """The results of one slice."""
 
-    def __init__(self, sources: Sources, group: QueryGroup, place: Mapping[str, int]) -> None:
+    def __init__(self, sources: Sources, ways: Routes) -> None:
         self._sources = sources
-        self._group = group
-        self._place = place
-        self._found: dict[tuple[str, ...], list[Flight]] = {}
-        self._finished: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._ways = ways
+        self._found: dict[frozenset[str], list[Flight]] = {}
 
-    def add(self, finished: tuple[int, ...], flight: Flight) -> None:
-        """Take what satisfies those queries, which read just these inputs, whose bits it carries, and nobody else."""
+    def add(self, flight: Flight) -> None:
+        """Take what satisfies those queries over just its inputs whose bits it carries, and nobody else."""
         if len(flight):
-            inputs = tuple(sorted(flight.inputs, key=self._place.__getitem__))
-            self._found.setdefault(inputs, []).append(flight)
-            self._finished[inputs] = tuple(sorted({*self._finished.get(inputs, ()), *finished}))
+            self._found.setdefault(frozenset(flight.inputs), []).append(flight)
 
     def results(self) -> dict[str, Tuples]:
         """Per query, those without any too, over its inputs in FROM order, ascending by (ts, rows)."""
-        found = {member.name: Tuples.empty(member.inputs) for member in self._group.members}
-        for inputs, flights in self._found.items():
-            rows = np.concatenate([f.rows[[f.inputs.index(name) for name in inputs]] for f in flights], axis=1)
-            ts = np.concatenate([f.ts for f in flights])
-            order = np.argsort(ts, kind="stable")
-            rows, ts = np.take(rows, order, axis=1), ts[order]
-            ties = order_ties(ts, rows)
-            order, rows = order[ties], np.take(rows, ties, axis=1)
-            queries = self._finished[inputs]
-            alive = np.concatenate([f.alive for f in flights])[order]
-            offsets, chosen = by_query(alive, np.array(queries, np.int64))
-            expiries: dict[tuple[int, ...], I64] = {}
-            for k, n in enumerate(queries):
-                index = chosen[offsets[k] : offsets[k + 1]]
-                if not len(index):
-                    continue
-                member = self._group.members[n]
-                lives = tuple(_life(member, name) for name in inputs)
-                if lives not in expiries:
-                    expiries[lives] = self._expiry(inputs, rows, lives)
-                own = np.empty((len(inputs), len(index)), np.int64)
-                for place, name in enumerate(member.inputs):
-                    own[place] = rows[inputs.index(name)][index]
-                tuples = Tuples(member.inputs, own, ts[index], expiries[lives][index])
-                if member.inputs != inputs:
-                    tuples = tuples.take(order_ties(tuples.ts, tuples.rows))
-                found[member.name] = tuples
+        found: dict[str, Tuples] = {}
+        for inputs, ways in self._ways.items():
+            flights = self._found.get(frozenset(inputs))
+            if flights is not None:
+                found |= self._routed(inputs, ways, flights)
+            for way in ways:
+                if way.name not in found:
+                    found[way.name] = Tuples.empty(way.inputs)
+        return found
+
+    def _routed(self, inputs: tuple[str, ...], ways: Sequence[Route], flights: Sequence[Flight]) -> dict[str, Tuples]:
+        """What was found over the same inputs, for those queries that have results."""
+        rows = np.concatenate([f.rows[[f.inputs.index(name) for name in inputs]] for f in flights], axis=1)
+        ts = np.concatenate([f.ts for f in flights])
+        order = np.argsort(ts, kind="stable")
+        rows, ts = np.take(rows, order, axis=1), ts[order]
+        ties = order_ties(ts, rows)
+        order, rows = order[ties], np.take(rows, ties, axis=1)
+        alive = np.concatenate([f.alive for f in flights])[order]
+        offsets, chosen = by_query(alive, np.array([way.number for way in ways], np.int64))
+        expiries: dict[tuple[int, ...], I64] = {}
+        found: dict[str, Tuples] = {}
+        for k, way in enumerate(ways):
+            index = chosen[offsets[k] : offsets[k + 1]]
+            if not len(index):
+                continue
+            if way.lives not in expiries:
+                expiries[way.lives] = self._expiry(inputs, rows, way.lives)
+            own = np.take(rows, index, axis=1)
+            tuples = Tuples(way.inputs, own, ts[index], expiries[way.lives][index])
+            if not way.in_order:
+                tuples = Tuples(way.inputs, own[list(way.places)], tuples.ts, tuples.expiry)
+                tuples = tuples.take(order_ties(tuples.ts, tuples.rows))
+            found[way.name] = tuples
         return found
 
     def _expiry(self, inputs: tuple[str, ...], rows: I64, lives: tuple[int, ...]) -> I64:
@@ -75,8 +121,3 @@ class Outputs:
                 times = np.asarray(self._sources.store(name).gather("_ts", rows[k]).values, np.int64)
                 expiry = np.minimum(expiry, times + life)
         return expiry
-
-
-def _life(member: Member, name: str) -> int:
-    source = member.over_inputs.source(name)
-    return FOREVER if source.is_table else life_of(source)
