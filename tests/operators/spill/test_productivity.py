@@ -65,7 +65,7 @@ class Traced:
             ts = np.arange(self._ts, self._ts + n)
             columns = {"ts": Column(Type.TIMESTAMP, ts)}
             columns |= {column: Column(Type.BIGINT, np.array(row, np.int64)) for column, row in values.items()}
-            rows = self.sources.stores[name].append(Batch(ts, columns), None)
+            rows = self.sources.stores[name].append(Batch(ts, columns))
             epoch[name] = Tuples((name,), rows[np.newaxis], ts, self.sources.expiry(name, rows, ts))
         outputs: dict[int, Tuples] = {}
 
