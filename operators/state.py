@@ -27,9 +27,11 @@ from operators.kernels.partition import (
     newer_in_groups,
 )
 from operators.kernels.ring import (
+    GIVES_BACK,
     compact_ring,
     first_at_least,
     fitting_capacity,
+    give_back,
     live_mask,
     mark_rows,
     ring_grow,
@@ -64,6 +66,12 @@ COMPACT_BELOW = 0.75
 
 RETURNED_FROM = 0.125
 """Memory is given back when more than this share of what was touched is not needed."""
+
+GIVEN_BACK_FROM = 1 << 14
+"""Rings of so many entries are some pages long: their memory can be given back page by page."""
+
+MUCH_ROOM = 8
+"""Rings that are so many times too large are made anew: the index's heads take memory by the ring's capacity."""
 
 CANDIDATES_AT_ONCE = 1 << 18
 """Candidate pairs materialised at a time."""
@@ -216,9 +224,7 @@ class SideState:
         )  # fmt: skip
         return count, row, entry, compared
 
-    def combine(
-        self, tuples: Tuples, probe_idx: I64, entries: I64, *, probe_first: bool
-    ) -> tuple[I64, I64, I64]:
+    def combine(self, tuples: Tuples, probe_idx: I64, entries: I64, *, probe_first: bool) -> tuple[I64, I64, I64]:
         """Rows, ts and expiry of probing tuples joined with entries; see `kernels.combine.combine_pairs`."""
         rows, ts, expiry = combine_pairs(
             tuples.rows, tuples.ts, tuples.expiry, probe_idx,
@@ -329,14 +335,24 @@ class SideState:
     def take_out(self, mask: Mask) -> None:
         """Take out the entries lo .. hi where (hi - lo,) `mask` is True, and give back memory that is not needed.
 
-        Entry numbers change; `older` stays. O(hi - lo), and while a ring is made anew its old memory is held beside.
+        Entry numbers change; `older` stays. O(hi - lo). Rings become smaller only where little stays, since the memory
+        of a larger one can be given back without copying what stays.
         """
         kept = ~mask
         stay = int(np.count_nonzero(kept))
-        if stay < (1 - RETURNED_FROM) * min(self._touched_to() - self._fresh_from, self.capacity):
-            self._rehouse(kept, min(fitting_capacity(stay, FIRST_CAPACITY), self.capacity))
-        elif stay < len(kept):
+        touched = min(self._touched_to() - self._fresh_from, self.capacity)
+        fitting = fitting_capacity(stay, FIRST_CAPACITY)
+        large = GIVES_BACK and self.capacity >= GIVEN_BACK_FROM
+        if stay < (1 - RETURNED_FROM) * touched and not (large and fitting * MUCH_ROOM > self.capacity):
+            self._rehouse(kept, min(fitting, self.capacity))
+            return
+        if stay < len(kept):
             self._compact(kept)
+        if large and stay < touched:
+            for ring in (*self._rings(), self._dist):
+                if ring.size:
+                    give_back(ring, self.lo, self.hi)
+            self._fresh_from, self._written_to = self.lo, self.hi
 
     def trim(self) -> None:
         """Give back memory that purged entries have left behind, where that is worth it. O(hi - lo) if it is."""
@@ -441,9 +457,10 @@ class SideState:
         `older`. O(n)."""
         return np.asarray(newer_in_groups(self.keys, self.ts, self.lo, self.hi, since), np.int64)
 
-    def group_bytes(self) -> I64:
-        """(partition_groups,) bytes that the entries of each group take, without `older`. O(n)."""
-        return self.group_sizes() * self.entry_bytes()
+    def group_bytes(self, beside: int = 0) -> I64:
+        """(partition_groups,) bytes that the entries of each group take, without `older`, each with so many bytes
+        beside. O(n)."""
+        return self.group_sizes() * (self.entry_bytes() + beside)
 
     def sampled(self) -> tuple[float, int]:
         """From a sample of the entries: the share that a tuple to come can meet, and the number of partition groups

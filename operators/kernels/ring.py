@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -64,6 +67,40 @@ def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
 def fitting_capacity(n: int, least: int) -> int:
     """The least power of two, at least `least`, that n numbers leave room in: what is not touched takes no memory."""
     return max(least, 1 << (int(n / FILLED_AT_MOST) - 1).bit_length()) if n else least
+
+
+GIVES_BACK = sys.platform == "linux"
+"""Whether `give_back` can: elsewhere the system promises nothing, and a ring must be made anew."""
+
+
+def give_back(ring: Array, lo: int, hi: int) -> None:
+    """Give the memory of all but the numbers lo .. hi back to the system, page by page; what they were is lost.
+
+    Nothing is copied, and the ring keeps its capacity: pages are there again, as zeros, when they are written. A new
+    ring would have to be written as a whole, and the system's pages for it may be slow to come (5 ms per MB were seen
+    on a virtual machine).
+    """
+    for row in np.atleast_2d(ring):
+        capacity = len(row)
+        used = min(hi - lo, capacity)
+        begin = lo & (capacity - 1)
+        end = begin + used
+        free = [(end - capacity, begin)] if end > capacity else [(end, capacity), (0, begin)]
+        for first, last in free:
+            _forget_pages(row.ctypes.data + first * row.itemsize, row.ctypes.data + last * row.itemsize)
+
+
+def _forget_pages(begin: int, end: int) -> None:
+    """Whole pages between two addresses of an array's own memory, which nothing else has a part of."""
+    begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end:
+        _MADVISE(begin, end - begin, mmap.MADV_DONTNEED)
+
+
+if GIVES_BACK:
+    _MADVISE = ctypes.CDLL(None).madvise
+    _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def touched_bytes(ring: Array, first: int, last: int) -> int:

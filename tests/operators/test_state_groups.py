@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,6 +181,30 @@ def test_memory_is_given_back() -> None:
     assert probed(side, [5], [2000]) == [(0, 0)]
 
 
+@pytest.mark.skipif(not state.GIVES_BACK, reason="memory is given back page by page on Linux")
+def test_large_rings_give_pages_back() -> None:
+    """Rings stay as they are, what stays is where it belongs, and other pages are nobody's; for very little, or when
+    they are small, rings are made anew."""
+    n = 40_000
+    side = parted(list(range(n)), 64)
+    side.purge_rows("A", 25_000)
+    side.insert(single(list(range(n, n + 30_000)), FOREVER, n), words(list(range(n, n + 30_000))))
+    rings = side.capacity
+    side.take_out(np.arange(side.hi - side.lo) % 3 > 0)
+    stay = side.hi - side.lo
+    assert (side.capacity, stay, side.touched_bytes()) == (rings, 15_000, stay * 28 + rings * 4)
+    rows = side.tuples().rows[0].tolist()
+    assert rows == list(range(25_000, 70_000, 3))
+    assert probed(side, [0, 25_000, 25_001, 69_997], [2 * n] * 4) == [
+        (1, rows.index(25_000) + 25_000),
+        (3, side.hi - 1),
+    ]
+    rings_left = (np.count_nonzero(ring) for ring in (side.ts, side.keys, side.rows[0]))
+    assert all(stay - 1 <= left < stay + 4 * mmap.PAGESIZE // 8 for left in rings_left)
+    side.take_out(np.arange(stay) % 50 > 0)
+    assert (side.capacity, side.hi - side.lo) == (512, 300)
+
+
 def test_what_was_written_counts_until_rings_are_made_anew() -> None:
     """Purged and compacted entries still take memory; `trim` gives it back."""
     side = hashed(life=10)
@@ -247,13 +272,20 @@ STEPS = st.lists(
 @pytest.mark.parametrize("kept_expiry", [False, True])
 @pytest.mark.parametrize("life", [7, FOREVER])
 @PROPERTY
-@given(steps=STEPS, groups=st.sampled_from([1, 5, 64]))
-def test_a_state_is_a_list(kept_expiry: bool, life: int, steps: list[Any], groups: int) -> None:
-    """Inserts, parts taken out, retractions, purges: probes give the pairs of a list, in its order."""
+@given(steps=STEPS, groups=st.sampled_from([1, 5, 64]), pages=st.booleans())
+def test_a_state_is_a_list(kept_expiry: bool, life: int, steps: list[Any], groups: int, pages: bool) -> None:
+    """Inserts, parts taken out, retractions, purges: probes give the pairs of a list, in its order; whether memory is
+    given back by new rings or page by page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FIRST_CAPACITY", 4)
-        aliases = ("A", "B") if kept_expiry else ("A",)
-        side = SideState(aliases, life, hashed=True, exact_expiry=not kept_expiry, partition_groups=groups)
+        if pages:
+            patch.setattr(state, "GIVEN_BACK_FROM", 4)
+        _is_a_list(kept_expiry, life, steps, groups)
+
+
+def _is_a_list(kept_expiry: bool, life: int, steps: list[Any], groups: int) -> None:
+    aliases = ("A", "B") if kept_expiry else ("A",)
+    side = SideState(aliases, life, hashed=True, exact_expiry=not kept_expiry, partition_groups=groups)
     model = Model(life)
     hashes = [key * 2**61 + key for key in range(6)]
     now = row = 0
