@@ -1,4 +1,4 @@
-"""When partition groups are cleaned up, all that this makes owed above is too: from the sources to the root.
+"""Cleans up partition groups, join by join from the sources to the root: `operators.spill.instalments` says which.
 
 What a join owed comes to the join above as one more part of it, one that was joined with nothing yet (`Part.late`), and
 what the root owed is a late result of the query. A part that can still be met stays on disk, and from then on has been
@@ -26,7 +26,7 @@ from operators.spill.cleanup import CleanupSources, Merge
 from operators.spill.counters import SpillCounters
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import FAR_PAST, Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
+from operators.spill.part import Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch
 
@@ -34,7 +34,7 @@ MERGED_TUPLES = 1 << 16
 """Groups of so many tuples are merged together, at most: memory against calls."""
 
 LATE_BYTES = 4 * 1024 * 1024
-"""Results of a cleanup that wait in memory for the join above, at most."""
+"""Results of a cleanup that wait in memory for a join above, at most; twice for a short time."""
 
 Above = tuple[int, int]
 """A join and the side of it that reads another's results."""
@@ -74,6 +74,8 @@ class Cleaning:
         self._results: list[Batch] = []
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in joins]
         self._late_bytes = 0
+        # Of late parts that are held in memory, per join.
+        self._held_bytes = [0] * len(joins)
         # Made when there is anything to clean up.
         self._read: CleanupSources | None = None
         self._matches: dict[int, Match] = {}
@@ -83,39 +85,52 @@ class Cleaning:
         found, self._results = self._results, []
         return found
 
-    def clean(self, due: Sequence[set[int]], cut: int, kept_from: int) -> dict[int, list[int]]:
-        """Clean up groups per join, and whatever that makes owed above; all groups that were cleaned up.
+    def clean(
+        self, j: int, groups: Sequence[int], cut: int, kept_from: int, most: int | None = None
+    ) -> tuple[list[int], int]:
+        """Clean up groups of a join, ascending; what that makes owed above are late parts there.
 
         Args:
             cut: everything before it has been processed.
             kept_from: what expired before this is owed nothing, and its source tuples may be gone.
+            most: stop when so many tuples have been merged; None for all groups.
+
+        Returns:
+            The groups that were cleaned up, one at least, and how many tuples that has merged.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        cleaned: dict[int, list[int]] = {}
-        for j, join in enumerate(self._joins):
-            self._enter_late(j)
-            owing = sorted(due[j] | self._ledger.late(j))
-            if owing:
-                cleaned[j] = owing
-                memory = [Grouped(state, kept_from) for state in join.states]
-                for groups in self._together(j, owing, memory):
-                    self._clean_groups(j, groups, memory, cut)
-        return cleaned
+        memory = [Grouped(state, kept_from) for state in self._joins[j].states]
+        cleaned: list[int] = []
+        merged = 0
+        for turn, tuples in self._together(j, groups, memory, MERGED_TUPLES if most is None else most):
+            self._clean_groups(j, turn, memory, cut)
+            cleaned += turn
+            merged += tuples
+            if most is not None and merged >= most:
+                break
+        if not self._ledger.late(j):
+            self._held_bytes[j] = 0
+        above = self._parents[j]
+        if above is not None:
+            self._enter_late(above[0])
+        return cleaned, merged
 
-    def _together(self, j: int, groups: Sequence[int], memory: Sequence[Grouped]) -> Iterator[list[int]]:
-        """The groups in turns of MERGED_TUPLES."""
+    def _together(
+        self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int
+    ) -> Iterator[tuple[list[int], int]]:
+        """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has."""
         turn: list[int] = []
         tuples = 0
         for g in groups:
             size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
-            if turn and tuples + size > MERGED_TUPLES:
-                yield turn
+            if turn and tuples + size > min(most, MERGED_TUPLES):
+                yield turn, tuples
                 turn, tuples = [], 0
             turn.append(g)
             tuples += size
-        yield turn
+        yield turn, tuples
 
     def _clean_groups(self, j: int, groups: Sequence[int], memory: Sequence[Grouped], cut: int) -> None:
         match = self._match(j)
@@ -194,6 +209,13 @@ class Cleaning:
         """
         for j in range(len(self._joins)):
             self._enter_late(j, on_disk=True)
+        for (j, g), parts in list(self._ledger.items()):
+            held = [(side, piece) for part in parts for side in (LEFT, RIGHT) for piece in part.pieces[side]]
+            for side, piece in held:
+                if piece.batch is not None:
+                    expiry = self._expiry(self._joins[j].match.sides[side], piece.batch)
+                    written = self._writer.write(f"{j}/{side}", piece.batch, expiry)
+                    self._ledger.replace((j, g), side, piece, written)
 
     def _enter_late(self, j: int, *, on_disk: bool = False) -> None:
         """What cleanups below have found becomes parts of the join's groups."""
@@ -209,13 +231,15 @@ class Cleaning:
             batch = batch.take(order)
             expiry = self._expiry(aliases, batch)
             bounds = np.searchsorted(groups[order], np.arange(count + 1))
-            if on_disk:
+            size = batch_bytes(batch)
+            if on_disk or self._held_bytes[j] + size > LATE_BYTES:
                 pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, np.diff(bounds).tolist())
             else:
                 pieces = [in_memory(batch.slice(*at), expiry[slice(*at)]) for at in pairwise(bounds.tolist())]
+                self._held_bytes[j] += size
             for g, own in enumerate(pieces):
                 if own:
-                    self._ledger.add((j, g), Part((own, ()) if side == LEFT else ((), own), FAR_PAST, late=True))
+                    self._ledger.add_late((j, g), side, own)
         self._late[j] = []
         self._late_bytes = sum(batch_bytes(batch) for late in self._late for _, batch in late)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from operators.match import LEFT
 from operators.plan import Join
-from operators.spill.part import Part
+from operators.spill.part import FAR_PAST, Part, Piece
 from operators.tuples import FOREVER
 from operators.watermark import END
 from schemas.columns import I64
@@ -45,6 +47,29 @@ class Ledger:
         if join in self._least:
             since, until = self._least[join]
             self._least[join] = (min(since, part.since), min(until, self._until(join, part)))
+
+    def add_late(self, group: Group, side: int, pieces: tuple[Piece, ...]) -> None:
+        """Results of a cleanup below have come, tuples of one side of the group: those that come one after the other
+        make one part, since none has been joined with anything."""
+        parts = self._parts.setdefault(group, [])
+        for at, part in enumerate(parts):
+            if part.late and not part.pieces[1 - side]:
+                parts[at] = _with(part, side, (*part.pieces[side], *pieces))
+                return
+        parts.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
+        self._least.pop(group[0], None)
+
+    def has(self, group: Group, side: int, piece: Piece) -> bool:
+        """Whether this very piece is one of the group's."""
+        return any(own is piece for part in self._parts.get(group, ()) for own in part.pieces[side])
+
+    def replace(self, group: Group, side: int, piece: Piece, by: Sequence[Piece]) -> None:
+        """The tuples of a piece are now in these."""
+        parts = self._parts[group]
+        for at, part in enumerate(parts):
+            own = part.pieces[side]
+            if any(one is piece for one in own):
+                parts[at] = _with(part, side, tuple(new for one in own for new in (by if one is piece else (one,))))
 
     def pop(self, group: Group) -> list[Part]:
         """The group's parts, oldest first, which are owed no more."""
@@ -147,3 +172,9 @@ class Ledger:
                 left, right = left + a, right + b
             owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])
         return owed
+
+
+def _with(part: Part, side: int, pieces: tuple[Piece, ...]) -> Part:
+    """The part with other pieces of a side."""
+    left, right = part.pieces
+    return replace(part, pieces=(pieces, right) if side == LEFT else (left, pieces))

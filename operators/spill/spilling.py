@@ -25,6 +25,8 @@ from operators.spill.cleaning import Cleaning
 from operators.spill.counters import SpillCounters
 from operators.spill.debt import Debt, Owing, described
 from operators.spill.grouped import Grouped
+from operators.spill.instalments import Instalments
+from operators.spill.leaving import CHUNK_BYTES, TAKEN_SHARE, Leaving
 from operators.spill.ledger import Ledger
 from operators.spill.part import FAR_PAST, Part, Piece, Reader, Writer, materialise
 from operators.spill.productivity import Productivity
@@ -32,7 +34,7 @@ from operators.spill.strategies import Candidates, choose, heights_of, strategy_
 from operators.state import PARTITION_GROUPS, SideState
 from operators.tree import XJoinTree
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Batch, Mask
+from schemas.columns import I64, Batch
 from schemas.spills import SpillEvent
 
 HIGH_WATER = 0.95
@@ -43,12 +45,6 @@ LEAVE_BYTES = 1024 * 1024
 LEAVE_GROWTH = 2
 """Between two slices so many bytes leave at once, or so many times what the last slice has added: a spill is no pause,
 and is faster than the input."""
-
-SWEPT_BYTES = 64
-"""To look through so many bytes of states for what refers to source tuples takes as long as to let one leave."""
-
-Leaving = tuple[int, int, int]
-"""A join's number, its group, and how many bytes that has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +98,30 @@ class Spilling:
         self._heights = heights_of([node.aliases for node in self._nodes])
         self._parents = [self._parent(j) for j in range(len(self._nodes))]
         self._aged_to: int | None = None
-        self._leaving: list[Leaving] = []
-        # The joins whose groups have left since source tuples were released.
-        self._unreleased: set[int] = set()
+        self._leaving = Leaving(
+            tree.sources,
+            self._joins,
+            self._ledger,
+            writer,
+            counters,
+            budget.groups,
+            max(CHUNK_BYTES, int(budget.limit_bytes * TAKEN_SHARE)),
+            lambda cut, j, groups: self._tell(cut, "leave", {j: groups}),
+        )
         self._used_bytes = self.used_bytes()
         self._grown = 0
         # What expired before this nothing can meet, and its source tuples may be gone.
         self._kept_from = FAR_PAST
+        self._purged_to = [FAR_PAST] * len(self._joins)
         self._cleaning = Cleaning(
             tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered
+        )
+        self._cleanup = Instalments(
+            self._cleaning,
+            self._ledger,
+            len(self._joins),
+            min(tree.sources.life.values()),
+            lambda cut, groups: self._tell(cut, "clean", groups),
         )
         tree.produced = self._produced
 
@@ -130,17 +141,19 @@ class Spilling:
 
     def hold(self, cut: int) -> int:
         """What expired before this is owed nothing when everything before `cut` has been processed: it may make room in
-        the states, and its source tuples may go."""
-        return min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))])
+        the states, and its source tuples may go. Never less than before: what a join owes late is made with tuples of
+        after the part that owed it."""
+        return max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))
 
     def used_bytes(self) -> int:
-        """What the states and the stores take of the machine's memory now."""
+        """What the states, the stores and what is on its way to disk take of the machine's memory now."""
         states = sum(state.touched_bytes() for join in self._joins for state in join.states)
-        return states + sum(store.touched_bytes() for store in self._sources.stores.values())
+        stores = sum(store.touched_bytes() for store in self._sources.stores.values())
+        return states + stores + self._leaving.waiting_bytes
 
     def purge(self, cut: int, *, clean: bool = True) -> None:
-        """Drop what no tuple with ts >= cut can meet, when everything before it has been processed; clean up first
-        where that is owed something.
+        """Drop what no tuple with ts >= cut can meet, when everything before it has been processed; where that is owed
+        something clean up first, an instalment of it, and keep what still is.
 
         Args:
             clean: False to keep what is owed something.
@@ -150,16 +163,19 @@ class Spilling:
         """
         self._age(cut)
         if self._ledger and clean:
-            self._clean([set(self._ledger.due(j, cut)) for j in range(len(self._joins))], cut)
+            if not self._cleanup:
+                self._cleanup.begin([set(self._ledger.due(j, cut)) for j in range(len(self._joins))], cut)
+            self._cleanup.go_on(cut, self._kept_from)
         for j, join in enumerate(self._joins):
-            join.purge(min(cut, self._ledger.hold(j)))
+            self._purged_to[j] = max(self._purged_to[j], min(cut, self._ledger.hold(j)))
+            join.purge(self._purged_to[j])
         self._kept_from = self.hold(cut)
 
     def short(self) -> bool:
         """Whether something has to leave; to be asked after every slice."""
         used = self.used_bytes()
         self._grown, self._used_bytes = used - self._used_bytes, used
-        return bool(self._leaving or self._unreleased) or used > HIGH_WATER * self._budget.limit_bytes
+        return bool(self._leaving) or used > HIGH_WATER * self._budget.limit_bytes
 
     def spill(self, cut: int) -> None:
         """When memory is short choose what leaves, down to the low water mark, and let it leave a part at a time.
@@ -170,9 +186,9 @@ class Spilling:
         Raises:
             StateError: a block could not be written.
         """
-        if not self._leaving and not self._unreleased:
+        if not self._leaving:
             self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
-        self._go_on(cut, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
+        self._leaving.go_on(cut, self._kept_from, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
         self._used_bytes = self.used_bytes()
 
     def _choose(self, wanted_bytes: int) -> None:
@@ -183,41 +199,21 @@ class Spilling:
         if len(candidates) == 0:
             return
         chosen = choose(self._strategy, candidates, wanted_bytes)
-        # All of them leave: join by join, since every part of a spill looks through the states of its joins.
+        # All of them leave: join by join, since to take groups out looks through the states of their join.
         chosen = np.sort(chosen)[::-1]
-        self._leaving = list(
-            zip(
-                candidates.joins[chosen].tolist(),
-                candidates.groups[chosen].tolist(),
-                candidates.size_bytes[chosen].tolist(),
-                strict=True,
+        self._leaving.choose(
+            list(
+                zip(
+                    candidates.joins[chosen].tolist(),
+                    candidates.groups[chosen].tolist(),
+                    candidates.size_bytes[chosen].tolist(),
+                    strict=True,
+                )
             )
         )
         self.counters.spills += 1
         share = candidates.size_bytes[chosen].sum() / candidates.size_bytes.sum()
         self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], float(share))
-
-    def _go_on(self, cut: int, most_bytes: int) -> None:
-        """Let as many of the groups that were chosen leave as free so many bytes, join by join; then their source
-        tuples."""
-        done = 0
-        while done < most_bytes and (self._leaving or self._unreleased):
-            if self._unreleased and not (self._leaving and self._leaving[-1][0] in self._unreleased):
-                self._release()
-                done += self._used_bytes // SWEPT_BYTES
-            else:
-                done += self._let_leave(cut, most_bytes - done)
-
-    def _let_leave(self, cut: int, most_bytes: int) -> int:
-        """As many groups of the next join leave as free so many bytes; how many they were."""
-        join, freed = self._leaving[-1][0], 0
-        groups: list[int] = []
-        while self._leaving and self._leaving[-1][0] == join and freed < most_bytes:
-            _, g, size = self._leaving.pop()
-            groups.append(g)
-            freed += size
-        self._leave({join: sorted(groups)}, cut)
-        return freed
 
     def leave(self, leaving: Mapping[int, Sequence[int]], cut: int) -> None:
         """Groups, by join, leave memory, and their source tuples too.
@@ -225,14 +221,8 @@ class Spilling:
         Raises:
             StateError: a block could not be written.
         """
-        self._leave(leaving, cut)
-        self._release()
-
-    def _leave(self, leaving: Mapping[int, Sequence[int]], cut: int) -> None:
-        self._tell(cut, "leave", leaving)
         for j, groups in leaving.items():
-            self._spill_groups(j, groups, cut)
-        self._unreleased.update(leaving)
+            self._leaving.leave(j, groups, cut, self._kept_from)
 
     def _tell(self, cut: int, kind: Literal["leave", "clean"], groups: Mapping[int, Sequence[int]]) -> None:
         named = tuple((j, tuple(own)) for j, own in groups.items() if own)
@@ -245,33 +235,37 @@ class Spilling:
         Raises:
             StateError: a block could not be written or read.
         """
-        self._clean([set(self._ledger.groups(j)) for j in range(len(self._joins))], cut)
+        self._cleanup.begin([set(self._ledger.groups(j)) for j in range(len(self._joins))], cut)
+        self._cleanup.finish(cut, self._kept_from)
 
     def clean_groups(self, groups: Mapping[int, Sequence[int]], cut: int) -> None:
-        """Clean up these groups, by join, and whatever that makes owed above.
+        """Clean up these groups, by join, and no others; what that makes owed above goes on to be.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        self._clean([set(groups.get(j, ())) & set(self._ledger.groups(j)) for j in range(len(self._joins))], cut)
+        for j in range(len(self._joins)):
+            own = sorted(set(groups.get(j, ())) & set(self._ledger.groups(j)))
+            if own:
+                self._cleaning.clean(j, own, cut, self._kept_from)
 
     def clean_some(self, most: int, cut: int) -> bool:
-        """Clean up so many groups at most, those that have waited longest; False when none has waited.
+        """An instalment of a cleanup of so many groups at most, those that have waited longest, and of all that this
+        makes owed above; False when none has waited.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        waiting = sorted((min(part.since for part in parts), group) for group, parts in self._ledger.items())
-        chosen: dict[int, list[int]] = {}
-        for _, (j, g) in [one for one in waiting if one[0] < cut][:most]:
-            chosen.setdefault(j, []).append(g)
-        self.clean_groups(chosen, cut)
-        return bool(chosen)
-
-    def _clean(self, groups: Sequence[set[int]], cut: int) -> None:
-        """Clean up groups, by join."""
-        if any(groups):
-            self._tell(cut, "clean", self._cleaning.clean(groups, cut, self._kept_from))
+        if not self._cleanup:
+            waiting = sorted((min(part.since for part in parts), group) for group, parts in self._ledger.items())
+            chosen: list[set[int]] = [set() for _ in self._joins]
+            for _, (j, g) in [one for one in waiting if one[0] < cut][:most]:
+                chosen[j].add(g)
+            if not any(chosen):
+                return False
+            self._cleanup.begin(chosen, cut)
+        self._cleanup.go_on(cut, self._kept_from)
+        return True
 
     def delivered_before(self, ts: int) -> None:
         """Results of before this have been delivered already."""
@@ -293,6 +287,7 @@ class Spilling:
                     else:
                         pieces.setdefault((j, side), []).extend(part.pieces[side])
         self._ledger.clear()
+        self._leaving.forget()
 
         def read(j: int, side: int) -> list[Batch]:
             own = pieces.get((j, side), [])
@@ -320,7 +315,7 @@ class Spilling:
         """Tuples that are on disk now."""
         return self._ledger.tuples()
 
-    # --- Spilling -------------------------------------------------------------------------------------
+    # --- What is told ---------------------------------------------------------------------------------
 
     def _produced(self, j: int, found: Tuples) -> None:
         self._productivity.note(j, found, final=self._parents[j] is None)
@@ -335,49 +330,16 @@ class Spilling:
     def _sizes(self) -> I64:
         """(joins, groups) bytes, source tuples included."""
         sizes = np.zeros((len(self._joins), self._budget.groups), np.int64)
-        for j, join in enumerate(self._joins):
-            for state in join.states:
-                sizes[j] += state.group_sizes() * self._entry_bytes(state)
+        for own, join in zip(sizes, self._joins, strict=True):
+            own += sum(state.group_bytes(self._beside(state)) for state in join.states)
         return sizes
 
-    def _entry_bytes(self, state: SideState) -> int:
+    def _beside(self, state: SideState) -> int:
+        """Bytes of a source tuple, where the state's entries are such."""
         if len(state.aliases) > 1:
-            return state.entry_bytes()
+            return 0
         store = self._sources.store(state.aliases[0])
-        return state.entry_bytes() + store.touched_bytes() // max(len(store), 1)
-
-    def _spill_groups(self, j: int, groups: Sequence[int], cut: int) -> None:
-        """The groups' entries leave memory, each group as one part."""
-        bounds = np.array([self._ledger.kept_from((j, g), cut) for g in groups], np.int64)
-        chosen: Mask = np.zeros(self._budget.groups, np.bool_)
-        chosen[list(groups)] = True
-        pieces: list[list[tuple[Piece, ...]]] = []
-        for side, state in enumerate(self._joins[j].states):
-            memory = Grouped(state, self._kept_from)
-            tuples = memory.tuples(groups)
-            of = np.repeat(np.arange(len(groups)), [memory.size(g) for g in groups])
-            alive = tuples.expiry >= bounds[of]
-            tuples, of = tuples.take(alive), of[alive]
-            batch, sizes = materialise(self._sources, tuples), np.bincount(of, minlength=len(groups)).tolist()
-            pieces.append(self._writer.write_groups(f"{j}/{side}", batch, tuples.expiry, sizes))
-            self.counters.spilled_tuples += len(tuples)
-            state.take_out(state.in_groups(chosen))
-        for g, *sides in zip(groups, *pieces, strict=True):
-            if any(sides):
-                self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))
-                self.counters.spilled_groups += 1
-
-    def _release(self) -> None:
-        """Give back the source tuples that no state refers to any more: mark and sweep."""
-        held: dict[str, Mask] = {name: np.zeros(s.hi - s.lo, np.bool_) for name, s in self._sources.stores.items()}
-        for join in self._joins:
-            for state in join.states:
-                for alias in state.aliases:
-                    name = self._sources.query.source(alias).stream.name
-                    state.mark_rows(alias, self._kept_from, self._sources.stores[name].lo, held[name])
-        for name, mask in held.items():
-            self._sources.stores[name].release(~mask)
-        self._unreleased.clear()
+        return store.touched_bytes() // max(len(store), 1)
 
     # --- Debts ----------------------------------------------------------------------------------------
 
@@ -390,6 +352,7 @@ class Spilling:
         Raises:
             StateError: a block could not be written.
         """
+        self._leaving.write_all()
         self._cleaning.write_late()
         covers = [frozenset(node.aliases) for node in self._nodes]
         owing = Owing(covers, frozenset(group for group, _ in self._ledger.items()))

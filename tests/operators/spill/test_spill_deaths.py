@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.operators.deaths import Life
 from tests.operators.migrating import changes_of
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.spill.small_parts import small_parts
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
 
 TURNS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=5), min_size=1, max_size=3)
@@ -114,11 +116,17 @@ class _Dynasty:
 
 
 @PROPERTY
-@given(SPILLABLE, BUDGETS, TURNS, st.booleans(), st.data())
+@given(SPILLABLE, BUDGETS, TURNS, st.booleans(), st.booleans(), st.data())
 def test_an_heir_owes_what_the_dead_owed(
-    case: Case, budget: Budget, lives: list[list[int]], snapshots: bool, data: st.DataObject
+    case: Case, budget: Budget, lives: list[list[int]], snapshots: bool, small: bool, data: st.DataObject
 ) -> None:
-    """Through deaths, plan changes and snapshots, every result comes once, while running or of a cleanup."""
+    """Through deaths, plan changes and snapshots, every result comes once, while running or of a cleanup, which may
+    both be interrupted."""
+    with small_parts() if small else nullcontext():
+        _through_deaths(case, budget, lives, snapshots, data)
+
+
+def _through_deaths(case: Case, budget: Budget, lives: list[list[int]], snapshots: bool, data: st.DataObject) -> None:
     changes = data.draw(st.one_of(st.just([]), changes_of(case, sorted(MIGRATIONS), 2)))
     dynasty = _Dynasty(case, budget, changes, snapshots=snapshots)
     for turns in lives:

@@ -19,6 +19,7 @@ from tests.feeding import canonical, engine_of, feed, to_rows
 from tests.operators.migrating import changes_of
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.spill.small_parts import small_parts
 from tests.operators.test_migration_properties import dense_cases
 
 
@@ -61,6 +62,14 @@ def test_nothing_is_lost_or_doubled(case: Case, budget: Budget) -> None:
     _, while_running, later = spilled(case, budget)
     assert canonical(while_running + later) == canonical(oracle.results(case.query, case.given))
     assert [row["_ts"] for row in while_running] == sorted(row["_ts"] for row in while_running)
+
+
+@PROPERTY
+@given(SPILLABLE, BUDGETS)
+def test_nor_when_all_of_it_is_interrupted(case: Case, budget: Budget) -> None:
+    with small_parts():
+        _, while_running, later = spilled(case, budget)
+    assert canonical(while_running + later) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY

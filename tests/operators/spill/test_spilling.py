@@ -12,7 +12,7 @@ import pytest
 
 from operators.engine import Engine
 from operators.plan import parse_plan
-from operators.spill import cleaning, part, spilling
+from operators.spill import cleaning, instalments, leaving, part, spilling
 from operators.spill.part import Reader, Writer
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
@@ -104,6 +104,8 @@ def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was chosen leaves over several slices, few groups are merged together, and late results go to disk."""
     monkeypatch.setattr(spilling, "LEAVE_BYTES", 2_000)
     monkeypatch.setattr(spilling, "LEAVE_GROWTH", 0)
+    monkeypatch.setattr(leaving, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(instalments, "CLEAN_TUPLES", 60)
     monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
     monkeypatch.setattr(cleaning, "LATE_BYTES", 2_000)
     of = query(window)
