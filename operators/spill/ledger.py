@@ -165,7 +165,7 @@ class Ledger:
             met: dict[int, tuple[int, int]] = {}
             for part in parts:
                 a, b = part.sizes()
-                own = (0, 0) if part.late else met.get(part.since, (0, 0))
+                own = met.get(part.since, (0, 0))
                 owed += a * (right - own[1]) + b * (left - own[0])
                 if not part.late:
                     met[part.since] = own[0] + a, own[1] + b

@@ -32,17 +32,18 @@ def test_pairs_that_are_owed() -> None:
     ledger.add((0, 1), part(2, 3, 10))
     assert ledger.owed_pairs(nothing) == 0, "a part has met itself"
     ledger.add((0, 1), part(1, 0, 10))
+    ledger.add((0, 1), part(0, 1, 10))
     assert ledger.owed_pairs(nothing) == 0, "and what was of the same age"
     ledger.add((0, 1), part(0, 4, 20))
     assert ledger.owed_pairs(nothing) == 4 * 3
     assert shown(ledger) == {0: [END, 10]}
     ledger.add((0, 1), part(5, 0, FAR_PAST, late=True))
-    ledger.add((0, 1), part(1, 0, FAR_PAST, late=True))
-    assert ledger.owed_pairs(nothing) == 4 * 3 + 6 * 7
+    ledger.add((0, 1), part(0, 1, FAR_PAST, late=True))
+    assert ledger.owed_pairs(nothing) == 4 * 3 + 5 * 8 + 1 * 8
     ledger.add((0, 0), part(7, 7, 15))
     memory = {0: (counts(0, 1), counts(0, 2))}
-    assert ledger.owed_pairs(memory) == 4 * 3 + 6 * 7 + 1 * 7 + 2 * 9
+    assert ledger.owed_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8
     assert shown(ledger) == {0: [15, FAR_PAST]}
     ledger.add((1, 0), part(1, 1, 15))
     assert shown(ledger) == {0: [15, FAR_PAST], 1: [15, END]}
-    assert ledger.owed_pairs({**memory, 1: (counts(3, 0), counts(0, 0))}) == 4 * 3 + 6 * 7 + 1 * 7 + 2 * 9 + 3
+    assert ledger.owed_pairs({**memory, 1: (counts(3, 0), counts(0, 0))}) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8 + 3
