@@ -2,22 +2,120 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.juggler.flight import ENCODINGS
 from operators.juggler.operator import ORDERS
-from schemas.groups import QueryGroup
+from schemas.groups import QueryGroup, query_group
+from schemas.query import Compare, Output, Query, Source, Window
+from tests.cases import column
 from tests.feeding import canonical
-from tests.operators.juggler.groups import Rows, Runner, expected, groups, inputs
+from tests.operators.juggler.groups import (
+    STREAMS,
+    Rows,
+    Runner,
+    expected,
+    families,
+    groups,
+    inputs,
+    queries,
+    seen_since,
+)
 from tests.operators.profiles import PROPERTY
 
+FEWER = settings(PROPERTY, max_examples=max(PROPERTY.max_examples * 6 // 10, 30))
 
-@PROPERTY
-@given(groups(), inputs(), st.sampled_from(["adaptive", *ORDERS]), st.sampled_from([1, 7, 50]))
-def test_each_query_alone(group: QueryGroup, rows: Rows, order: str, step: int) -> None:
-    """In any order of the predicate types, in slices of any length."""
-    found = Runner(group, rows, order).all(step)
+
+@FEWER
+@given(
+    groups(),
+    inputs(),
+    st.sampled_from(["adaptive", *ORDERS]),
+    st.sampled_from(ENCODINGS),
+    st.sampled_from([1, 7, 50]),
+)
+def test_each_query_alone(group: QueryGroup, rows: Rows, order: str, encoding: str, step: int) -> None:
+    """In any order of the predicate types, by either encoding, in slices of any length."""
+    runner = Runner(group, rows, order, encoding)
+    found = runner.all(step)
     for member in group.members:
-        got = found.get(member.name, [])
+        got = found[member.name]
         assert canonical(got) == canonical(expected(member.query, rows)), member.name
         assert [row["_ts"] for row in got] == sorted(row["_ts"] for row in got)
+        assert runner.juggler.counters.results[member.name] == len(got)
+
+
+@st.composite
+def registrations(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Queries added and dropped, and event time that passes."""
+    shared = draw(st.lists(families(), min_size=2, max_size=4))
+    running: list[str] = []
+    done: list[tuple[str, Any]] = []
+    for n in range(draw(st.integers(2, 7))):
+        if running and draw(st.integers(0, 2)) == 0:
+            done.append(("drop", running.pop(draw(st.integers(0, len(running) - 1)))))
+        else:
+            query = draw(queries(f"q{n}", shared))
+            done.append(("add", (query, draw(st.booleans()))))
+            running.append(query.name)
+        done.append(("to", draw(st.integers(0, 15))))
+    return done
+
+
+@FEWER
+@given(registrations(), inputs(), st.sampled_from(["adaptive", *ORDERS]), st.sampled_from(ENCODINGS))
+def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str, encoding: str) -> None:
+    """A query gives what it gives alone of the time that it is registered, of the tuples that it may see."""
+    runner = Runner(query_group([]), rows, order, encoding)
+    asked: dict[str, tuple[Query, int, int]] = {}
+    for what, of in done:
+        if what == "to":
+            runner.to(runner.cut + of)
+        elif what == "drop":
+            runner.juggler.drop(of, cut=runner.cut)
+            asked[of] = (*asked[of][:2], runner.cut)
+        else:
+            query, from_now = of
+            since = runner.juggler.add(query, from_now=from_now, cut=runner.cut)
+            names = runner.juggler.group.member(query.name).input_of()
+            floors = {alias: since[name] for alias, name in names.items() if name in since}
+            if from_now:
+                assert set(floors.values()) <= {runner.cut}
+                floors = dict.fromkeys(names, runner.cut)
+            asked[query.name] = (seen_since(query, floors), runner.cut, 2**40)
+    runner.to(runner.cut + 60)
+    for name, (query, begin, end) in asked.items():
+        wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
+        assert canonical(runner.found.get(name, [])) == canonical(wanted), name
+
+
+def test_what_the_windows_hold_is_seen() -> None:
+    """A new query sees the past as far as the group's windows reach, and is told from when."""
+    long, short = (_pairs(name, size) for name, size in (("long", 20), ("short", 5)))
+    rows: Rows = {"S0": [_row(ts) for ts in range(0, 40, 2)], "S1": [_row(ts) for ts in range(1, 40, 2)], "S2": []}
+    runner = Runner(query_group([short]), rows)
+    runner.to(20)
+    assert runner.juggler.add(replace(short, name="again"), from_now=False, cut=20) == {}
+    assert runner.juggler.add(long, from_now=False, cut=20) == {"A": 15, "B": 15}
+    runner.to(25)
+    # What came after the first longer query is held for as long as that one asks.
+    assert runner.juggler.add(replace(long, name="longer"), from_now=False, cut=25) == {"A": 15, "B": 15}
+    assert runner.juggler.add(replace(long, name="new"), from_now=True, cut=25) == {"A": 25, "B": 25}
+    runner.to(41)
+    seen = [row for row in expected(seen_since(long, {"A": 15, "B": 15}), rows) if row["_ts"] >= 20]
+    assert canonical(runner.found["long"]) == canonical(seen)
+    assert canonical(runner.found["longer"]) == canonical([row for row in seen if row["_ts"] >= 25])
+
+
+def _row(ts: int) -> dict[str, Any]:
+    return {"ts": ts, "k": 1, "v": ts, "d": 0.5, "s": "a", "b": True}
+
+
+def _pairs(name: str, size: int) -> Query:
+    sources = tuple(Source(a, STREAMS[n], Window("RANGE", size)) for n, a in enumerate("AB"))
+    outputs = (Output("a", column("A", "v")), Output("b", column("B", "v")))
+    return Query(name, None, sources, (Compare("=", column("A", "k"), column("B", "k")),), outputs)
