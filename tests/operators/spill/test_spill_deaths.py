@@ -105,6 +105,9 @@ class _Dynasty:
         while engine.clean(1):
             pass
         self._heard([])
+        spill = engine.statistics().spill
+        assert spill is not None
+        assert spill.owed == 0
         engine.clean()
         assert engine.cleaned() == []
 
