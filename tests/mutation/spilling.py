@@ -85,6 +85,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self._tell(cut, done)\n", ""),
     ),
     "spill/spilling.py": (
+        ("state.newer_in_groups(since)", "state.group_sizes()"),
         ("            join.sort_late()\n", "            pass\n"),
         ("min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))", "cut)"),
         ("max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))",
