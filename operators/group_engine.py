@@ -8,7 +8,11 @@ intake (`operators.group_apart`).
 Invariants: every part has been advanced to `cut`; a tuple is late or not by its own partition, so the same tuples are
 late for all queries as for each alone.
 
-Limits: the watermark is that of all streams, so results of a query wait for streams that it does not read.
+Queries come and go between epochs (`add`, `drop`), at the cut that the group has come to. What is said of a query's
+past is exact: `add` returns from when on it sees tuples.
+
+Limits: the watermark is that of all streams, so results of a query wait for streams that it does not read. Who comes
+reads streams and tables that the group was made with.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from typing import Protocol
 
 from operators.intake import Intake
 from schemas.columns import I64, Batch, Mask
-from schemas.query import Stream
+from schemas.errors import UsageError
+from schemas.query import Query, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class GroupStatistics:
 
 
 class Part(Protocol):
-    """Executes one query or several.
+    """Executes one query or several, at least one.
 
     Attributes:
         names: of its queries.
@@ -141,21 +146,111 @@ class Part(Protocol):
         ...
 
 
+class SharedPart(Part, Protocol):
+    """A part whose queries come and go."""
+
+    def add(self, query: Query, *, from_now: bool) -> dict[str, int]:
+        """One more query; by its aliases the least ts of tuples that it sees, where it does not see all."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """One query less, of several."""
+        ...
+
+
+class Maker(Protocol):
+    """Makes parts, and knows which queries can share one."""
+
+    def can_share(self, query: Query) -> bool:
+        """Whether the query is executed together with others."""
+        ...
+
+    def shared(self, queries: Sequence[Query]) -> SharedPart:
+        """A part of queries that share an operator."""
+        ...
+
+    def apart(self, query: Query) -> Part:
+        """A part of one query."""
+        ...
+
+
 class GroupEngine:
     """Runs the queries of a group over the given partitions of their streams.
 
     Args:
-        streams: those that the parts read, in the order of first use.
-        parts: see `operators.group_parts`.
+        streams: all that queries may read, those to come included.
+        maker: see `operators.group_parts`.
         partitions: partition numbers per stream name; one partition 0 each when None.
     """
 
     def __init__(
-        self, streams: Sequence[Stream], parts: Sequence[Part], partitions: Mapping[str, Sequence[int]] | None = None
+        self,
+        queries: Sequence[Query],
+        streams: Sequence[Stream],
+        maker: Maker,
+        partitions: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self.parts = tuple(parts)
+        self._maker = maker
+        shared = [query for query in queries if maker.can_share(query)]
+        self._shared: SharedPart | None = maker.shared(shared) if shared else None
+        alone = [query for query in queries if not maker.can_share(query)]
+        self._apart: dict[str, Part] = {query.name: maker.apart(query) for query in alone}
         self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
         self._input_tuples = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is executed: what is shared first."""
+        return (*(() if self._shared is None else (self._shared,)), *self._apart.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all queries."""
+        return tuple(name for part in self.parts for name in part.names)
+
+    def add(self, query: Query, *, from_now: bool = False) -> dict[str, int]:
+        """Run one more query, whose results begin at `cut`.
+
+        Args:
+            from_now: of tuples with ts >= `cut` alone; else also with those before that are still held.
+
+        Returns:
+            By the query's aliases the least ts of tuples that it sees; absent where it sees all that its window held.
+            A query that shares no operator sees none from before.
+
+        Raises:
+            UsageError: the group cannot take it; nothing has changed.
+        """
+        if query.name in self.names:
+            raise UsageError(f"the group has a query {query.name!r} already; drop it first, or choose another name")
+        known = {stream.name: stream for stream in self._intake.streams}
+        for stream in query.streams():
+            if known.get(stream.name) != stream:
+                raise UsageError(f"query {query.name!r} reads {stream}, and the group reads {', '.join(known)}")
+        if self._shared is not None and self._maker.can_share(query):
+            return self._shared.add(query, from_now=from_now)
+        begun: Part
+        if self._maker.can_share(query):
+            begun = self._shared = self._maker.shared([query])
+        else:
+            begun = self._apart[query.name] = self._maker.apart(query)
+        begun.process({}, self.cut)
+        return {source.alias: self.cut for source in query.sources if not source.is_table}
+
+    def drop(self, name: str) -> None:
+        """Run a query no longer: what it has found before `cut` were its last results.
+
+        Raises:
+            UsageError: there is no such query.
+        """
+        if name not in self.names:
+            raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names)}")
+        if self._apart.pop(name, None) is not None or self._shared is None:
+            return
+        if len(self._shared.names) == 1:
+            self._shared = None
+        else:
+            self._shared.drop(name)
 
     @property
     def cut(self) -> int:
@@ -222,6 +317,10 @@ class GroupEngine:
             cut=self.cut,
             parts=tuple(part.statistics() for part in self.parts),
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 Clock = Callable[[], float]

@@ -8,18 +8,19 @@ can take share an operator, and the others run apart.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from operators.choose import choose_plan, declared_statistics, sample_statistics
 from operators.engine import Engine
 from operators.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.group_apart import ApartQuery
-from operators.group_engine import Clock, GroupEngine, Part
+from operators.group_engine import Clock, GroupEngine
 from operators.group_shared import SharedQueries
 from operators.juggler.operator import Juggler
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import check_member, query_group, streams_of
-from schemas.query import Query
+from schemas.query import Query, Stream
 
 JUGGLER = "juggler"
 """One operator for all queries."""
@@ -43,13 +44,12 @@ def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
 
 def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]:
     """Those of the queries that share an operator."""
-    if executor == JUGGLER:
-        return tuple(queries)
-    shared = [] if executor is not None else [query for query in queries if _can_share(query)]
-    return tuple(shared) if len(shared) > 1 else ()
+    return tuple(query for query in queries if _can_share(query, executor))
 
 
-def _can_share(query: Query) -> bool:
+def _can_share(query: Query, executor: str | None) -> bool:
+    if executor is not None:
+        return executor == JUGGLER
     try:
         check_member(query)
     except UsageError:
@@ -57,11 +57,48 @@ def _can_share(query: Query) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Makes the parts of a group's engine; see `group_engine` for what it takes."""
+
+    executor: str | None
+    samples: Mapping[str, Batch] | None
+    tables: Mapping[str, Batch]
+    clock: Clock
+
+    def can_share(self, query: Query) -> bool:
+        """Whether the query is executed together with others."""
+        return _can_share(query, self.executor)
+
+    def shared(self, queries: Sequence[Query]) -> SharedQueries:
+        """The queries in one operator."""
+        return SharedQueries(query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock)
+
+    def apart(self, query: Query) -> ApartQuery:
+        """A query in an engine of its own."""
+        if self.samples is None:
+            statistics = declared_statistics(query, self.tables)
+        else:
+            statistics = sample_statistics(query, {**self.samples, **self.tables})
+        plan = choose_plan(query, statistics)
+        given = self.executor if self.executor in EXECUTORS else None
+        engine = Engine(
+            query,
+            plan=plan,
+            statistics=statistics,
+            tables=self.tables,
+            executor=given or cheapest_executor(query, plan, statistics),
+            clock=self.clock,
+        )
+        return ApartQuery(engine)
+
+
 def group_engine(
     queries: Sequence[Query],
     *,
     executor: str | None = None,
     samples: Mapping[str, Batch] | None = None,
+    streams: Sequence[Stream] | None = None,
     tables: Mapping[str, Batch] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
     clock: Clock = lambda: 0.0,
@@ -71,6 +108,7 @@ def group_engine(
     Args:
         executor: see above.
         samples: by stream name, tuples that are like those to come; without them plans go by declared statistics.
+        streams: all that queries may read, those to come included; None for those of `queries`.
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
     """
@@ -78,22 +116,5 @@ def group_engine(
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:
         check_group_executor(executor, queries)
-    shared = sharing(queries, executor)
-    tables = tables or {}
-    parts: list[Part] = []
-    if shared:
-        parts.append(SharedQueries(query_group(shared), Juggler, name=JUGGLER, tables=tables, clock=clock))
-    parts += [_apart(query, executor, samples, tables, clock) for query in queries if query not in shared]
-    return GroupEngine(streams_of(queries), parts, partitions)
-
-
-def _apart(
-    query: Query, executor: str | None, samples: Mapping[str, Batch] | None, tables: Mapping[str, Batch], clock: Clock
-) -> ApartQuery:
-    if samples is None:
-        statistics = declared_statistics(query, tables)
-    else:
-        statistics = sample_statistics(query, {**samples, **tables})
-    plan = choose_plan(query, statistics)
-    chosen = executor if executor in EXECUTORS else cheapest_executor(query, plan, statistics)
-    return ApartQuery(Engine(query, plan=plan, statistics=statistics, tables=tables, executor=chosen, clock=clock))
+    maker = Parts(executor, samples, tables or {}, clock)
+    return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions)

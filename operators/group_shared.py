@@ -24,16 +24,30 @@ from operators.kernels.order import order_ties
 from operators.slices import slices
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import Batch
-from schemas.errors import InvariantError
+from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
-from schemas.query import TABLE_TS, Stream, Table
+from schemas.query import TABLE_TS, Query, Stream, Table
 
 WAITING_TUPLES = 131_072
 """Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""
 
 
 class GroupExecutor(Protocol):
-    """Executes the joins of all queries of a group."""
+    """Executes the joins of all queries of a group.
+
+    Attributes:
+        group: the queries that run.
+    """
+
+    group: QueryGroup
+
+    def add(self, query: Query, *, from_now: bool, cut: int) -> dict[str, int]:
+        """Register a query when everything before `cut` has been processed; see `SharedQueries.add`."""
+        ...
+
+    def drop(self, name: str, *, cut: int) -> None:
+        """Forget a query when everything before `cut` has been processed."""
+        ...
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
         """Run one slice of the input.
@@ -87,25 +101,59 @@ class SharedQueries:
         tables: Mapping[str, Batch] | None = None,
         clock: Clock = lambda: 0.0,
     ) -> None:
-        self.group = group
-        self.names = group.names
         self._name = name
         self._clock = clock
         self._sources = GroupSources(group)
         self._executor = executor(self._sources, group)
         self._cut = 0
         self._input_tuples = 0
-        self._results = dict.fromkeys(self.names, 0)
-        self._members = {member.name: member for member in group.members}
+        self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
         self._busy_s = 0.0
+        self._regroup(group)
+        self._load(tables or {})
+
+    def _regroup(self, group: QueryGroup) -> None:
+        """Know the queries that run from here on."""
+        self.group = group
+        self.names = group.names
+        self._members = {member.name: member for member in group.members}
+        self._results = {name: self._results.get(name, 0) for name in self.names}
         lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
         self._shortest = min(lives, default=FOREVER)
         streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
         self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
         self._streams = {s.name for s in streams if isinstance(s, Stream)}
         self._nothing = {m.name: self._output(m, Tuples.empty(m.inputs)) for m in group.members}
-        self._load(tables or {})
+
+    def add(self, query: Query, *, from_now: bool) -> dict[str, int]:
+        """One more query, whose results begin where the part has come to.
+
+        Args:
+            from_now: it sees no tuple from before; else those that are held.
+
+        Returns:
+            By the query's aliases the least ts of tuples that it sees, where it does not see all.
+
+        Raises:
+            UsageError: the group cannot take it; nothing has changed.
+        """
+        for table in query.tables():
+            if table.name not in self._inputs:
+                raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
+        seen = self._executor.add(query, from_now=from_now, cut=self._cut)
+        self._regroup(self._executor.group)
+        alias_of = {name: alias for alias, name in self._members[query.name].input_of().items()}
+        return {alias_of[name]: ts for name, ts in seen.items()}
+
+    def drop(self, name: str) -> None:
+        """One query less.
+
+        Raises:
+            UsageError: there is no such query.
+        """
+        self._executor.drop(name, cut=self._cut)
+        self._regroup(self._executor.group)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""

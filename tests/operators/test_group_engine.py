@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.engine import Engine
 from operators.executors import EXECUTORS
 from operators.group_engine import GroupEngine
-from operators.group_parts import APART, JUGGLER, group_engine
+from operators.group_parts import APART, JUGGLER, Parts, group_engine
 from operators.group_shared import SharedQueries
+from schemas.errors import UsageError
 from schemas.groups import query_group, streams_of
+from schemas.language import parse_program
+from schemas.query import Column, Compare, Literal, Query, Type
 from tests import oracle
-from tests.feeding import canonical, feed, partitions_of
+from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
 from tests.operators.nested_loops import NestedLoops
 from tests.operators.profiles import PROPERTY
 from tests.operators.test_engine_properties import cramped
 
 
+class LoopParts(Parts):
+    """Nested loops in place of the operator."""
+
+    def shared(self, queries: Sequence[Query]) -> SharedQueries:
+        """The queries in one operator."""
+        return SharedQueries(query_group(queries), NestedLoops, name="loops", tables=self.tables)
+
+
 def shared(case: GroupCase) -> GroupEngine:
     """A group's engine with one part, whose operator is nested loops."""
-    group = query_group(case.queries)
-    part = SharedQueries(group, NestedLoops, name="loops", tables=case.batches())
-    return GroupEngine(streams_of(case.queries), [part], partitions_of(case.rows))
+    maker = LoopParts(JUGGLER, None, case.batches(), lambda: 0.0)
+    return GroupEngine(case.queries, streams_of(case.queries), maker, partitions_of(case.rows))
 
 
 def engine_of_all(case: GroupCase, executor: str | None) -> GroupEngine:
@@ -49,7 +62,7 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 
 
 @PROPERTY
-@given(group_cases(shareable=False), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
+@given(group_cases(most=3, most_rows=8, shareable=False), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
 def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCase, executor: str | None) -> None:
     engine = group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
     check(case, engine)
@@ -63,7 +76,143 @@ def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCa
 
 
 @PROPERTY
-@given(group_cases(most_rows=14), st.booleans())
+@given(group_cases(most_rows=10), st.booleans())
 def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool) -> None:
     with cramped() if tiny else nullcontext():
         check(case, engine_of_all(case, JUGGLER))
+
+
+def since(query: Query, seen: dict[str, int]) -> Query:
+    """The query over what it has seen."""
+    floors = [
+        Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP)) for alias, ts in seen.items()
+    ]
+    return replace(query, predicates=(*query.predicates, *floors))
+
+
+@PROPERTY
+@given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]))
+def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None) -> None:
+    """Between its registration and its end a query gives what it gives alone, of the tuples that it sees; whoever else
+    comes and goes changes nothing."""
+    waiting = list(case.queries[1:])
+    engine = group_engine(
+        case.queries[:1],
+        executor=executor,
+        streams=streams_of(case.queries),
+        partitions=partitions_of(case.rows),
+    )
+    begins: dict[str, int] = {case.queries[0].name: 0}
+    ends: dict[str, int] = {}
+    sees: dict[str, Query] = {case.queries[0].name: case.queries[0]}
+
+    def change() -> None:
+        for query in list(waiting):
+            if data.draw(st.booleans()):
+                waiting.remove(query)
+                from_now = data.draw(st.booleans())
+                seen = engine.add(query, from_now=from_now)
+                begins[query.name], sees[query.name] = engine.cut, since(query, seen)
+                if from_now:
+                    past = replace(query, predicates=since(query, dict.fromkeys(seen, engine.cut)).predicates)
+                    assert past == sees[query.name]
+        for name in engine.names:
+            if data.draw(st.integers(0, 3)) == 0:
+                engine.drop(name)
+                ends[name] = engine.cut
+
+    got = feed_group(engine, case, change)
+    assert set(got) == {query.name for query in case.queries}
+    for query in case.queries:
+        expected = []
+        if query.name in begins:
+            rows = oracle.results(sees[query.name], case.given(query))
+            end = ends.get(query.name, 2**63)
+            expected = [row for row in rows if begins[query.name] <= row["_ts"] < end]
+        assert canonical(got[query.name]) == canonical(expected)
+        times = [row["_ts"] for row in got[query.name]]
+        assert times == sorted(times)
+
+
+DECLARED = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE STREAM c (k BIGINT, ts TIMESTAMP) WITH (topic = 'c', timestamp = 'ts');
+CREATE TABLE t (k BIGINT) WITH (path = 't.csv');
+"""
+PAIRS = "SELECT A.ts AS a, B.ts AS b FROM a A [RANGE {0} MILLISECONDS], b B [RANGE {0} MILLISECONDS]"
+
+
+def queries(*selects: str) -> tuple[Query, ...]:
+    """The queries q0, q1, ..."""
+    return parse_program(DECLARED + "".join(f"INSERT INTO q{n} {s};\n" for n, s in enumerate(selects))).queries
+
+
+def told(engine: GroupEngine, a: list[int], b: list[int]) -> dict[str, list[str]]:
+    """Push tuples with these times, advance to the watermark, and show what every query finds, as `a-b`."""
+    streams = {stream.name: stream for stream in queries(PAIRS.format(1))[0].streams()}
+    for name, times in (("a", a), ("b", b)):
+        if times:
+            engine.push(name, 0, to_batch(streams[name], [{"k": 1, "ts": ts} for ts in times]))
+    return {name: [f"{row['a']}-{row['b']}" for row in to_rows(found)] for name, found in engine.advance().items()}
+
+
+def test_who_comes_sees_what_is_held_or_nothing_from_before() -> None:
+    first, second, third, fourth = queries(*(PAIRS.format(size) for size in (5, 5, 5, 20)))
+    engine = group_engine([first])
+    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}  # up to the watermark, 4
+    assert engine.add(second) == {}
+    assert engine.add(third, from_now=True) == {"A": 4, "B": 4}
+    # The group has held tuples for 5 ms, and no longer.
+    assert engine.add(fourth) == {"A": -1, "B": -1}
+    assert told(engine, [9], [9]) == {
+        "q0": ["4-3", "1-6", "4-6"],
+        "q1": ["4-3", "1-6", "4-6"],
+        "q2": ["4-6"],
+        "q3": ["4-3", "1-6", "4-6"],
+    }
+    engine.drop("q0")
+    engine.drop("q3")
+    assert told(engine, [30], [30]) == {"q1": ["4-9", "9-6", "9-9"], "q2": ["4-9", "9-6", "9-9"]}
+    # A name that is free may be taken again, by whatever query.
+    assert engine.add(replace(fourth, name="q0"), from_now=True) == {"A": 30, "B": 30}
+    assert [query.results for query in engine.statistics().queries] == [6, 4, 0]
+
+
+def test_the_last_may_go_and_another_come() -> None:
+    first, second = queries(PAIRS.format(5), PAIRS.format(5))
+    engine = group_engine([first])
+    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
+    engine.drop("q0")
+    assert engine.parts == ()
+    assert told(engine, [5], [7]) == {}
+    assert engine.add(second) == {"A": 5, "B": 5}
+    assert told(engine, [9], [9]) == {"q1": ["5-6", "5-7"]}
+
+
+def test_what_cannot_come_changes_nothing() -> None:
+    pairs, counted, other, joined = queries(
+        PAIRS.format(5),
+        "SELECT COUNT(*) AS n FROM a A [RANGE 5 MILLISECONDS] EMIT EVERY 2 MILLISECONDS",
+        "SELECT C.k FROM c C [RANGE 1 SECOND]",
+        "SELECT A.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k",
+    )
+    engine = group_engine([pairs])
+    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
+    for query, message in (
+        (pairs, "the group has a query 'q0' already"),
+        (other, "query 'q2' reads stream 'c', and the group reads a, b"),
+        (joined, "query 'q3' reads table 't', which no query of the group has read so far"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            engine.add(query)
+    with pytest.raises(UsageError, match="the group has no query 'q1', it has 'q0'"):
+        engine.drop("q1")
+    assert engine.names == ("q0",)
+    # What shares no operator runs beside it.
+    assert engine.add(counted) == {"A": 4}
+    engine.push("b", 0, to_batch(pairs.streams()[1], [{"k": 1, "ts": 20}]))
+    engine.push("a", 0, to_batch(pairs.streams()[0], [{"k": 1, "ts": 20}]))
+    found = engine.advance()
+    assert [(row["n"], row["_ts"]) for row in to_rows(found["q1"])] == [(1, 4), (0, 10)]
+    assert len(found["q0"]) == 3
