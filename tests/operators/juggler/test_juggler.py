@@ -1,0 +1,241 @@
+"""Parts of the operator by themselves, and a run long enough for structures to grow and be merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators.engine import Engine
+from operators.juggler.flight import PREDICATES, QUERIES
+from operators.juggler.lists import JOIN, WINDOW
+from operators.juggler.normal import normal_forms, value_forms
+from operators.juggler.operator import ORDERS, Juggler
+from operators.juggler.sources import GroupSources
+from operators.tuples import FOREVER, Tuples
+from operators.watermark import END
+from schemas.columns import Batch, Column
+from schemas.errors import UsageError
+from schemas.groups import QueryGroup, query_group
+from schemas.language import parse_program
+from schemas.query import Query, Type
+from tests.feeding import to_rows
+
+STREAMS = """
+CREATE STREAM a (k BIGINT, v BIGINT, d DOUBLE, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
+CREATE STREAM b (k BIGINT, v BIGINT, d DOUBLE, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
+CREATE STREAM c (k BIGINT, v BIGINT, d DOUBLE, at TIMESTAMP) WITH (topic = 'c', timestamp = 'at');
+"""
+
+
+def queries_of(*conditions: str, window: int = 100) -> tuple[Query, ...]:
+    """One query over A and B per condition."""
+    size = f"[RANGE {window} MILLISECONDS]"
+    text = "".join(
+        f"INSERT INTO 'q{n}' SELECT * FROM a A {size}, b B {size} WHERE {condition};\n"
+        for n, condition in enumerate(conditions)
+    )
+    return parse_program(STREAMS + text).queries
+
+
+def forms(condition: str) -> list[str]:
+    """A condition's normal forms."""
+    (query,) = queries_of(condition)
+    (predicate,) = query.predicates
+    return [str(form) for form in list(normal_forms(predicate)) or list(value_forms(predicate))]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("A.v <= B.v", ["A.v <= B.v", "B.v >= A.v"]),
+        ("A.v < B.v", ["A.v <= B.v - 1", "B.v >= A.v + 1"]),
+        ("A.v + 3 > 2 * B.v", ["A.v >= 2 * B.v - 2", "2 * B.v <= A.v + 2"]),
+        ("A.v - B.v < 5", ["A.v <= B.v + 4", "B.v >= A.v - 4"]),
+        ("4 - A.v > B.v * -1", ["A.v <= B.v + 3", "B.v >= A.v - 3"]),
+        ("2 * A.v <= 4 * B.v + 7", ["A.v <= 2 * B.v + 3", "2 * B.v >= A.v - 3"]),
+        ("2 * A.v >= 4 * B.v + 7", ["A.v >= 2 * B.v + 4", "2 * B.v <= A.v - 4"]),
+        ("2 * A.v = 4 * B.v + 7", []),  # never; but overflow is no answer either
+        ("3 * A.v = -B.v", ["3 * A.v = -B.v", "B.v = -3 * A.v"]),
+        ("A.v * 2 < 7", ["A.v <= 3"]),
+        ("-2 * A.v < 7", ["A.v >= -3"]),
+        ("A.v > 2.5", ["A.v >= 3"]),
+        ("A.d <= B.d + 0.5", ["A.d <= B.d + 0.5"]),
+        ("A.d < B.d", ["A.d < B.d", "B.d > A.d"]),
+        ("0.5 * A.d > B.d", ["A.d > 2 * B.d", "B.d < 0.5 * A.d"]),
+        ("-0.5 * A.d > B.d", ["A.d < -2 * B.d", "B.d < -0.5 * A.d"]),
+        ("3.0 * A.d > B.d", ["B.d < 3 * A.d"]),  # a third of a double is rounded
+        ("A.d * 2 = 103", ["A.d = 51.5"]),
+        ("A.d * 3 = 0.7", ["Arithmetic"]),  # true of two doubles
+        ("A.d + A.v < B.d", []),
+        ("A.d - B.d <= 3", ["Arithmetic"]),
+        ("A.v <> B.v", []),
+    ],
+)
+def test_normal_forms(condition: str, expected: list[str]) -> None:
+    """One form, for either side where that is exact; any numeric expression against a constant else."""
+    found = forms(condition)
+    assert [form.split("(")[0] for form in found] == expected
+
+
+def test_lists_are_in_covering_order() -> None:
+    """The tightest first within a factor; a query may ask for several predicates of a list."""
+    group = query_group(
+        queries_of("A.v <= B.v + 5", "B.v >= A.v - 1", "A.v < B.v + 3 AND A.v <= B.v + 9", "A.v <= 2 * B.v")
+    )
+    juggler = Juggler(GroupSources(group), group)
+    (one,) = juggler.lists.of(JOIN)
+    assert str(one) == "A.v <= 2 * B.v, A.v <= B.v + 1, A.v <= B.v + 2, A.v <= B.v + 5, A.v <= B.v + 9"
+    assert [sorted(entry.queries) for entry in one.entries] == [[3], [1], [2], [0], [2]]
+
+
+def test_own_windows_are_lists() -> None:
+    """Only where a query's window is shorter than what the operator keeps."""
+    long, short = queries_of("A.k = B.k")[0], queries_of("A.k = B.k", "A.v = B.v", window=10)[1]
+    group = query_group([long, short])
+    juggler = Juggler(GroupSources(group), group)
+    own = [one for one in juggler.lists.lists if one.kind == WINDOW]
+    assert [(one.source, str(one)) for one in own] == [("A", "A._ts <= B._ts + 10, A._ts <= B._ts + 100"),
+                                                        ("B", "B._ts <= A._ts + 10, B._ts <= A._ts + 100")]  # fmt: skip
+    same = query_group(queries_of("A.k = B.k", "A.v = B.v"))
+    assert not [one for one in Juggler(GroupSources(same), same).lists.lists if one.kind == WINDOW]
+
+
+def test_refuses_what_it_does_not_know() -> None:
+    """Orders and encodings by name."""
+    group = query_group(queries_of("A.k = B.k"))
+    with pytest.raises(UsageError, match="order 'WAA' of predicate types: one of adaptive, AJW"):
+        Juggler(GroupSources(group), group, "WAA")
+    with pytest.raises(UsageError, match="encoding 'bits': one of queries, predicates"):
+        Juggler(GroupSources(group), group, encoding="bits")
+    juggler = Juggler(GroupSources(group), group)
+    with pytest.raises(UsageError, match="the group has no query 'q7'"):
+        juggler.drop("q7", cut=0)
+
+
+CONDITIONS = (
+    "A.k = B.k AND A.v <= B.v + {n}",
+    "A.v >= 3 * B.v - {n} AND A.v <= 3 * B.v + 40 AND A.d < 90",
+    "A.k = B.k AND A.d < 0.5 * B.d AND B.v > {n}",
+    "A.d >= B.d AND A.d <= B.d + 0.{n} AND A.at <= B.at",
+    "A.at >= B.at - {n} AND A.at <= B.at + 2 AND A.v = B.v",
+)
+
+
+def many() -> QueryGroup:
+    """More queries than a word has bits, two of other windows, one over three streams, two over one each."""
+    text = ""
+    for n in range(66):
+        size = 200 if n % 9 else 70
+        condition = CONDITIONS[n % len(CONDITIONS)].format(n=n % 7 + 1)
+        text += (
+            f"INSERT INTO 'q{n}' SELECT A.v, B.v AS w, B.at FROM "
+            + ("b B [RANGE {0} MILLISECONDS], a A" if n % 4 else "a A [RANGE {0} MILLISECONDS], b B").format(size)
+            + f" [RANGE {size} MILLISECONDS] WHERE {condition};\n"
+        )
+    text += """
+    INSERT INTO 'three' SELECT A.v, B.v AS w, C.v AS x
+    FROM c C [RANGE 50 MILLISECONDS], a A [RANGE 200 MILLISECONDS], b B [RANGE 200 MILLISECONDS]
+    WHERE A.k = B.k AND B.k = C.k AND A.v + B.v + C.v < 60;
+    INSERT INTO 'one' SELECT A.v FROM a A [RANGE 1 SECOND] WHERE A.d < 5;
+    INSERT INTO 'two' SELECT X.v, Y.v AS w FROM a X [RANGE 20 MILLISECONDS], a Y [RANGE 20 MILLISECONDS]
+    WHERE X.v = Y.v AND X.at < Y.at;
+    """
+    return query_group(parse_program(STREAMS + text).queries)
+
+
+UNTIL = 600
+
+
+def data(group: QueryGroup, n: int = 2 * UNTIL) -> dict[str, Batch]:
+    """Random tuples, two per ms and stream, with nulls; more than structures begin with room for."""
+    rng = np.random.default_rng(7)
+    found = {}
+    for stream in group.query.streams():
+        at = np.sort(rng.integers(0, n // 2, n))
+        columns = {
+            "k": Column(Type.BIGINT, rng.integers(0, 40, n)),
+            "v": Column(Type.BIGINT, rng.integers(0, 100, n), rng.random(n) < 0.97),
+            "d": Column(Type.DOUBLE, rng.uniform(0, 100, n)),
+            "at": Column(Type.TIMESTAMP, at),
+        }
+        found[stream.name] = Batch(at, columns)
+    return found
+
+
+def slices(batches: dict[str, Batch], step: int, until: int = UNTIL) -> Iterator[tuple[dict[str, Batch], int]]:
+    """The batches of each step of event time that have tuples."""
+    for begin in range(0, until, step):
+        end = min(begin + step, until)
+        part = {name: b.slice(*np.searchsorted(b.ts, [begin, end]).tolist()) for name, b in batches.items()}
+        yield {name: b for name, b in part.items() if len(b)}, end
+
+
+def run(
+    group: QueryGroup, batches: dict[str, Batch], order: str, encoding: str = QUERIES
+) -> tuple[Juggler, GroupSources, dict[str, list[Tuples]]]:
+    """The operator over all slices, and what it gave per query."""
+    sources = GroupSources(group)
+    juggler = Juggler(sources, group, order, encoding)
+    found: dict[str, list[Tuples]] = {name: [] for name in group.names}
+    for part, cut in slices(batches, 40):
+        epoch = {}
+        for name, batch in part.items():
+            rows = sources.stores[name].append(batch)
+            for source in group.inputs:
+                if source.stream.name == name:
+                    expiry = sources.expiry(source.alias, rows, batch.ts)
+                    epoch[source.alias] = Tuples((source.alias,), rows[np.newaxis], batch.ts, expiry)
+        sources.cut = cut
+        for name, tuples in juggler.process(epoch, min(int(b.ts[0]) for b in part.values())).items():
+            found[name].append(tuples)
+        juggler.purge(cut)
+    return juggler, sources, found
+
+
+@cache
+def answers() -> tuple[QueryGroup, dict[str, list[dict[str, Any]]]]:
+    """The group, and what engines of their own give for some of its queries."""
+    group = many()
+    batches = data(group)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number, member in enumerate(group.members):
+        if number % 8 and member.name.startswith("q"):
+            continue
+        engine, rows = Engine(member.query), found.setdefault(member.name, [])
+        for part, cut in slices(batches, 300):
+            for name in {s.name for s in member.query.streams()} & part.keys():
+                engine.push(name, 0, part[name])
+            rows += to_rows(engine.advance(cut))
+        assert rows
+    return group, found
+
+
+@pytest.mark.parametrize(
+    ("order", "encoding"), [*((order, QUERIES) for order in ("adaptive", *ORDERS)), ("WAJ", PREDICATES)]
+)
+def test_a_long_run(order: str, encoding: str) -> None:
+    """Every query gives what its own engine gives, in that order; results end when its own windows say."""
+    group, expected = answers()
+    juggler, sources, found = run(group, data(group), order, encoding)
+    for member in group.members:
+        tuples = Tuples.concat(found[member.name], member.inputs)
+        if member.name not in expected:
+            continue
+        columns = {
+            o.name: sources.store(o.expr.alias).gather(o.expr.name, tuples.rows[member.inputs.index(o.expr.alias)])  # type: ignore[union-attr]
+            for o in member.over_inputs.outputs
+        }
+        assert to_rows(Batch(tuples.ts, columns)) == expected[member.name], member.name
+        times = [sources.store(a).gather("_ts", tuples.rows[k]).values for k, a in enumerate(member.inputs)]
+        ends = [t + s.window.size for t, s in zip(times, member.query.sources, strict=True)]
+        assert np.array_equal(tuples.expiry, np.minimum.reduce(ends))
+    assert juggler.comparisons() > juggler.intermediate_results() > 0
+    assert juggler.state_tuples() > 0
+    assert juggler.size_bytes() > 8 * juggler.state_tuples()
+    juggler.purge(END)
+    assert juggler.state_tuples() == 0
+    assert all(len(held.by_time) == 0 and held.life < FOREVER for held in juggler._held.values())
