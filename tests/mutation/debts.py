@@ -24,6 +24,7 @@ DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "spill/payment.py": (
         ("            found = found.take(found.ts >= self._delivered)\n", ""),
+        ("found.take(found.ts >= self._delivered)", "found.take(found.ts > self._delivered)"),
         ("blocks, [parts]).found():", "blocks, [parts[:-1]]).found():"),
         ("FAR_PAST, late=True))", "FAR_PAST))"),
         ("    for side in (LEFT, RIGHT):\n        pieces", "    for side in (LEFT,):\n        pieces"),
@@ -44,7 +45,7 @@ SPILLING_DEBTS: tuple[tuple[str, str], ...] = (
     ("self._ledger.add((j, g), Part((left, right), cut))", "self._ledger.add((j, g), Part((left, right), FAR_PAST))"),
 )
 
-DEBTS_TESTS: dict[str, list[str]] = {file: ["spill/test_debt.py"] for file in DEBTS}
+DEBTS_TESTS: dict[str, list[str]] = {file: ["spill/test_payment.py", "spill/test_debt.py"] for file in DEBTS}
 """Of each file, the tests most likely to notice."""
 
 OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -94,7 +95,8 @@ def main(words: list[str]) -> int:
     """Break a copy of the project in one way after the other; the process's exit code."""
     engine = {f"operators/{file}": changes for file, changes in DEBTS.items()}
     engine["operators/spill/spilling.py"] = SPILLING_DEBTS
-    tests = {file: ["tests/operators/spill/test_debt.py"] for file in engine} | OUTSIDE_TESTS
+    likely = [f"tests/operators/{name}" for name in ("spill/test_payment.py", "spill/test_debt.py")]
+    tests = {file: likely for file in engine} | OUTSIDE_TESTS
     return 1 if survivors(engine | OUTSIDE, tests, words) else 0
 
 

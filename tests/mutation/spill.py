@@ -44,7 +44,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("(min(since, part.since), min(until, self._until(join, part)))", "(since, until)"),
         ("found[j][g] = min(part.since for part in parts)", "found[j][g] = parts[0].since"),
         ("            owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])\n", ""),
-        ("                if not part.late:\n                    met", "                if True:\n                    met"),
+        ("if not part.late:\n                    met", "if True:\n                    met"),
         ("                    met[part.since] = own[0] + a, own[1] + b\n", "                    pass\n"),
         ("met[part.since] = own[0] + a, own[1] + b", "met[part.since] = a, b"),
     ),
