@@ -96,7 +96,7 @@ def main(words: list[str]) -> int:
     engine = {f"operators/{file}": changes for file, changes in DEBTS.items()}
     engine["operators/spill/spilling.py"] = SPILLING_DEBTS
     likely = [f"tests/operators/{name}" for name in ("spill/test_payment.py", "spill/test_debt.py")]
-    tests = {file: likely for file in engine} | OUTSIDE_TESTS
+    tests = dict.fromkeys(engine, likely) | OUTSIDE_TESTS
     return 1 if survivors(engine | OUTSIDE, tests, words) else 0
 
 
