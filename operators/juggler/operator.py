@@ -22,10 +22,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from operators.evaluate import holds
+from operators.juggler.adaptive import FOUND, AdaptiveOrder
 from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
 from operators.juggler.held import Held
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
-from operators.juggler.order import ADAPTIVE, ORDERS, Observed, best_order
+from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.juggler.output import Outputs, routes
 from operators.juggler.probe import Pairs, Prober
 from operators.juggler.sampling import observe
@@ -53,9 +54,8 @@ class Juggler:
 
     Attributes:
         group: the queries that run.
-        order: the order in force.
-        observed: what the adaptive order knows.
-        reordered: how often it has changed.
+        adaptive: whether the order changes.
+        choice: the order in force, and why.
     """
 
     def __init__(
@@ -67,13 +67,16 @@ class Juggler:
             raise UsageError(f"encoding {encoding!r}: one of {', '.join(ENCODINGS)}")
         self.sources = sources
         self.adaptive = order == ADAPTIVE
-        self.order = ORDERS[0] if self.adaptive else order
+        self.choice = AdaptiveOrder(ORDERS[0] if self.adaptive else order)
         self.encoding = encoding
         self.counters = Counters()
-        self.observed = Observed()
-        self.reordered = 0
         self._since: dict[str, dict[str, int]] = {}
         self._build(group)
+
+    @property
+    def order(self) -> str:
+        """The order in force."""
+        return self.choice.order
 
     def _build(self, group: QueryGroup) -> None:
         self.group = group
@@ -132,7 +135,12 @@ class Juggler:
         for name in sorted(entered, key=self._place.__getitem__):
             self._finish(self._visits[name], entered[name], out)
         if self.adaptive and given and now != TABLE_TS:
-            self._adapt(given, now)
+            self.choice.step(
+                sum(len(tuples) for tuples in given.values()),
+                lambda: observe(
+                    self.sources, self._evaluator, self._prober, self._visits, self._held, self._attributes, given
+                ),
+            )
         found = out.results()
         for query, tuples in found.items():
             self.counters.results[query] = self.counters.results.get(query, 0) + len(tuples)
@@ -148,7 +156,7 @@ class Juggler:
         flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
         if self.order[0] == ATTRIBUTE:
             flight = flight.still_alive()
-            self._count(ATTRIBUTE, len(flight))
+            self._count(ATTRIBUTE, len(rows), len(flight))
         life = np.full(len(flight), FOREVER) if held.life >= FOREVER else flight.ts + held.life
         held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, life), now)
         return flight
@@ -186,16 +194,18 @@ class Juggler:
         strict = self._place[name] > self._place[visit.inputs[0]]
         mask = self._masks[id(visit)]
         pairs: list[Pairs] = []
-        waiting = 0
+        waiting = found = 0
         for probe, rows in self._prober.candidates(visit, flight, held, first, strict=strict):
             for begin in range(0, len(probe), AT_ONCE):
                 pairs.append((probe[begin : begin + AT_ONCE], rows[begin : begin + AT_ONCE]))
                 waiting += len(pairs[-1][0])
+                found += len(pairs[-1][0])
                 if waiting >= AT_ONCE:
                     self._meet(visit, flight, held, pairs, mask, out)
                     pairs, waiting = [], 0
         if pairs:
             self._meet(visit, flight, held, pairs, mask, out)
+        self.choice.passed(FOUND, len(flight), found)
 
     def _meet(
         self,
@@ -219,6 +229,7 @@ class Juggler:
             satisfied | flight.satisfied[probe],
         ).still_alive()
         for place, kind in enumerate(self.order):
+            before = len(met)
             if kind == ATTRIBUTE:
                 if place:
                     # The latest tuple's own are asked for at its first visit, as late as the order says.
@@ -227,7 +238,7 @@ class Juggler:
                     met = self._with_attributes(met, visit.inputs[-1:], known=True)
             else:
                 met = self._evaluator.narrowed(met, visit.lists[kind])
-            self._count(kind, len(met))
+            self._count(kind, before, len(met))
         self._finish(visit, met, out)
 
     def _with_attributes(self, flight: Flight, names: Iterable[str], *, known: bool = False) -> Flight:
@@ -253,19 +264,10 @@ class Juggler:
             ).still_alive()
         return flight
 
-    def _count(self, kind: str, tuples: int) -> None:
+    def _count(self, kind: str, before: int, after: int) -> None:
         key = (self.order, kind)
-        self.counters.intermediate[key] = self.counters.intermediate.get(key, 0) + tuples
-
-    def _adapt(self, epoch: Mapping[str, Tuples], now: int) -> None:
-        seen = observe(self.sources, self._evaluator, self._prober, self._visits, self._held, self._attributes, epoch)
-        if seen is None:
-            return
-        self.observed = self.observed.folded(seen)
-        order = best_order(self.order, self.observed)
-        if order != self.order:
-            self.order = order
-            self.reordered += 1
+        self.counters.intermediate[key] = self.counters.intermediate.get(key, 0) + after
+        self.choice.passed(kind, before, after)
 
     # --- Registration -----------------------------------------------------------------------------------
 

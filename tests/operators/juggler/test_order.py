@@ -85,5 +85,5 @@ def test_it_follows_a_drift() -> None:
         runner.to(runner.cut + 20)
         orders.append(runner.juggler.order)
     assert [orders[n].strip("A")[0] for n in (14, 29, 44)] == ["W", "J", "W"]
-    assert 2 <= runner.juggler.reordered <= 4
+    assert 2 <= runner.juggler.choice.changed <= 4
     assert canonical(runner.found["q"]) == canonical(expected(query, given))
