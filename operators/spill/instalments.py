@@ -5,8 +5,8 @@ and those to which joins below have owed something. It may stop after any group 
 processed: what was found waits as late parts of the joins above, and nothing that they can meet is forgotten meanwhile
 (`Ledger.hold`). Another one begins when it has reached the root: what is due by then is cleaned up together.
 
-Instalments grow when memory is held for too long: a cleanup ends within HELD_SHARE of the shortest window after it
-began, whatever that takes.
+Instalments grow when memory would be held for too long: by what is left of a cleanup, they are as large as it takes to
+end within HELD_SHARE of the shortest window; and again so if by then that was not enough.
 
 Limits: a group is cleaned up at once, however large it is.
 """
@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operators.spill.cleaning import Cleaning
 from operators.spill.ledger import Ledger
 
-CLEAN_TUPLES = 1 << 14
+CLEAN_TUPLES = 1 << 13
 """What an instalment merges at least, if there is so much: tuples of parts and in memory."""
 
-HELD_SHARE = 1.0 / 8.0
+HELD_SHARE = 1.0 / 4.0
 """Of the shortest window: how long a cleanup may take of it."""
 
 
@@ -44,7 +44,7 @@ class Instalments:
     ) -> None:
         self._cleaning = cleaning
         self._ledger = ledger
-        self._life = life
+        self._patience = max(1, int(life * HELD_SHARE))
         self._tell = tell
         self._due: list[set[int]] = [set() for _ in range(joins)]
         # The join that it has come to; behind the last when none is going on.
@@ -61,7 +61,7 @@ class Instalments:
             return
         self._due = [own | more for own, more in zip(self._due, due, strict=True)]
         self._at = 0
-        self._before, self._end = cut, cut + int(self._life * HELD_SHARE)
+        self._before, self._end = cut, cut + self._patience
 
     def go_on(self, cut: int, kept_from: int) -> None:
         """An instalment.
@@ -73,12 +73,13 @@ class Instalments:
         Raises:
             StateError: a block could not be written or read.
         """
-        if cut >= self._end:
-            self.finish(cut, kept_from)
+        if not self:
             return
-        share = (cut - self._before) / (self._end - self._before)
+        if self._before >= self._end:
+            self._end = self._before + self._patience
+        share = min((cut - self._before) / (self._end - self._before), 1.0)
         self._before = cut
-        self._clean(cut, kept_from, max(CLEAN_TUPLES, int(share * self._left())) if self else CLEAN_TUPLES)
+        self._clean(cut, kept_from, max(CLEAN_TUPLES, int(share * self._left())))
 
     def finish(self, cut: int, kept_from: int) -> None:
         """All that is left of it.
@@ -108,5 +109,5 @@ class Instalments:
         return sum(
             self._ledger.size((j, g))
             for j in range(self._at, len(self._due))
-            for g in (self._due[j] if j == self._at else self._ledger.groups(j))
+            for g in (self._due[j] | self._ledger.late(j) if j == self._at else self._ledger.groups(j))
         )

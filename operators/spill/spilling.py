@@ -37,7 +37,7 @@ from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch
 from schemas.spills import SpillEvent
 
-HIGH_WATER = 0.95
+HIGH_WATER = 0.92
 LOW_WATER = 0.7
 """Above the first share of the budget states are spilled until they take the second."""
 

@@ -109,7 +109,8 @@ class Spills:
             return
         began, before = self._clock(), self._counters.cleanups
         with self._script_of(cut) as scripted:
-            self._play_cleanups(cut)
+            if scripted:
+                self._play_cleanups(cut)
             self.active.purge(cut, clean=not scripted)
         if self._counters.cleanups > before:
             self._counters.cleanup_s += self._clock() - began
