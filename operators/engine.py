@@ -32,7 +32,7 @@ from operators.sources import Sources
 from operators.spill.block_store import BlockStore
 from operators.spill.debt import Debt
 from operators.spill.spilling import Budget
-from operators.spill.spills import Spills, check_spillable
+from operators.spill.spills import VOID, Spills, check_spillable
 from operators.state import PARTITION_GROUPS
 from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
 from operators.tables import loaded
@@ -370,12 +370,15 @@ class Engine:
                 for predicate in self._selections[alias]:
                     passed = holds(predicate, batch_reader(batch), n)
                     good = passed if good is None else good & passed
+            if VOID in batch.columns:
+                real = batch.columns[VOID].values == 0
+                good = real if good is None else good & real
             chosen[alias] = None if good is None or good.all() else good
             self._seen[alias][0] += n
             self._seen[alias][1] += n if good is None else int(np.count_nonzero(good))
         store = self._sources.stores[stream]
         masks = [mask for mask in chosen.values() if mask is not None]
-        if len(masks) == len(aliases) and not self._sources.rows_windows:
+        if len(masks) == len(aliases) and not restored and not self._sources.rows_windows:
             wanted = np.logical_or.reduce(masks)
             batch = batch.take(wanted)
             chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
@@ -476,12 +479,13 @@ class Engine:
         if spills is None or not spills.owing:
             return
         spills.clean(at)
+        if self.durable:
+            self._unsaved += self._export()
         living, before = spills.living(), self._sources
         self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
         for name in self._exported:
-            # To a snapshot what lives on is new, and everything before it is gone.
-            self._exported[name] = before.stores[name].hi
-            self._sources.stores[name].begin_at(self._exported[name])
+            # Tuples keep their numbers, which ROWS windows count and snapshots know.
+            self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
         self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
         self._load(self._tables)
         for record in self._schedule.records:
@@ -489,7 +493,7 @@ class Engine:
                 record.strategy = "moving-state"
         self._executor = self._schedule.step(self._executor, at)
         spills.follow(self._executor, at, delivered=at)
-        for piece, cut in self._slices(living, at):
+        for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
             self._process(piece, cut, restored=True)
 
     # --- Durability ---------------------------------------------------------------------------------
@@ -514,7 +518,8 @@ class Engine:
             first = max(self._exported[name], store.lo)
             if store.hi > first:
                 blocks.append(Block(name, first, store.read(first, store.hi)))
-            self._exported[name] = store.hi
+            # While plans change, what has been exported is stored again.
+            self._exported[name] = max(self._exported[name], store.hi)
         return blocks
 
     def restore(self, cut: int, blocks: Iterable[Block]) -> None:

@@ -79,22 +79,26 @@ class BinaryJoin:
                 continue
             runs = []
             for held in (state.older, state):
-                run = held.tuples_of(held.entries())
-                runs.append(run.take(np.argsort(run.ts, kind="stable").astype(np.int64)))
+                held.bury()
+                runs.append(held.tuples_of(held.entries()))
+            both = Tuples.concat(runs, state.aliases)
+            # Of equal ts by their rows, by which ROWS windows find the dead.
+            both = both.take(np.lexsort((both.rows[0], both.ts)).astype(np.int64))
             whole = self.match.new_state(side)
-            self.match.enter(whole, self.match.prepare(side, Tuples.merge(*runs)), state.purged_to)
+            self.match.enter(whole, self.match.prepare(side, both), state.purged_to)
             whole.purged_to = state.purged_to
             self.states[side] = whole
 
-    def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
+    def purge(self, cut: int, held: int | None = None) -> None:
+        """Drop what no tuple with ts >= cut can meet; of ROWS windows no more than had died before `held`."""
         for state in self.states:
-            purge_state(self.sources, state, cut)
+            purge_state(self.sources, state, cut, held)
 
 
-def purge_state(sources: Sources, state: SideState, cut: int) -> None:
-    """Drop from a state what no tuple with ts >= cut can meet."""
+def purge_state(sources: Sources, state: SideState, cut: int, held: int | None = None) -> None:
+    """Drop from a state what no tuple with ts >= cut can meet; of ROWS windows no more than had died before `held`, if
+    that is given."""
     state.purge(cut)
     for alias in state.aliases:
         if alias in sources.rows_windows:
-            state.purge_rows(alias, sources.first_live_row(alias))
+            state.purge_rows(alias, sources.first_live_row(alias, held))

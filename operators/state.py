@@ -292,6 +292,20 @@ class SideState:
         else:
             self._dead_rows[alias] = first_row
 
+    def bury(self) -> None:
+        """Take out what `purge_rows` has found dead: source tuples may be gone that no expiry says are needless.
+        Entry numbers change. O(hi - lo) where there are any such windows."""
+        if self._dead_rows:
+            alive = self._outlived(np.ones(self.hi - self.lo, np.bool_))
+            if not alive.all():
+                self._compact(alive)
+
+    def _outlived(self, alive: Mask) -> Mask:
+        """Of entries lo .. hi where (hi - lo,) `alive` is True those that `purge_rows` has left; changes it."""
+        for alias, first_row in self._dead_rows.items():
+            alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
+        return alive
+
     def retract(self, entries: I64) -> None:
         """Take out entries, each once, before their time (JIT 4.2). Amortised O(1) each, the first time O(capacity)."""
         if self._exact_expiry:
@@ -360,9 +374,7 @@ class SideState:
 
     def _make_room(self, n: int, now: int) -> None:
         if not self._exact_expiry:
-            alive = live_mask(self.expiry, self.lo, self.hi, now)
-            for alias, first_row in self._dead_rows.items():
-                alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
+            alive = self._outlived(live_mask(self.expiry, self.lo, self.hi, now))
             if not alive.all():
                 self._compact(alive)
         need = self.hi - self.lo + n

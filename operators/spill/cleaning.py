@@ -26,7 +26,7 @@ from operators.spill.cleanup import CleanupSources, Merge
 from operators.spill.counters import SpillCounters
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
+from operators.spill.part import ROW, Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch
 
@@ -137,11 +137,12 @@ class Cleaning:
         assert self._read is not None
         parts = [self._ledger.pop((j, g)) for g in groups]
         left, right = (materialise(self._sources, own.tuples(groups)) for own in memory)
-        for found in Merge(self._read, match, self._blocks, parts, (left, right)).found():
+        merge = Merge(self._read, match, self._blocks, parts, (left, right))
+        for found in merge.found():
             self._deliver(j, found)
         self._counters.cleanups += len(groups)
         bound = self._ledger.bound(j, cut)
-        living = [self._living(j, side, parts, bound) for side in (LEFT, RIGHT)]
+        living = [self._living(j, side, parts, bound, merge) for side in (LEFT, RIGHT)]
         for g, *sides in zip(groups, *living, strict=True):
             if any(sides):
                 self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))
@@ -154,14 +155,18 @@ class Cleaning:
             self._matches[j] = Match(self._read, left, right, implied=True)
         return self._matches[j]
 
-    def _living(self, j: int, side: int, merged: Sequence[Sequence[Part]], bound: int) -> list[tuple[Piece, ...]]:
+    def _living(
+        self, j: int, side: int, merged: Sequence[Sequence[Part]], bound: int, merge: Merge
+    ) -> list[tuple[Piece, ...]]:
         """Per group the pieces of merged parts that can still be met, all on disk; the others are deleted."""
+        # When ROWS windows end is known later than what ends in them is written.
+        known = merge.ends(side, self._sources) if self._sources.rows_windows else {}
         living: list[list[Piece]] = [[] for _ in merged]
         dead: list[Piece] = []
         unwritten: list[tuple[int, Batch, I64]] = []
         for number, parts in enumerate(merged):
             for piece in (piece for part in parts for piece in part.pieces[side]):
-                if piece.last < bound:
+                if min(piece.last, known.get((piece.key, piece.begin), piece.last)) < bound:
                     dead.append(piece)
                 elif piece.batch is None:
                     living[number].append(piece)
@@ -179,11 +184,13 @@ class Cleaning:
         return [tuple(pieces) for pieces in living]
 
     def _expiry(self, aliases: tuple[str, ...], batch: Batch) -> I64:
-        """(n,) when materialised tuples expire."""
+        """(n,) when materialised tuples expire, as far as it is known."""
         expiry: I64 = np.full(len(batch), FOREVER)
         for alias in aliases:
-            ts = batch.columns[f"{alias}._ts"].values.astype(np.int64, copy=False)
-            np.minimum(expiry, ts + self._sources.life[alias], out=expiry)
+            rows, ts = (
+                batch.columns[f"{alias}.{name}"].values.astype(np.int64, copy=False) for name in (ROW, "_ts")
+            )
+            np.minimum(expiry, self._sources.expiry(alias, rows, ts), out=expiry)
         return expiry
 
     def _deliver(self, j: int, found: Tuples) -> None:

@@ -25,7 +25,7 @@ from operators.kernels.order import order_ties
 from operators.match import LEFT, RIGHT, Match, Prepared
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
-from operators.spill.part import ROW, Part, Reader, in_memory
+from operators.spill.part import ROW, Part, Piece, Reader, in_memory
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Mask
@@ -52,6 +52,14 @@ class CleanupSources(Sources):
         for alias in tuple(aliases) or tuple(self._fields):
             self._store_of[alias] = SourceStore(self._fields[alias])
 
+    def numbers(self, alias: str, rows: I64) -> I64:
+        """(n,) the numbers that tuples have in their stream."""
+        return self.store(alias).gather(ROW, rows).values.astype(np.int64, copy=False)
+
+    def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
+        """(n,) the last ts at which tuples may be alive; FOREVER of ROWS, since what came after them is not here."""
+        return np.minimum(ts + self.life[alias], FOREVER)
+
     def load(self, aliases: tuple[str, ...], batch: Batch) -> Tuples:
         """Store what was materialised of tuples over these aliases; the tuples, in the same order."""
         rows: I64 = np.zeros((len(aliases), len(batch)), np.int64)
@@ -69,10 +77,7 @@ class CleanupSources(Sources):
         order)."""
         found = found.reorder(tuple(source.alias for source in self.query.sources))
         found = found.take(np.argsort(found.ts, kind="stable").astype(np.int64))
-        rows = [
-            self.store(alias).gather(ROW, own).values.astype(np.int64, copy=False)
-            for alias, own in zip(found.aliases, found.rows, strict=True)
-        ]
+        rows = [self.numbers(alias, own) for alias, own in zip(found.aliases, found.rows, strict=True)]
         found = found.take(order_ties(found.ts, np.array(rows)))
         resolve = self.resolver(found.aliases, found.rows)
         return Batch(found.ts, {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs})
@@ -83,12 +88,14 @@ class _Side:
     """One side's tuples, numbered as they were read.
 
     Attributes:
+        pieces: as they were read, one after the other.
         tuples: (n,) with their times.
         since, late: (n,) of the part that each is of.
         order: (n,) the numbers, ascending by the round in which they are merged.
         ends: (rounds,) up to where of `order` they are merged in each round.
     """
 
+    pieces: tuple[Piece, ...]
     tuples: Tuples
     since: I64
     late: Mask
@@ -116,12 +123,31 @@ class Merge:
         memory: tuple[Batch, Batch] | None = None,
     ) -> None:
         sources.begin(match.aliases)
+        self._sources = sources
         self._match = match
         rounds = [[parts[k] for parts in groups if k < len(parts)] for k in range(max(map(len, groups)))]
         if memory is not None:
             left, right = (in_memory(batch, batch.ts) for batch in memory)
             rounds.append([Part((left, right), since=0)])
         self._sides = [_read(sources, match.sides[side], side, rounds, blocks) for side in (LEFT, RIGHT)]
+
+    def ends(self, side: int, sources: Sources) -> dict[tuple[str, int], int]:
+        """When the last tuple of each piece that was read from disk expires, by key and begin, as far as ROWS windows
+        know by now.
+
+        Args:
+            sources: where their streams are stored.
+        """
+        own = self._sides[side]
+        if not own.pieces:
+            return {}
+        expiry: I64 = np.full(len(own.tuples), FOREVER)
+        for alias, rows in zip(own.tuples.aliases, own.tuples.rows, strict=True):
+            if alias in sources.rows_windows:
+                np.minimum(expiry, sources.expiry(alias, self._sources.numbers(alias, rows), own.tuples.ts), out=expiry)
+        begins = np.cumsum([0, *(piece.rows for piece in own.pieces[:-1])])
+        last: list[int] = np.maximum.reduceat(expiry, begins).tolist()
+        return {(p.key, p.begin): end for p, end in zip(own.pieces, last, strict=True) if p.batch is None}
 
     def found(self) -> Iterator[Tuples]:
         """What is owed, piece by piece: tuples over `match.aliases`, in any order."""
@@ -178,6 +204,7 @@ def _read(
     sizes = [piece.rows for piece, _, _ in read]
     numbers = np.repeat(np.array([number for _, _, number in read], np.int64), sizes)
     return _Side(
+        tuple(piece for piece, _, _ in read),
         sources.load(aliases, Batch.concat(batches)) if batches else Tuples.empty(aliases),
         np.repeat(np.array([part.since for _, part, _ in read], np.int64), sizes),
         np.repeat(np.array([part.late for _, part, _ in read], np.bool_), sizes),

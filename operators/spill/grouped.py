@@ -20,6 +20,7 @@ class Grouped:
 
     def __init__(self, state: SideState, now: int) -> None:
         self._state = state
+        state.bury()
         self._entries, begins = state.by_group(now)
         self._begins: list[int] = begins.tolist()
 

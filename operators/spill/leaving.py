@@ -252,6 +252,7 @@ class Leaving:
         for state in (state for join in self._joins for state in join.states):
             for alias in state.aliases:
                 if self._sources.query.source(alias).stream.name == name:
+                    state.bury()
                     state.mark_rows(alias, kept_from, store.lo, held)
                     looked += state.touched_bytes()
         store.release(~held)

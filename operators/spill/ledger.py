@@ -95,11 +95,17 @@ class Ledger:
         """The groups of a join that have parts which came after their time."""
         return {g for (j, g), parts in self._parts.items() if j == join and any(part.late for part in parts)}
 
-    def due(self, join: int, cut: int) -> list[int]:
-        """The groups of a join that have to be cleaned up before `purge(cut)`, ascending."""
-        if self._earliest(join)[1] >= cut:
+    def due(self, join: int, cut: int, overtaken: int = FAR_PAST) -> list[int]:
+        """The groups of a join that have to be cleaned up before `purge(cut)`, and those of which a part has been owed
+        since `overtaken` or longer; ascending."""
+        since, until = self._earliest(join)
+        if until >= cut and since > overtaken:
             return []
-        return [g for g in self.groups(join) if any(self._until(join, p) < cut for p in self._parts[join, g])]
+        return [
+            g
+            for g in self.groups(join)
+            if any(self._until(join, part) < cut or part.since <= overtaken for part in self._parts[join, g])
+        ]
 
     def hold(self, join: int) -> int:
         """The last cut at which this join's states may be purged: what is owed with their entries goes on to be found.

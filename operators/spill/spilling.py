@@ -46,6 +46,10 @@ LEAVE_GROWTH = 2
 """Between two slices so many bytes leave at once, or so many times what the last slice has added: a spill is no pause,
 and is faster than the input."""
 
+DUE_ROWS = 1 << 14
+"""Parts are cleaned up for the sake of a ROWS window when so many tuples of its stream have come since, however few it
+counts. It needs no cleanup to be right: one lets tuples go that are dead, but are held for what is owed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -55,11 +59,13 @@ class Budget:
         limit_bytes: of all states and source tuples.
         strategy: which groups leave: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
+        due_rows: see DUE_ROWS.
     """
 
     limit_bytes: int
     strategy: str
     groups: int = PARTITION_GROUPS
+    due_rows: int = DUE_ROWS
 
 
 class Spilling:
@@ -164,12 +170,13 @@ class Spilling:
         self._age(cut)
         if self._ledger and clean:
             if not self._cleanup:
-                self._cleanup.begin([set(self._ledger.due(j, cut)) for j in range(len(self._joins))], cut)
+                due = [set(self._ledger.due(j, cut, self._overtaken(j))) for j in range(len(self._joins))]
+                self._cleanup.begin(due, cut)
             self._cleanup.go_on(cut, self._kept_from)
+        self._kept_from = self.hold(cut)
         for j, join in enumerate(self._joins):
             self._purged_to[j] = max(self._purged_to[j], min(cut, self._ledger.hold(j)))
-            join.purge(self._purged_to[j])
-        self._kept_from = self.hold(cut)
+            join.purge(self._purged_to[j], self._kept_from)
 
     def short(self) -> bool:
         """Whether something has to leave; to be asked after every slice."""
@@ -299,6 +306,7 @@ class Spilling:
 
     def living(self, state: SideState) -> Tuples:
         """What a state has in memory that can be met, now or by what is owed."""
+        state.bury()
         return state.living(self._kept_from)[1]
 
     def owed(self) -> int:
@@ -319,6 +327,18 @@ class Spilling:
 
     def _produced(self, j: int, found: Tuples) -> None:
         self._productivity.note(j, found, final=self._parents[j] is None)
+
+    def _overtaken(self, j: int) -> int:
+        """Of a join's parts those are due for the sake of ROWS windows that have been owed since this or longer: of a
+        stream of theirs as many tuples have come since as its window counts, and `due_rows` at least."""
+        overtaken = FAR_PAST
+        for alias in self._joins[j].aliases:
+            if alias in self._sources.rows_windows:
+                store = self._sources.store(alias)
+                row = store.hi - 1 - max(self._sources.rows_windows[alias], self._budget.due_rows)
+                if row >= store.lo:
+                    overtaken = max(overtaken, int(store.gather("_ts", np.array([row])).values[0]))
+        return overtaken
 
     def _age(self, cut: int) -> None:
         """Tell how much of the windows is new."""

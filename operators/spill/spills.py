@@ -15,10 +15,11 @@ from operators.spill.part import FAR_PAST, ROW, Writer, materialise
 from operators.spill.script import Script
 from operators.spill.spilling import Budget, Spilling
 from operators.statistics import SpillStatistics
+from operators.store import SourceStore
 from operators.tree import XJoinTree
-from schemas.columns import I64, Batch
+from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError, UsageError
-from schemas.query import Query
+from schemas.query import Query, Type
 from schemas.spills import SpillEvent
 
 SLICE_SHARE = 0.1
@@ -41,17 +42,18 @@ def check_spillable(query: Query, executor: str) -> None:
         UsageError: the message says why.
     """
     why = ""
-    rows = [source.alias for source in query.sources if source.window.kind == "ROWS"]
     if executor != "xjoin":
         why = f"executor {executor} has no partition groups that could leave; leave it away, or give xjoin"
     elif query.aggregation is not None:
         why = "an aggregate's values at an instant need all results of before, and some would be owed"
     elif query.subtracted:
         why = "EXCEPT answers with what has no match, which takes all of the state"
-    elif rows:
-        why = f"[ROWS n] of {rows[0]} counts tuples in an order that what has been spilled does not keep"
     if why:
         raise UsageError(f"this query cannot run with a memory budget: {why}")
+
+
+VOID = " void"
+"""A column of source tuples that are processed again: True where one only counts for ROWS windows."""
 
 
 class Spills:
@@ -220,9 +222,10 @@ class Spills:
         found, self._results = self._results, []
         return found if self.active is None else found + self.active.take()
 
-    def living(self) -> dict[str, Batch]:
-        """All source tuples that the plan holds, in memory and on disk, by stream and in their order; what is on disk
-        is read and forgotten."""
+    def living(self) -> dict[str, tuple[int, Batch]]:
+        """All source tuples that the plan holds, in memory and on disk: by stream the number of the first row and from
+        it on every one, so that they keep their numbers. Column VOID marks those that nothing refers to, whose values
+        are another's. What is on disk is read and forgotten."""
         tree = self._tree
         if tree is None or self.active is None:
             raise InvariantError("no plan's states are within the budget now")
@@ -239,8 +242,8 @@ class Spills:
                     columns = {name: batch.columns[f"{alias}.{name}"] for name in tree.sources.store(alias).columns}
                     name = tree.sources.query.source(alias).stream.name
                     found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))
-        batches = {name: _in_order(pieces) for name, pieces in found.items()}
-        return {name: batch for name, batch in batches.items() if len(batch)}
+        batches = {name: _in_order(pieces, tree.sources.stores[name]) for name, pieces in found.items()}
+        return {name: one for name, one in batches.items() if len(one[1])}
 
     def statistics(self) -> SpillStatistics:
         """What has been spilled and is owed."""
@@ -262,8 +265,17 @@ class Spills:
         )
 
 
-def _in_order(pieces: list[tuple[I64, Batch]]) -> Batch:
-    """Tuples by their row numbers, each once: aliases of one stream may hold the same."""
-    numbers = np.concatenate([own for own, _ in pieces])
-    _, first = np.unique(numbers, return_index=True)
-    return Batch.concat([batch for _, batch in pieces]).take(first.astype(np.int64))
+def _in_order(pieces: list[tuple[I64, Batch]], store: SourceStore) -> tuple[int, Batch]:
+    """Tuples by their row numbers, each once: aliases of one stream may hold the same. Dead ones that the store has
+    purged are left out."""
+    numbers, first = np.unique(np.concatenate([own for own, _ in pieces]), return_index=True)
+    first = first[numbers >= store.lo].astype(np.int64)
+    numbers = numbers[numbers >= store.lo]
+    batch = Batch.concat([batch for _, batch in pieces])
+    if len(numbers) == 0:
+        return store.hi, batch.slice(0, 0)
+    rows = np.arange(numbers[0], store.hi, dtype=np.int64)
+    at = np.searchsorted(numbers, rows, side="right") - 1
+    found = batch.take(first[at])
+    ts = store.gather("_ts", rows).values.astype(np.int64, copy=False) if store.lasting_ts else found.ts
+    return int(numbers[0]), Batch(ts, {**found.columns, VOID: Column(Type.BOOLEAN, numbers[at] != rows)})

@@ -23,22 +23,26 @@ from tests.operators.spill.small_parts import small_parts
 from tests.operators.test_migration_properties import dense_cases
 
 
-def counted(case: Case) -> Case:
-    """The case without ROWS windows, which cannot be spilled."""
+@st.composite
+def counting(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
+    """A case with more and longer ROWS windows than most."""
+    case = draw(of)
+    windows = st.one_of(st.none(), st.builds(Window, st.just("ROWS"), st.sampled_from([1, 2, 5, 9, 20])))
     sources = tuple(
-        replace(source, window=Window("UNBOUNDED")) if source.window.kind == "ROWS" else source
+        source if source.is_table or (window := draw(windows)) is None else replace(source, window=window)
         for source in case.query.sources
     )
     return replace(case, query=replace(case.query, sources=sources))
 
 
-SPILLABLE = st.one_of(cases(most_aliases=5), dense_cases(), dense_cases()).map(counted)
+SPILLABLE = st.one_of(cases(most_aliases=5), dense_cases(), dense_cases(), counting(dense_cases()))
 
 BUDGETS = st.builds(
     Budget,
     st.sampled_from([0, 2_000, 4_000, 8_000]),
     st.sampled_from(sorted(STRATEGIES)),
     st.sampled_from([1, 2, 7, 64]),
+    st.sampled_from([0, 4, 1000]),
 )
 
 

@@ -29,35 +29,44 @@ class Timeline:
     """An engine whose spills a test decides on, beside one that has all in memory.
 
     Args:
-        windows: per alias the stream and the RANGE in ms; joined by equality in this order.
+        windows: per alias the stream and the RANGE in ms, or the window as it is written; joined by equality in this
+            order.
         leaving: the joins, children before parents, whose groups leave at the end of the next moment.
+        due_rows: see `Budget`.
+        chosen: an alias of which tuples without a key are refused.
     """
 
-    def __init__(self, leaving: set[int], plan: str, **windows: tuple[str, int]) -> None:
+    def __init__(
+        self, leaving: set[int], plan: str, *, due_rows: int = 1000, chosen: str = "", **windows: tuple[str, int | str]
+    ) -> None:
         declared = "\n".join(
             f"CREATE STREAM {name} (k BIGINT, id STRING, at TIMESTAMP) WITH (topic = '{name}', timestamp = 'at');"
             for name in sorted({stream for stream, _ in windows.values()})
         )
         select = ", ".join(f"{alias}.id AS {alias}" for alias in windows)
-        sources = ", ".join(f"{stream} {alias} [RANGE {ms} MILLISECONDS]" for alias, (stream, ms) in windows.items())
+        sources = ", ".join(
+            f"{stream} {alias} [{f'RANGE {window} MILLISECONDS' if isinstance(window, int) else window}]"
+            for alias, (stream, window) in windows.items()
+        )
         equal = " AND ".join(f"{one}.k = {other}.k" for one, other in zip(windows, list(windows)[1:], strict=False))
+        equal += f" AND {chosen}.k IS NOT NULL" if chosen else ""
         self._leaving = leaving
         self.query = parse_program(f"{declared}\nSELECT {select} FROM {sources} WHERE {equal};").queries[0]
         self.blocks = MemoryBlocks()
-        options: dict[str, Any] = {"budget": Budget(0, "told", groups=1), "blocks": self.blocks}
+        options: dict[str, Any] = {"budget": Budget(0, "told", groups=1, due_rows=due_rows), "blocks": self.blocks}
         self._spilling, self._whole = (
             Engine(self.query, plan=parse_plan(plan, self.query), **kind) for kind in (options, {})
         )
         self._found: list[dict[str, Any]] = []
         self._wanted: list[dict[str, Any]] = []
 
-    def at(self, ts: int, streams: str = "", leave: int | None = None) -> None:
+    def at(self, ts: int, streams: str = "", leave: int | None = None, k: int | None = 1) -> None:
         """A tuple of each of the streams comes at `ts`, and when that has passed a join's group leaves."""
         self._leaving |= set() if leave is None else {leave}
         for name in streams:
             stream = next(stream for stream in self.query.streams() if stream.name == name)
             for task in (self._spilling, self._whole):
-                task.push(name, 0, to_batch(stream, [{"k": 1, "id": f"{name}{ts}", "at": ts}]))
+                task.push(name, 0, to_batch(stream, [{"k": k, "id": f"{name}{ts}", "at": ts}]))
         self._found += to_rows(self._spilling.advance(ts + 1))
         self._wanted += to_rows(self._whole.advance(ts + 1))
         self._leaving.clear()
@@ -109,7 +118,7 @@ def timeline(monkeypatch: pytest.MonkeyPatch) -> Make:
         return np.flatnonzero(np.isin(candidates.joins, sorted(leaving)))
 
     monkeypatch.setitem(STRATEGIES, "told", told)
-    return lambda plan, **windows: Timeline(leaving, plan, **windows)
+    return lambda plan, **options: Timeline(leaving, plan, **options)
 
 
 def test_what_a_part_is_owed_by_the_dead_leaves_with_them(timeline: Make) -> None:
@@ -203,3 +212,93 @@ def test_what_is_owed_is_nothing_when_it_has_been_paid(timeline: Make) -> None:
     assert run.spill.owed == 1, "b8 and a0"
     run.check(owed=1)
     assert run.spill.owed == 0
+
+
+def test_a_window_counts_on_when_its_tuples_have_left(timeline: Make) -> None:
+    """a0 meets b2, but not b4: a3 is the second one after it. a1 meets both."""
+    run = timeline("(A B)", A=("a", "ROWS 2"), B=("b", "UNBOUNDED"))
+    run.at(0, "a")
+    run.at(1, "a", leave=0)
+    run.at(2, "b")
+    run.at(3, "a")
+    run.at(4, "b")
+    run.check(owed=3)
+
+
+def test_a_tuple_that_is_refused_counts(timeline: Make) -> None:
+    """a1 is no result's, and yet a0 is dead when b2 comes."""
+    run = timeline("(A B)", chosen="A", A=("a", "ROWS 1"), B=("b", "UNBOUNDED"))
+    run.at(0, "a", leave=0)
+    run.at(1, "a", k=None)
+    run.at(2, "b")
+    run.check(owed=0)
+
+
+@pytest.mark.parametrize(("order", "owed"), [("AB", 0), ("BA", 1)])
+def test_of_one_instant_streams_come_in_their_order(timeline: Make, order: str, owed: int) -> None:
+    """b5 meets a0 if it comes before a5, as the FROM list says."""
+    windows = {"A": ("a", "ROWS 1"), "B": ("b", 100)}
+    run = timeline("(A B)", **{alias: windows[alias] for alias in order})
+    run.at(0, "a", leave=0)
+    run.at(5, "ab")
+    run.check(owed=owed)
+
+
+def test_aliases_of_one_stream_count_each_for_itself(timeline: Make) -> None:
+    """When a2 comes a0 has left the window of X, not that of Y."""
+    run = timeline("(X Y)", X=("a", "ROWS 1"), Y=("a", "ROWS 3"))
+    run.at(0, "a")
+    run.at(1, "a", leave=0)
+    run.at(2, "a")
+    run.check(owed=2)
+
+
+def test_the_dead_of_joined_tuples_are_not_read(timeline: Make) -> None:
+    """a0 b1 is still in the state above when a0 is gone: it holds nothing and does not leave."""
+    run = timeline("((A B) C)", A=("a", "ROWS 1"), B=("b", "UNBOUNDED"), C=("c", "UNBOUNDED"))
+    run.at(0, "a")
+    run.at(1, "b")
+    for ts in range(2, 9):
+        run.at(ts, "a", k=ts)
+    run.at(9, "b", k=8)
+    run.at(10, leave=1)
+    assert run.spill.on_disk_tuples == 1
+    run.at(11, "c")
+    run.at(12, "c", k=8)
+    run.check(owed=1)
+
+
+def test_what_was_dropped_after_a_spill_would_be_missed(timeline: Make) -> None:
+    """a2 is dead when a3 has come, and is kept for b0, which has left and meets it."""
+    run = timeline("(A B)", A=("a", "ROWS 1"), B=("b", "UNBOUNDED"))
+    run.at(0, "b", leave=0)
+    for ts in range(2, 7):
+        run.at(ts, "a")
+    run.check(owed=5)
+
+
+def test_parts_are_due_when_a_window_has_gone_by(timeline: Make) -> None:
+    """Cleanups come by themselves, what is dead then leaves the disk, and memory holds no more than before."""
+    run = timeline("(A B)", due_rows=4, A=("a", "ROWS 2"), B=("b", "ROWS 3"))
+    run.at(0, "ab", leave=0)
+    for ts in range(1, 5):
+        run.at(ts, "ab")
+        assert run.spill.cleanups == 0
+    run.at(5, "ab")
+    run.at(6, "ab")
+    assert run.spill.cleanups == 1
+    assert run.spill.on_disk_tuples == run.blocks_tuples() == 0
+    run.check(owed=0)
+
+
+def test_a_window_counts_on_when_plans_change(timeline: Make) -> None:
+    """What was spilled is read back, and a1, which was refused, and a3 go on counting: a0 is dead when b5 comes."""
+    run = timeline("((A B) C)", chosen="A", A=("a", "ROWS 3"), B=("b", "UNBOUNDED"), C=("c", "UNBOUNDED"))
+    run.at(0, "ac", leave=0)
+    run.at(1, "a", k=None)
+    run.at(2, "a", k=None)
+    run.migrate("(A (B C))", "jisc", 4)
+    run.at(4, "b")
+    run.at(5, "a")
+    run.at(6, "b")
+    run.check(owed=0)
