@@ -20,7 +20,6 @@ import numpy as np
 from operators.evaluate import evaluate
 from operators.group_engine import Clock, PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
-from operators.kernels.order import order_ties
 from operators.slices import slices
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import Batch
@@ -58,8 +57,8 @@ class GroupExecutor(Protocol):
             now: the slice's beginning: what expired before it is dead.
 
         Returns:
-            The new results of every query by its name, ascending by ts, over its inputs in any order; queries without
-            any may be absent.
+            The new results of every query by its name, over its inputs in FROM order, ascending by (ts, rows); queries
+            without any may be absent.
         """
         ...
 
@@ -206,7 +205,7 @@ class SharedQueries:
         """Compute the SELECT lists of results."""
         for name, parts in found.items():
             member = self._members[name]
-            results = self._output(member, Tuples.concat([p.reorder(member.inputs) for p in parts], member.inputs))
+            results = self._output(member, Tuples.concat(parts, member.inputs))
             out.setdefault(name, []).append(results)
             self._results[name] += len(results)
 
@@ -219,9 +218,7 @@ class SharedQueries:
         }
 
     def _output(self, member: Member, found: Tuples) -> Batch:
-        """Results over the member's inputs with the SELECT list's columns, in their final order."""
-        if len(found) > 1:
-            found = found.take(order_ties(found.ts, found.rows))
+        """Results with the SELECT list's columns."""
         resolve = self._sources.resolver(found.aliases, found.rows)
         columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in member.over_inputs.outputs}
         return Batch(found.ts, columns)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.debts import DEBTS, SPILLING_DEBTS
 from tests.mutation.feedback import FEEDBACK
+from tests.mutation.groups import GROUPS
 from tests.mutation.juggler import JUGGLER
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
@@ -314,7 +315,7 @@ MUTANTS: list[Mutant] = [
         ("few = keys.ended and keys", "few = keys"),
         ("keys.left - len(some) <=", "keys.left <="),
         ("if few and len(some) >= REST_LEAST else", "if few else"),
-        ("tuples.take(np.argsort(tuples.ts, kind=\"stable\").astype(np.int64, copy=False))", "tuples"),
+        ('tuples.take(np.argsort(tuples.ts, kind="stable").astype(np.int64, copy=False))', "tuples"),
         ("if last and state.hi == state.lo:", "if state.hi == state.lo:"),
         ("if last and state.hi == state.lo:", "if last:"),
         ("last=keys.exhausted)", "last=False)"),
@@ -551,6 +552,7 @@ MUTANTS: list[Mutant] = [
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in GROUPS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in JUGGLER.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),

@@ -16,6 +16,7 @@ from types import TracebackType
 from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.debts import DEBTS_TESTS
 from tests.mutation.feedback import FEEDBACK, tests_of
+from tests.mutation.groups import GROUPS, GROUPS_TESTS
 from tests.mutation.juggler import JUGGLER_TESTS
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
@@ -77,6 +78,7 @@ FIRST = {
     "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
     **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
     **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
+    **{f"operators/{file}": GROUPS_TESTS for file in GROUPS},
     **{f"operators/{file}": tests for file, tests in JUGGLER_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in MEMORY_TESTS.items()},
     **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
@@ -138,7 +140,7 @@ class Sandbox:
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
         shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
-        for file in ("cases.py", "subtractions.py", "feeding.py", "oracle.py", "chains.py"):
+        for file in ("cases.py", "subtractions.py", "feeding.py", "group_cases.py", "oracle.py", "chains.py"):
             shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.
         (self.root / "conftest.py").write_text(_SURE)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators import group_shared
 from operators.engine import Engine
 from operators.executors import EXECUTORS
 from operators.group_engine import GroupEngine
@@ -78,7 +79,9 @@ def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCa
 @PROPERTY
 @given(group_cases(most_rows=10), st.booleans())
 def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool) -> None:
-    with cramped() if tiny else nullcontext():
+    with cramped() if tiny else nullcontext(), pytest.MonkeyPatch.context() as patch:
+        if tiny:
+            patch.setattr(group_shared, "WAITING_TUPLES", 6)
         check(case, engine_of_all(case, JUGGLER))
 
 
@@ -187,7 +190,32 @@ def test_the_last_may_go_and_another_come() -> None:
     assert engine.parts == ()
     assert told(engine, [5], [7]) == {}
     assert engine.add(second) == {"A": 5, "B": 5}
-    assert told(engine, [9], [9]) == {"q1": ["5-6", "5-7"]}
+    assert engine.add(first, from_now=True) == {"A": 5, "B": 5}
+    assert told(engine, [9], [9]) == {"q0": ["5-6", "5-7"], "q1": ["5-6", "5-7"]}
+
+
+def test_rows_of_a_table_meet_the_first_tuple_of_all() -> None:
+    (query,) = queries("SELECT A.ts, T.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k")
+    engine = group_engine([query], executor=JUGGLER, tables={"t": to_batch(query.tables()[0], [{"k": 1}])})
+    engine.push("a", 0, to_batch(query.streams()[0], [{"k": 1, "ts": 0}, {"k": 1, "ts": 1}]))
+    assert to_rows(engine.advance()["q0"]) == [{"A.ts": 0, "T.k": 1, "_ts": 0}]
+
+
+def test_results_apart_come_with_the_watermark() -> None:
+    (query,) = queries(PAIRS.format(5))
+    assert told(group_engine([query], executor=APART), [1, 4], [3, 6]) == {"q0": ["1-3"]}
+
+
+def test_what_is_dead_is_let_go() -> None:
+    """Stores and states hold a window, however long the group has run."""
+    (query,) = queries(PAIRS.format(5))
+    engine = group_engine([query], executor=JUGGLER)
+    sizes = []
+    for epoch in range(8):
+        told(engine, list(range(epoch * 2000, epoch * 2000 + 2000)), [epoch * 2000 + 1999])
+        sizes.append((engine.statistics().state_tuples, engine.statistics().state_bytes))
+    assert sizes[-1] == sizes[2]
+    assert sizes[-1][0] <= 16
 
 
 def test_what_cannot_come_changes_nothing() -> None:
