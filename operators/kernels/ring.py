@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 from typing import Any
 
 import numpy as np
@@ -69,8 +68,9 @@ def fitting_capacity(n: int, least: int) -> int:
     return max(least, 1 << (int(n / FILLED_AT_MOST) - 1).bit_length()) if n else least
 
 
-GIVES_BACK = sys.platform == "linux"
-"""Whether `give_back` can: elsewhere the system promises nothing, and a ring must be made anew."""
+GIVES_BACK = hasattr(mmap, "MADV_DONTFORK")
+"""Whether `give_back` can, which is on Linux, told by advice that no other system knows: elsewhere the system promises
+nothing, and a ring must be made anew."""
 
 
 def give_back(ring: Array, lo: int, hi: int) -> None:
