@@ -63,8 +63,8 @@ Memory = Annotated[
         envvar="WEIR_MEMORY",
         metavar="SIZE",
         help="Memory for tuples and states, of a worker for those of each task, such as 64MiB. What is too much leaves "
-        'for the disk, and results that it would have made come later, marked "_phase": "cleanup". Not for ROWS '
-        "windows, EXCEPT and aggregates, nor in workers with placement per-operator or at-least-once. Default: no "
+        'for the disk, and results that it would have made come later, marked "_phase": "cleanup". Not for '
+        "EXCEPT and aggregates, nor in workers with placement per-operator or at-least-once. Default: no "
         "limit.",
     ),
 ]

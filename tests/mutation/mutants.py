@@ -140,8 +140,8 @@ MUTANTS: list[Mutant] = [
             "        if False:\n            self._heads[:] = 0\n            index_ring(",
         ),
         (
-            "if not alive.all():\n                self._compact(alive)",
-            "if not alive.all():\n                self._compact(~alive)",
+            "if not alive.all():\n                self._compact(alive)\n        need",
+            "if not alive.all():\n                self._compact(~alive)\n        need",
         ),
         ("if need > self.capacity:", "if need > self.capacity + 1:"),
         ("if self.hi - self.lo + n > self.capacity:", "if self.hi - self.lo + n > self.capacity + 1:"),

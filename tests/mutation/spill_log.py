@@ -22,8 +22,11 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "engine.py": (
         ("return min(self.horizon(stream) for stream in self._exported)", "return self.cut"),
-        ("self._sources.stores[name].begin_at(self._exported[name])", "pass"),
-        ("self._unsaved += self._export()", "pass"),
+        ("begin_at(living[name][0] if name in living else before.stores[name].hi)", "begin_at(before.stores[name].hi)"),
+        ("            if self.durable:\n                self._unsaved += self._export()\n", ""),
+        ("max(self._exported[name], store.hi)", "store.hi"),
+        ("and not restored and not self", "and not self"),
+        ("            if VOID in batch.columns:\n", "            if False:\n"),
     ),
 }
 """Per file under operators/."""

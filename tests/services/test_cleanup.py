@@ -54,7 +54,8 @@ class Left:
 
     def __init__(self, folder: Path) -> None:
         self.folder = write_four_streams(folder, 100)
-        (folder / "q.sql").write_text(QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED"))
+        query = QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED").replace("b B", "b B [ROWS 70]")
+        (folder / "q.sql").write_text(query)
         self.run("all.jsonl")
         budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("debt"))
         budget += ("--stats", self.path("stats.json"))

@@ -84,7 +84,6 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
     [
         (SENSORS, {"guarantee": Guarantee.AT_LEAST_ONCE}, "--guarantee at-least-once: which results are still owed"),
         (SENSORS, {"placement": Placement.PER_OPERATOR}, "--placement per-operator: joins that run apart"),
-        (SENSORS.replace("RANGE 500 MILLISECONDS", "ROWS 10"), {}, "[ROWS n] of H counts tuples"),
     ],
 )
 def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:
