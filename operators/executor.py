@@ -12,6 +12,10 @@ from operators.state import SideState
 from operators.statistics import OperatorStatistics
 from operators.tuples import Tuples
 
+JUGGLER = "juggler"
+"""The executor of multi-way operators. It stands apart: it cannot execute every query, and changes plans as a black box
+(`operators.migration.black_box`)."""
+
 
 class Executor(Protocol):
     """Executes the joins of one query.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from operators.choose import EXHAUSTIVE, CostModel, Statistics, declared_statistics
 from operators.eddy import Eddy
-from operators.executor import Executor
+from operators.executor import JUGGLER, Executor
+from operators.juggler.mixed import MixedTree
 from operators.mjoin import MJoin, probe_orders
 from operators.pipeline import DifferencePipeline
 from operators.plan import Join, Plan, postorder
@@ -30,20 +31,25 @@ def executor_of(name: str, sources: Sources, plan: Plan, statistics: Statistics 
     Raises:
         UsageError: this executor cannot execute the query, or the plan does not fit it.
     """
-    if not sources.query.subtracted:
-        return EXECUTORS[name](sources, plan, statistics)
     check_executor(name, sources.query)
-    return DifferencePipeline(sources, plan)
+    if name == JUGGLER:
+        return MixedTree(sources, plan)
+    if sources.query.subtracted:
+        return DifferencePipeline(sources, plan)
+    return EXECUTORS[name](sources, plan, statistics)
 
 
 def check_executor(name: str, query: Query) -> None:
     """Refuse an executor that cannot execute the query.
 
     Raises:
-        UsageError: it joins, and the query is a set difference.
+        UsageError: it joins, and the query is a set difference; it is `juggler`, and a window counts tuples.
     """
     if query.subtracted and name != "xjoin":
         raise UsageError(f"executor {name} joins, and EXCEPT subtracts: leave the executor away, or give xjoin")
+    counting = next((source.alias for source in query.sources if source.window.kind == "ROWS"), None)
+    if name == JUGGLER and counting is not None:
+        raise UsageError(f"executor {name} does not count tuples, as [ROWS n] of {counting} asks: give another")
 
 
 KEPT_COST = 4.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from operators.choose import choose_plan, declared_statistics, sample_statistics
 from operators.engine import Engine
+from operators.executor import JUGGLER
 from operators.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.group_apart import ApartQuery
 from operators.group_engine import Clock, GroupEngine
@@ -21,9 +22,6 @@ from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import check_member, query_group, streams_of
 from schemas.query import Query, Stream
-
-JUGGLER = "juggler"
-"""One operator for all queries."""
 
 APART = "apart"
 """Every query by the executor that suits it."""

@@ -1,8 +1,9 @@
 """Plans: binary trees over the aliases of a query, written `((A B) C)`.
 
-Juxtaposition in parentheses is a join; its first input is the left side. For a query with EXCEPT it is a set
-difference, first input minus second. The tree says nothing about predicates: `operators.predicates` places
-those, the same way for every tree.
+Juxtaposition in parentheses is a join; its first input is the left side. Three or more together, as in `((A B C) D)`,
+are one multi-way join (`operators.juggler`): in the tree a left-deep join that is marked so. For a query with EXCEPT
+a join is a set difference, first input minus second. The tree says nothing about predicates: `operators.predicates`
+places those, the same way for every tree.
 """
 
 from __future__ import annotations
@@ -32,16 +33,23 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join of two sub-plans. Equal when the trees are equal, sides included."""
+    """A join of two sub-plans. Equal when the trees are equal, sides included.
+
+    Attributes:
+        together: this one and all joins below are one operator.
+    """
 
     left: Plan
     right: Plan
+    together: bool = False
     aliases: tuple[str, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "aliases", (*self.left.aliases, *self.right.aliases))
 
     def __str__(self) -> str:
+        if self.together:
+            return "(" + " ".join(str(Leaf(alias)) for alias in self.aliases) + ")"
         return f"({self.left} {self.right})"
 
 
@@ -62,6 +70,12 @@ def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:
     for alias in aliases[1:]:
         plan = Join(plan, Leaf(alias))
     return plan
+
+
+def all_together(plan: Plan) -> Plan:
+    """One operator over the plan's aliases."""
+    whole = left_deep(plan.aliases)
+    return Join(whole.left, whole.right, together=True) if isinstance(whole, Join) else whole
 
 
 def check_plan(plan: Plan, query: Query) -> None:
@@ -89,8 +103,11 @@ _BARE = re.compile(r'[^\s()"]+')
 _TOKEN = re.compile(r'([()])|"((?:[^"]|"")+)"|([^\s()"]+)')
 
 
-def parse_plan(text: str, query: Query) -> Plan:
+def parse_plan(text: str, query: Query, *, several: bool = False) -> Plan:
     """The plan written in `text`, over exactly the aliases of `query`.
+
+    Args:
+        several: take multi-way joins too.
 
     Raises:
         QueryError: bad parentheses, an unknown, repeated or missing alias; with a caret into `text`.
@@ -124,9 +141,16 @@ def parse_plan(text: str, query: Query) -> Plan:
                 raise fail("')' without '('", at)
             inputs = stack.pop()
             start = opened.pop()
+            if len(inputs) > 2 and several:
+                inner = next((one for one in inputs if isinstance(one, Join)), None)
+                if inner is not None:
+                    raise fail(f"a multi-way join is of sources alone, not of {inner}", start, pos - start)
+                stack[-1].append(all_together(left_deep([alias for one in inputs for alias in one.aliases])))
+                continue
             if len(inputs) != 2:
+                more = ", and more of --executor juggler alone" if len(inputs) > 2 else ""
                 raise fail(
-                    f"a join has two inputs, got {len(inputs)}; a plan looks like ((A B) C)",
+                    f"a join has two inputs, got {len(inputs)}{more}; a plan looks like ((A B) C)",
                     start,
                     pos - start,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from operators.executor import JUGGLER
 from operators.migration.advise import Goal
 from operators.migration.strategies import AUTO, STRATEGIES, check_strategy
 from operators.plan import Plan, parse_plan
@@ -48,4 +49,5 @@ def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None 
         check_strategy(found["strategy"], executor, query)
     except UsageError as error:
         raise UsageError(f"--migrate: {error}") from None
-    return PlanChange(cut, parse_plan(found["plan"], query), found["strategy"], goal or Goal())
+    plan = parse_plan(found["plan"], query, several=executor == JUGGLER)
+    return PlanChange(cut, plan, found["strategy"], goal or Goal())

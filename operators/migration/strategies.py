@@ -3,7 +3,8 @@
 Every strategy migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies
 differ in what becomes of them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one
 (JISC 4.6). M-Joins and eddies with SteMs keep none: there `moving-state`, `hybmig`, `hybmig-bsc` and `jisc` are all the
-same change of order at the cut, which costs nothing (HybMig 2.3); the others run the two plans as they always do.
+same change of order at the cut, which costs nothing (HybMig 2.3); the others run the two plans as they always do. Of
+multi-way operators only the black-box strategies change plans.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from operators.executor import Executor
+from operators.executor import JUGGLER, Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, check_difference_strategy
 from operators.migration.hybmig import HybMig
@@ -80,6 +81,9 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
+BLACK_BOX = ("gms", "gpt", "ghm")
+"""Those that need nothing of an executor but to run it."""
+
 AUTO = "auto"
 """Asks for whichever strategy the cost model picks at the cut; see `operators.migration.advise`."""
 
@@ -107,8 +111,14 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
     """Say before anything runs whether a strategy can migrate a query's plans.
 
     Raises:
-        UsageError: it does not exist, or would never end.
+        UsageError: it does not exist, would never end, or moves states that the executor does not keep.
     """
+    if executor == JUGGLER and name not in BLACK_BOX:
+        if name != AUTO:
+            strategy_of(name)
+        raise UsageError(
+            f"executor {JUGGLER} is a black box to {name}: use one of the strategies {', '.join(BLACK_BOX)}"
+        )
     if name == AUTO:
         return  # moving-state can always do it
     strategy = strategy_of(name)

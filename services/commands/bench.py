@@ -252,6 +252,10 @@ _redraws(
     "spill",
     "The figures of the state-spill paper, 16 to 20, redrawn; and pace beside RocksDB, pauses, growth, the account.",
 )
+_redraws(
+    "juggler",
+    "The figures of the Juggler thesis, 5.4 to 5.12, redrawn; and drift, and up to 1,000 queries in one operator.",
+)
 
 
 @app.command()

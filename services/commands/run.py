@@ -39,10 +39,6 @@ class Executor(StrEnum):
     APART = "apart"
 
 
-GROUPED = (Executor.JUGGLER, Executor.APART)
-"""Executors of query groups, which may have one query."""
-
-
 class Preference(StrEnum):
     """What a plan change should cost least of."""
 
@@ -143,9 +139,9 @@ def run(
         typer.Option(
             envvar="WEIR_EXECUTOR",
             help=(
-                "How the plan is executed; this version has xjoin (a tree of binary joins that keeps intermediate "
-                "results), mjoin (none are kept), eddy (none, and every tuple is routed on its own) and stairs (an "
-                "eddy that keeps them). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several "
+                "How the plan is executed: xjoin (a tree of binary joins that keeps intermediate results), mjoin (none "
+                "are kept), eddy (none, and every tuple is routed on its own), stairs (an eddy that keeps them) or "
+                "juggler (what stands together in the plan, as A B C in '((A B C) D)', is one operator). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several "
                 "queries share one operator by default, juggler, but for those that cannot, such as aggregates; "
                 "apart runs each as it is run alone, and any other name runs each by that executor."
             ),
@@ -223,7 +219,7 @@ def run(
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
     queries = read_queries(query, name)
-    if len(queries) > 1 or executor in GROUPED:
+    if len(queries) > 1 or executor is Executor.APART:
         refused = {"--plan": plan, "--migrate": migrate, "--jit on": jit is Switch.ON, "--memory": memory}
         options = GroupOptions(
             source or [], table or [], out, stats, late, dead_letters, executor, epoch_ms, verbose, refused
@@ -231,7 +227,7 @@ def run(
         run_queries(query, queries, options)
         return
     bound = queries[0]
-    tree = parse_plan(plan, bound) if plan is not None else None
+    tree = parse_plan(plan, bound, several=executor is Executor.JUGGLER) if plan is not None else None
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
     if memory is not None:

@@ -49,7 +49,8 @@ def test_accepted(text: str, plan: Join) -> None:
         ),
         (
             "(A B C)",
-            """plan: a join has two inputs, got 3; a plan looks like ((A B) C) (line 1, column 1)
+            "plan: a join has two inputs, got 3, and more of --executor juggler alone; "
+            """a plan looks like ((A B) C) (line 1, column 1)
   (A B C)
   ^^^^^^^""",
         ),

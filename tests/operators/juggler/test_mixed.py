@@ -1,0 +1,98 @@
+"""Plans that mix multi-way operators and binary joins, against the oracle and against binary joins alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.engine import Engine
+from operators.migration.strategies import BLACK_BOX, check_strategy
+from operators.plan import Join, Plan, all_together, left_deep, parse_plan
+from schemas.errors import QueryError, UsageError
+from schemas.language import parse_program
+from schemas.query import Window
+from tests import oracle
+from tests.cases import Case, cases, plan
+from tests.feeding import canonical, engine_of, feed
+from tests.operators.profiles import PROPERTY
+
+QUERY = parse_program(
+    "CREATE STREAM S (ts TIMESTAMP, k BIGINT) WITH (topic = 's', timestamp = 'ts');"
+    "SELECT A.k AS k FROM S A [RANGE 1 SECOND], S B [RANGE 1 SECOND], S C [RANGE 1 SECOND], S D [RANGE 1 SECOND] "
+    "WHERE A.k = B.k AND B.k = C.k AND C.k <= D.k;"
+).queries[0]
+
+
+def countless(case: Case) -> Case:
+    """The case with other windows in place of those that count."""
+    sources = tuple(
+        replace(source, window=Window("RANGE", source.window.size * 7)) if source.window.kind == "ROWS" else source
+        for source in case.query.sources
+    )
+    return replace(case, query=replace(case.query, sources=sources))
+
+
+@st.composite
+def mixed(draw: st.DrawFn, plan: Plan) -> Plan:
+    """Some of the plan's joins as one operator each."""
+    if not isinstance(plan, Join):
+        return plan
+    if draw(st.booleans()):
+        return all_together(plan)
+    return Join(draw(mixed(plan.left)), draw(mixed(plan.right)))
+
+
+@PROPERTY
+@given(cases(most_aliases=5, most_rows=15), st.data())
+def test_every_mixture_gives_the_same_sequence(case: Case, data: st.DataObject) -> None:
+    case = countless(case)
+    tree = data.draw(mixed(case.plan))
+
+    def run(executor: str, plan: Plan) -> list[dict[str, object]]:
+        return feed(engine_of(case, executor, plan=plan), case.rows, case.push_sizes, case.epoch_ms)
+
+    got = run("juggler", tree)
+    assert got == run("xjoin", case.plan)
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+
+
+@PROPERTY
+@given(cases(most_rows=12, ranged=True), st.sampled_from(BLACK_BOX), st.integers(0, 45), st.data())
+def test_a_mixture_becomes_another(case: Case, strategy: str, cut: int, data: st.DataObject) -> None:
+    task = engine_of(case, "juggler", plan=data.draw(mixed(case.plan)))
+    task.migrate(data.draw(mixed(data.draw(plan(tuple(s.alias for s in case.query.sources))))), strategy, cut)
+    got = feed(task, case.rows, case.push_sizes, case.epoch_ms)
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+
+
+def test_strategies_that_move_states_are_refused() -> None:
+    for name in ("auto", "jisc", "moving-state"):
+        with pytest.raises(UsageError, match=rf"juggler is a black box to {name}: use .*gms, gpt, ghm"):
+            check_strategy(name, "juggler", QUERY)
+    with pytest.raises(UsageError, match="unknown migration strategy 'mvoe'"):
+        check_strategy("mvoe", "juggler", QUERY)
+
+
+@pytest.mark.parametrize("text", ["((A B C) D)", "(A B C D)", "((A B) (C D))", "(A (B C D))"])
+def test_a_plan_is_written_as_it_is_read(text: str) -> None:
+    assert str(parse_plan(text, QUERY, several=True)) == text
+
+
+def test_a_multi_way_join_is_another_plan_than_binary_ones() -> None:
+    assert parse_plan("(A B C D)", QUERY, several=True) != left_deep(["A", "B", "C", "D"])
+
+
+def test_several_inputs_are_refused_where_nobody_joins_them() -> None:
+    with pytest.raises(QueryError, match=r"two inputs, got 3, and more of --executor juggler alone"):
+        parse_plan("((A B C) D)", QUERY)
+    with pytest.raises(QueryError, match=r"of sources alone, not of \(A B\)"):
+        parse_plan("((A B) C D)", QUERY, several=True)
+
+
+def test_windows_that_count_are_refused() -> None:
+    counting = replace(QUERY, sources=(replace(QUERY.sources[0], window=Window("ROWS", 3)), *QUERY.sources[1:]))
+    with pytest.raises(UsageError, match=r"executor juggler does not count tuples, as \[ROWS n\] of A asks"):
+        Engine(counting, executor="juggler")
