@@ -104,6 +104,8 @@ def narrow(
             else:
                 first, last, steps = _holding(op, divisors[b] * x[i], factors[b] * y[i], addends, begin, end)
                 compared += steps
+                if first == begin and last == end:
+                    continue
             for w in range(words):
                 alive[i, w] &= ~(before[first + b, w] | after[last + b, w])
             touched += 2 * words
