@@ -17,6 +17,7 @@ from operators.spill.spilling import Budget
 from schemas.codecs.encode import encode_results
 from schemas.columns import Batch
 from schemas.language import parse_program
+from schemas.query import Query
 from schemas.spills import decode_events
 from services.delivery import BlockRecord
 from services.spill_log import Logged, SpillLog
@@ -33,6 +34,7 @@ INSERT INTO 'out' SELECT A.v AS a, B.v AS b, C.v AS c FROM a A [RANGE 60 MILLISE
 c C [RANGE 80 MILLISECONDS] WHERE A.k = B.k AND B.k = C.k
 """
 (JOINED,) = parse_program(QUERY).queries
+(COUNTED,) = parse_program(QUERY.replace("[RANGE 40 MILLISECONDS]", "[ROWS 10]")).queries
 PLAN = parse_plan("((A B) C)", JOINED)
 LANE = ("weir-out.spills", 0)
 END = 1_000
@@ -45,7 +47,8 @@ class Lives:
         out: results.
     """
 
-    def __init__(self, rng: random.Random, folder: Path) -> None:
+    def __init__(self, query: Query, rng: random.Random, folder: Path) -> None:
+        self.query = query
         self.rows = {
             name: [{"k": rng.randrange(6), "v": 1000 * n + at, "at": at} for at in range(n, END, 4)]
             for n, name in enumerate("abc")
@@ -69,7 +72,7 @@ class Lives:
                 known.append(Logged(number, decode_events(record.value, budget.groups, "log"), number))
         self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
         assert self.spill.blocks.keys() == [], "what the dead have left is of no use"
-        self.engine = Engine(JOINED, plan=PLAN, budget=self.spill.budget, blocks=self.spill.blocks)
+        self.engine = Engine(self.query, plan=PLAN, budget=self.spill.budget, blocks=self.spill.blocks)
         self.spill.attach(self.engine, self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:
@@ -81,7 +84,7 @@ class Lives:
             self.engine.advance(self._cut)
 
     def _push(self, name: str, begin: int, end: int) -> None:
-        stream = next(stream for stream in JOINED.streams() if stream.name == name)
+        stream = next(stream for stream in self.query.streams() if stream.name == name)
         if end > begin:
             batch = to_batch(stream, self.rows[name][begin:end])
             self.engine.push(name, 0, batch, np.arange(begin, end))
@@ -130,15 +133,15 @@ class Lives:
         self.spill.blocks.close()
 
     def expected(self) -> Counter[str]:
-        return canonical(oracle.results(JOINED, self.rows))
+        return canonical(oracle.results(self.query, self.rows))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_commits_hold_all_that_a_successor_needs(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "query"), [(0, JOINED), (1, COUNTED)])
+def test_commits_hold_all_that_a_successor_needs(seed: int, query: Query, tmp_path: Path) -> None:
     """Deaths after commits and before them, with debts paid in between or not."""
     print(f"seed {seed}")
     rng = random.Random(seed)
-    lives = Lives(rng, tmp_path / "spilled")
+    lives = Lives(query, rng, tmp_path / "spilled")
     until = 0
     while until < END:
         until += rng.randrange(5, 40)
