@@ -306,7 +306,6 @@ class Spilling:
 
     def living(self, state: SideState) -> Tuples:
         """What a state has in memory that can be met, now or by what is owed."""
-        state.bury()
         return state.living(self._kept_from)[1]
 
     def owed(self) -> int:

@@ -55,8 +55,8 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
 
 @pytest.mark.kafka
 def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """They, and one that counts, force no cleanup: a worker that has time does it nevertheless. What a dead one owes its
-    successor pays, even one without a budget, but not one that could pay twice."""
+    """They force no cleanup, nor does one that counts: a worker that has time does it nevertheless. What a dead one
+    owes its successor pays, even one without a budget, but not one that could pay twice."""
     case = Case.make(topics, tmp_path, FOREVER)
     feed, rng = Feed(case), random.Random(23)
     reader = Reader(case.bootstrap, case.sink)
