@@ -141,9 +141,10 @@ def run(
             help=(
                 "How the plan is executed: xjoin (a tree of binary joins that keeps intermediate results), mjoin (none "
                 "are kept), eddy (none, and every tuple is routed on its own), stairs (an eddy that keeps them) or "
-                "juggler (what stands together in the plan, as A B C in '((A B C) D)', is one operator). Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several "
-                "queries share one operator by default, juggler, but for those that cannot, such as aggregates; "
-                "apart runs each as it is run alone, and any other name runs each by that executor."
+                "juggler (what stands together in the plan, as A B C in '((A B C) D)', is one operator). Default: for "
+                "a given plan xjoin, else the cheaper of xjoin and mjoin. Several queries share one operator by "
+                "default, juggler, but for those that cannot, such as aggregates; apart runs each as it is run alone, "
+                "and any other name runs each by that executor."
             ),
         ),
     ] = None,

@@ -147,7 +147,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--spill", "bottom-up"), "--spill bottom-up has no effect without --memory"),
         ((*SOURCES, "--spill-dir", "d"), "--spill-dir d has no effect without --memory"),
         ((*SOURCES, "--cleanup", "none"), "--cleanup none has no effect without --memory"),
-        ((*SOURCES, "--executor", "juggler", "--plan", "(T H)"), "--plan is about the plan of one query, and --exec"),
+        ((*SOURCES, "--executor", "apart", "--plan", "(T H)"), "--plan is about the plan of one query, and --exec"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_exit_2_before_anything_is_touched(
