@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from operators.aggregate import Aggregator
-from operators.checkpoint import Block, Checkpoint, in_order, taken
+from operators.checkpoint import Block, Checkpoint, taken
 from operators.choose import Statistics, choose_plan, declared_statistics
-from operators.evaluate import Resolve, evaluate, holds
+from operators.durability import Durability
+from operators.entrance import Entrance
+from operators.evaluate import evaluate
 from operators.executor import Executor
 from operators.executors import executor_of
 from operators.feedback.feedback import Feedback, check_feedback, feedback_of
@@ -26,26 +28,24 @@ from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
 from operators.pipeline import change_kinds
 from operators.plan import Plan, check_plan
-from operators.predicates import constants, selections
 from operators.slices import slices
 from operators.sources import Sources
 from operators.spill.block_store import BlockStore
-from operators.spill.debt import Debt
 from operators.spill.spilling import Budget
-from operators.spill.spills import VOID, Spills, check_spillable
+from operators.spill.spills import Spills, check_spillable
+from operators.spilled import Spilled
 from operators.state import PARTITION_GROUPS
-from operators.statistics import EdgeStatistics, EngineStatistics, SourceStatistics, added
+from operators.statistics import EdgeStatistics, EngineStatistics, added
 from operators.tables import loaded
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
-from schemas.columns import I64, OP_KEY, Batch, Column, Mask
+from schemas.columns import I64, OP_KEY, Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
-from schemas.spills import SpillEvent
 
 
-class Engine:
+class Engine(Spilled):
     """Runs one query over the given partitions of its streams.
 
     Args:
@@ -120,17 +120,13 @@ class Engine:
         )
         self._aliases = tuple(source.alias for source in query.sources)
         self._answered = self._aliases[:1] if query.subtracted else self._aliases
-        self._selections = {alias: selections(query, alias) for alias in self._aliases}
-        names = dict.fromkeys([*(s.name for s in streams), *(t.name for t in query.tables())])
-        self._aliases_of = {n: tuple(src.alias for src in query.sources if src.stream.name == n) for n in names}
-        self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))
+        self._entrance = Entrance(query)
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
-        self._exported = {s.name: 0 for s in streams}
-        self._unsaved: list[Block] = []
+        self._streams = tuple(s.name for s in streams)
+        self._durability = Durability(self._streams)
         self.durable = False
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._input_tuples = 0
-        self._seen = {alias: [0, 0] for alias in self._aliases}
         self._first_ts: int | None = None
         self._last_ts = 0
         self._slice_count = 0
@@ -154,7 +150,8 @@ class Engine:
                 raise InvariantError(f"the rows of {table} are not given")
             columns = tables[table.name].columns
             batches = {table.name: Batch(np.full(len(tables[table.name]), TABLE_TS), columns)}
-            self._enter(table.name, batches[table.name], self._sources.horizons(batches)[table.name], restored=False)
+            horizons = self._sources.horizons(batches)[table.name]
+            self._entrance.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
         loaded(self._executor)
 
     @property
@@ -167,9 +164,7 @@ class Engine:
         """Tuples taken in that wait for the watermark."""
         return self._intake.pending_tuples
 
-    def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
-    ) -> Mask:
+    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
         """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
         late = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
@@ -193,7 +188,7 @@ class Engine:
         self._input_tuples += len(batch)
         if self.taken is not None:
             self.taken(stream, batch)
-        return self._enter(stream, batch, {}, restored=False)
+        return self._entrance.enter(self._sources, stream, batch, {}, restored=False)
 
     def results(self, found: Tuples) -> Batch:
         """Results of the join, ascending by ts, as `advance` returns them."""
@@ -278,7 +273,7 @@ class Engine:
                 self._busy_s += took
                 self._slice_count += 1
         self.plan = self._executor.plan
-        for stream in self._exported:
+        for stream in self._streams:
             self._intake.forget(stream, self.horizon(stream))
         out = Batch.concat(results) if results else self._nothing()
         self._results += len(out)
@@ -320,7 +315,7 @@ class Engine:
         horizons = self._sources.horizons(batches)
         epoch: dict[str, Tuples] = {}
         for name, batch in batches.items():
-            epoch |= self._enter(name, batch, horizons[name], restored=restored)
+            epoch |= self._entrance.enter(self._sources, name, batch, horizons[name], restored=restored)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         if batches:
             self._first_ts = now if self._first_ts is None else self._first_ts
@@ -353,41 +348,8 @@ class Engine:
                 self._former_edges = added(self._former_edges, self._feedback.edges())
                 self._feedback = None
             if self.durable:
-                self._unsaved += self._export()
+                self._durability.keep(self._sources)
             self._spills.spill(cut)
-
-    def _enter(
-        self, stream: str, batch: Batch, horizons: Mapping[str, Column], *, restored: bool
-    ) -> dict[str, Tuples]:
-        """Store what some alias selects, all where it may count for a ROWS window; the new tuples per alias."""
-        aliases = self._aliases_of[stream]
-        n = len(batch)
-        shared = self._sources.shared(aliases[0])
-        chosen: dict[str, Mask | None] = {}
-        for alias in aliases:
-            good: Mask | None = None if self._possible else np.zeros(n, np.bool_)
-            if shared or not restored:
-                for predicate in self._selections[alias]:
-                    passed = holds(predicate, batch_reader(batch), n)
-                    good = passed if good is None else good & passed
-            if VOID in batch.columns:
-                real = batch.columns[VOID].values == 0
-                good = real if good is None else good & real
-            chosen[alias] = None if good is None or good.all() else good
-            self._seen[alias][0] += n
-            self._seen[alias][1] += n if good is None else int(np.count_nonzero(good))
-        store = self._sources.stores[stream]
-        masks = [mask for mask in chosen.values() if mask is not None]
-        if len(masks) == len(aliases) and not restored and not self._sources.rows_windows:
-            wanted = np.logical_or.reduce(masks)
-            batch = batch.take(wanted)
-            chosen = {alias: None if mask is None else mask[wanted] for alias, mask in chosen.items()}
-        rows = store.append(Batch(batch.ts, {**batch.columns, **horizons}) if horizons else batch)
-        out: dict[str, Tuples] = {}
-        for alias, mask in chosen.items():
-            ids, ts = (rows, batch.ts) if mask is None else (rows[mask], batch.ts[mask])
-            out[alias] = Tuples((alias,), ids[np.newaxis], ts, self._sources.expiry(alias, ids, ts))
-        return out
 
     def _held(self, cut: int) -> int:
         """Source tuples must be there for all from here on when everything before `cut` has been processed."""
@@ -420,55 +382,6 @@ class Engine:
 
     # --- Spilled state ------------------------------------------------------------------------------
 
-    def clean(self, most: int | None = None) -> bool:
-        """Find results that are owed for want of memory; `cleaned` has them.
-
-        Args:
-            most: partition groups at most, those that have waited longest; None for all.
-
-        Returns:
-            False when nothing was owed.
-
-        Raises:
-            StateError: a block cannot be read or written.
-        """
-        return self._spills is not None and self._spills.clean(self.cut, most)
-
-    def debt(self) -> Debt | None:
-        """In place of `clean`: put what is owed on disk, for somebody else to find; None when nothing is.
-
-        Raises:
-            StateError: a block cannot be written.
-        """
-        return None if self._spills is None else self._spills.debt(self.cut)
-
-    def cleaned(self) -> list[Batch]:
-        """What cleanups have found since this was last asked: each ascending by ts, late, and each result once."""
-        if self._spills is None:
-            return []
-        found = self._spills.take()
-        self._results += sum(len(batch) for batch in found)
-        return found
-
-    def spill_events(self) -> list[SpillEvent]:
-        """What has happened to spilled state since this was last asked, for who must do it again after a death."""
-        return [] if self._spills is None else self._spills.events()
-
-    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Do up to the event time `until` exactly this to spilled state; what cleanups find meanwhile is out already.
-
-        To be called before anything is processed or restored. The plan must be the one of the newest events.
-        """
-        if self._spills is None:
-            raise InvariantError(f"{len(events)} events of spilled state for an engine without a budget")
-        if self.cut:
-            raise InvariantError(f"everything before {self.cut} has been processed without them")
-        self._spills.play(events, until)
-
-    def spills_needed_from(self) -> int:
-        """Events up to this event time need not be done again: what they were about has expired."""
-        return min(self.horizon(stream) for stream in self._exported)
-
     def _gather(self, at: int) -> None:
         """Before a plan changes: what is owed is paid, and what has been spilled goes through the new plan like new.
 
@@ -480,17 +393,15 @@ class Engine:
             return
         spills.clean(at)
         if self.durable:
-            self._unsaved += self._export()
+            self._durability.keep(self._sources)
         living, before = spills.living(), self._sources
         self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
-        for name in self._exported:
+        for name in self._streams:
             # Tuples keep their numbers, which ROWS windows count and snapshots know.
             self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
         self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
         self._load(self._tables)
-        for record in self._schedule.records:
-            if record.began_at is None and record.cut <= at:
-                record.strategy = "moving-state"
+        self._schedule.rebuild(at)
         self._executor = self._schedule.step(self._executor, at)
         spills.follow(self._executor, at, delivered=at)
         for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
@@ -501,26 +412,11 @@ class Engine:
     @property
     def unsaved_tuples(self) -> int:
         """Source tuples stored since the last checkpoint that are still needed."""
-        stores = {name: self._sources.stores[name] for name in self._exported}
-        new = sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
-        return new + sum(len(block.batch) for block in self._unsaved)
+        return self._durability.unsaved_tuples(self._sources)
 
     def checkpoint(self) -> Checkpoint:
         """Source tuples stored since the last checkpoint. Cost: proportional to those."""
-        blocks, self._unsaved = [*self._unsaved, *self._export()], []
-        return Checkpoint(self.cut, tuple(blocks), {name: self._sources.stores[name].lo for name in self._exported})
-
-    def _export(self) -> list[Block]:
-        """Source tuples that were stored since this was last asked."""
-        blocks: list[Block] = []
-        for name in self._exported:
-            store = self._sources.stores[name]
-            first = max(self._exported[name], store.lo)
-            if store.hi > first:
-                blocks.append(Block(name, first, store.read(first, store.hi)))
-            # While plans change, what has been exported is stored again.
-            self._exported[name] = max(self._exported[name], store.hi)
-        return blocks
+        return self._durability.checkpoint(self._sources, self.cut)
 
     def restore(self, cut: int, blocks: Iterable[Block]) -> None:
         """Rebuild all state on a fresh engine: the plan is run over the blocks and its results discarded.
@@ -532,20 +428,17 @@ class Engine:
         Raises:
             StateError: a block does not follow the one before it.
         """
-        stores = {name: self._sources.stores[name] for name in self._exported}
-        if self.cut or self.pending_tuples or any(store.hi for store in stores.values()):
+        if self.cut or self.pending_tuples:
             raise InvariantError("restore needs a fresh engine")
         durable, self.durable = self.durable, False
         begin = 0
-        for batches, end in in_order(blocks, stores, cut):
+        for batches, end in self._durability.read_back(self._sources, blocks, cut):
             for stop in self._stops(begin, end):
                 ready = batches if stop == end else taken(batches, stop)
                 for piece, at in self._slices(ready, stop):
                     self._process(piece, at, restored=True)
             begin = end
         self.durable = durable
-        for name, store in stores.items():
-            self._exported[name] = store.hi
         self._intake.cut = cut
 
     def horizon(self, stream: str) -> int:
@@ -585,7 +478,9 @@ class Engine:
             span_ms=self._span_ms(),
             slices=self._slice_count,
             busy_s=self._busy_s,
-            sources=tuple(self._source_statistics(alias) for alias in self._aliases),
+            sources=tuple(
+                self._entrance.statistics(self._sources, alias, self.cut, self._span_ms()) for alias in self._aliases
+            ),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
             spill=None if self._spills is None else self._spills.statistics(),
@@ -594,31 +489,3 @@ class Engine:
 
     def _span_ms(self) -> int:
         return 0 if self._first_ts is None else self._last_ts - self._first_ts
-
-    def _source_statistics(self, alias: str) -> SourceStatistics:
-        seen, selected = self._seen[alias]
-        living = self._sources.living(alias, self.cut)
-        if self._sources.shared(alias):
-            living = round(living * selected / max(seen, 1))
-        # A window that has been filled once tells what comes lately.
-        life, span = self._sources.life[alias], self._span_ms()
-        per_second = living / life if 0 < life <= span else selected / max(span, 1)
-        if alias in self._sources.tables:
-            per_second = 0.0
-        stream = self.query.source(alias).stream.name
-        return SourceStatistics(alias, stream, seen, selected, living, per_second * 1000.0)
-
-
-def _no_column(column: ColumnRef) -> Column:
-    raise InvariantError(f"a constant predicate reads {column}")
-
-
-def batch_reader(batch: Batch) -> Resolve:
-    """Resolves columns of a source batch; `_ts` is its event time."""
-
-    def resolve(column: ColumnRef) -> Column:
-        if column.name == "_ts":
-            return Column(column.type, batch.ts)
-        return batch.columns[column.name]
-
-    return resolve

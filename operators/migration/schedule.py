@@ -102,6 +102,13 @@ class Schedule:
         """Whether `step` may begin a migration at this cut."""
         return any(record.began_at is None and record.cut <= cut for record in self.records)
 
+    def rebuild(self, cut: int) -> None:
+        """What may begin at this cut begins with states that are made anew, whatever was asked for: those that are
+        there are not whole."""
+        for record in self.records:
+            if record.began_at is None and record.cut <= cut:
+                record.strategy = "moving-state"
+
     def step(self, executor: Executor, cut: int) -> Executor:
         """What to go on with when everything before `cut` has been processed.
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from operators.engine import Engine, batch_reader
+from operators.engine import Engine
+from operators.entrance import batch_reader
 from operators.evaluate import Resolve
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.signatures import Signatures

@@ -445,12 +445,18 @@ MUTANTS: list[Mutant] = [
         ('side="left"))\n        if stop:', 'side="right"))\n        if stop:'),
     ),
     *_of(
-        "engine.py",
+        "entrance.py",
         ("if shared or not restored:", "if not restored:"),
+        ("good & passed", "passed"),
+    ),
+    *_of(
+        "durability.py",
         ("first = max(self._exported[name], store.lo)", "first = store.lo"),
+    ),
+    *_of(
+        "engine.py",
         ("found = found.take(order_ties(found.ts, found.rows))", "pass"),
         ("now = min((int(batch.ts[0])", "now = max((int(batch.ts[-1])"),
-        ("good & passed", "passed"),
         ("if cut <= self.cut:", "if cut <= self.cut + 1:"),
     ),
     *_of(

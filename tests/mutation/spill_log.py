@@ -21,11 +21,17 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
         ("clean=not scripted", "clean=True"),
     ),
     "engine.py": (
-        ("return min(self.horizon(stream) for stream in self._exported)", "return self.cut"),
         ("begin_at(living[name][0] if name in living else before.stores[name].hi)", "begin_at(before.stores[name].hi)"),
-        ("            if self.durable:\n                self._unsaved += self._export()\n", ""),
-        ("max(self._exported[name], store.hi)", "store.hi"),
-        ("and not restored and not self", "and not self"),
+        ("            if self.durable:\n                self._durability.keep(self._sources)\n", ""),
+    ),
+    "spilled.py": (
+        ("return min(self.horizon(stream) for stream in self._streams) - 1", "return self.cut"),
+        ("for stream in self._streams) - 1", "for stream in self._streams)"),
+        ("        if self.query.tables():\n", "        if False:\n"),
+    ),
+    "durability.py": (("max(self._exported[name], store.hi)", "store.hi"),),
+    "entrance.py": (
+        ("and not restored and not sources", "and not sources"),
         ("            if VOID in batch.columns:\n", "            if False:\n"),
     ),
 }

@@ -85,7 +85,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/instalments.py": (
         ("self._due = [own | more for own, more in zip(self._due, due, strict=True)]\n        self._at = 0",
          "self._due = [own | more for own, more in zip(self._due, due, strict=True)]"),
-        ("self._due[j] | self._ledger.late(j)", "self._due[j]"),
+        ("sorted(self._due[j] | self._ledger.late(j))", "sorted(self._due[j])"),
         ("self._due[j].difference_update(cleaned)", "self._due[j].clear()"),
         ("done.setdefault(j, []).extend(cleaned)", "done[j] = cleaned"),
         ("        self._tell(cut, done)\n", ""),

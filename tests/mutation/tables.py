@@ -15,8 +15,8 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "engine.py": (
         ("        loaded(self._executor)\n", ""),
         ("lambda plan: loaded(executor_of(", "lambda plan: (executor_of("),
-        ("            per_second = 0.0\n", "            pass\n"),
     ),
+    "entrance.py": (("            per_second = 0.0\n", "            pass\n"),),
     "pipeline.py": (
         ("TABLE_TS + 1 if now == TABLE_TS else min(self.sources.cut, FOREVER)", "min(self.sources.cut, FOREVER)"),
         ("self._from = TABLE_TS if sources.tables else 0", "self._from = 0"),
