@@ -260,8 +260,9 @@ def _compare_mixed(op: str, whole: Any, real: Any) -> Any:
         floored = floor.astype(np.int64)
     fraction = inside > floor
     less = (whole < floored) | ((whole == floored) & fraction)
-    equal = (whole == floored) & ~fraction & ~(low | high)
-    less = np.where(high, True, np.where(low, False, less))
+    unequal = np.isnan(real)  # NaN is not equal to, less or more than anything
+    equal = (whole == floored) & ~fraction & ~(low | high) & ~unequal
+    less = np.where(high, True, np.where(low | unequal, False, less))
     match op:
         case "=":
             return equal
@@ -272,9 +273,9 @@ def _compare_mixed(op: str, whole: Any, real: Any) -> Any:
         case "<=":
             return less | equal
         case ">":
-            return ~(less | equal)
+            return ~(less | equal | unequal)
         case _:
-            return ~less
+            return ~(less | unequal)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
