@@ -22,7 +22,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if low[i] <= ts[e] <= high[i]:", "            if ts[e] <= high[i]:"),
         ("        if not found_is_x:", "        if False:"),
         ("            if alive[i, w] & ~asked:", "            if False:"),
-        ("last >= 0 and not _asked(alive, masks, i, last):", "last > count and not _asked(alive, masks, i, last):"),
+        ("        last = count - 1\n", "        last = 0\n"),
         ("e < hi and ring_ts[e & mask] <= high[i]:", "e < hi and ring_ts[e & mask] < high[i]:"),
     ),
     "juggler/normal.py": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from schemas.errors import UsageError
 from schemas.groups import QueryGroup, query_group
 from schemas.language import parse_program
 from schemas.query import Query, Type
-from tests.feeding import to_rows
+from tests.feeding import canonical, to_rows
+from tests.operators.juggler.groups import Runner, expected
 
 STREAMS = """
 CREATE STREAM a (k BIGINT, v BIGINT, d DOUBLE, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
@@ -62,6 +64,7 @@ def forms(condition: str) -> list[str]:
         ("3 * A.v = -B.v", ["3 * A.v = -B.v", "B.v = -3 * A.v"]),
         ("A.v * 2 < 7", ["A.v <= 3"]),
         ("-2 * A.v < 7", ["A.v >= -3"]),
+        ("2 * A.v >= 7", ["A.v >= 4"]),
         ("A.v > 2.5", ["A.v >= 3"]),
         ("A.d <= B.d + 0.5", ["A.d <= B.d + 0.5"]),
         ("A.d < B.d", ["A.d < B.d", "B.d > A.d"]),
@@ -171,7 +174,8 @@ def slices(batches: dict[str, Batch], step: int, until: int = UNTIL) -> Iterator
     for begin in range(0, until, step):
         end = min(begin + step, until)
         part = {name: b.slice(*np.searchsorted(b.ts, [begin, end]).tolist()) for name, b in batches.items()}
-        yield {name: b for name, b in part.items() if len(b)}, end
+        if any(len(b) for b in part.values()):
+            yield {name: b for name, b in part.items() if len(b)}, end
 
 
 def run(
@@ -239,3 +243,85 @@ def test_a_long_run(order: str, encoding: str) -> None:
     juggler.purge(END)
     assert juggler.state_tuples() == 0
     assert all(len(held.by_time) == 0 and held.life < FOREVER for held in juggler._held.values())
+
+
+FACTORS = [(1,), (-1,), (3,), (2, -1), (1, 2, -2)]
+
+
+@pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "="])
+@pytest.mark.parametrize("factors", FACTORS, ids=str)
+@pytest.mark.parametrize("column", ["v", "d"])
+def test_bounds_of_candidates(op: str, factors: tuple[int, ...], column: str) -> None:
+    """What no bound lets through is no result: lists of all shapes, whose queries all bound what is found by value."""
+    dot = "" if column == "v" else ".0"
+    lines = [f"{f}{dot} * B.{column} + {a}{dot}" for f in factors for a in (-20, 4, 50)]
+    group = query_group(queries_of(*(f"A.{column} {op} {line}" for line in lines)))
+    batches = {
+        name: Batch(b.ts, {**b.columns, "d": Column(Type.DOUBLE, np.floor(b.columns["d"].values.astype(np.float64)))})
+        for name, b in data(group, 120).items()
+    }
+    _, _, found = run(group, batches, "JAW")
+    for member in group.members:
+        engine = Engine(member.query)
+        for name, batch in batches.items():
+            engine.push(name, 0, batch)
+        alone = engine.advance(UNTIL)
+        tuples = Tuples.concat(found[member.name], member.inputs)
+        assert np.array_equal(tuples.ts, alone.ts), str(member.query.predicates)
+        assert len(alone) or op == "=" or factors != (1,)
+
+
+def test_queries_that_ask_for_less_bound_less() -> None:
+    """A bound is the loosest of what a tuple's own queries ask for; where one of them asks for none there is none."""
+    conditions = ("A.v <= B.v - 60 AND B.d < 50", "A.v <= B.v + 60 AND B.d > 30", "A.d < 5 AND B.d < 10")
+    windows = ("A.at <= B.at - 60 AND B.d < 50", "A.at <= B.at - 5 AND B.d > 30", "A.at >= B.at - 9 AND A.k = B.k")
+    for asked, order in product((conditions[:2], windows[:2], (*conditions, *windows)), ("AJW", "AWJ", "WJA")):
+        group = query_group(queries_of(*asked))
+        batches = data(group, 300)
+        _, _, found = run(group, batches, order)
+        for member in group.members:
+            engine = Engine(member.query)
+            for name, batch in batches.items():
+                engine.push(name, 0, batch)
+            alone = engine.advance(UNTIL)
+            assert np.array_equal(Tuples.concat(found[member.name], member.inputs).ts, alone.ts), member.name
+            assert len(alone)
+
+
+BIG = (2**63 - 1, -(2**63), 2**53 + 1, 2**53, 2**62, 7, None)
+REAL = (2.0**53, 9.3e18, -9.3e18, 1e308, 5e-324, 7.0, float("inf"), float("nan"), None)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "A.v <= B.v + 5",
+        "A.v < B.v",
+        "A.v + 3 > B.v",
+        "A.v - B.v < 4",
+        "2 * A.v >= B.v",
+        "A.v <= B.d",
+        "A.d <= B.v",
+        "A.d = B.v",
+        "A.d >= 2.0 * B.d",
+        "0.5 * A.d < B.d",
+        "-1.0 * A.d <= B.d + 1.0",
+        "A.v * 2 < 100",
+        "A.v + 1 > 8",
+        "A.d * 2.0 < 1.0",
+        "A.d - 1.0 >= 6.0",
+        "A.d - B.d < 0",
+        "A.d - B.d > 0",
+    ],
+)
+@pytest.mark.parametrize("order", ["JAW", "WAJ"])
+def test_odd_values(condition: str, order: str) -> None:
+    """Overflow is NULL, whole numbers beyond 2**53 are no doubles: what no form says right is taken as written."""
+    group = query_group(queries_of(condition, f"{condition} AND A.k = B.k"))
+    rows: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
+    for n, (v, d) in enumerate([*product(BIG, REAL[:1]), *product(BIG[-2:-1], REAL)]):
+        for name in rows:
+            rows[name].append({"k": 1, "v": v, "d": d, "ts": n, "at": n})
+    found = Runner(group, rows, order).all(5)
+    for member in group.members:
+        assert canonical(found[member.name]) == canonical(expected(member.query, rows))

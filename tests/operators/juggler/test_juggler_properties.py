@@ -50,30 +50,6 @@ def test_each_query_alone(group: QueryGroup, rows: Rows, order: str, encoding: s
 
 
 @st.composite
-def one_list(draw: st.DrawFn) -> QueryGroup:
-    """Queries over two streams whose predicates are in one list of several factors, or two: of such a list alone does
-    the value index bound candidates, and all that is asked for must lie within."""
-    some = [replace(draw(families()), one="A", other="B") for _ in range(draw(st.integers(1, 2)))]
-    long = Window("RANGE", 50)
-    found = []
-    for n in range(draw(st.integers(1, 4))):
-        sources = tuple(Source(alias, STREAMS[place], long) for place, alias in enumerate("AB"))
-        predicates = tuple(draw(draw(st.sampled_from(some)).some()) for _ in range(draw(st.integers(1, 2))))
-        outputs = (Output("at", column("A", "_ts")), Output("a", column("A", "v")), Output("b", column("B", "v")))
-        found.append(Query(f"q{n}", None, draw(st.permutations(sources)), predicates, outputs))
-    return query_group([replace(query, sources=tuple(query.sources)) for query in found])
-
-
-@PROPERTY
-@given(one_list(), inputs(), st.sampled_from(["JAW", "WJA"]))
-def test_bounds_of_candidates(group: QueryGroup, rows: Rows, order: str) -> None:
-    """What no bound lets through is no result, for any factors: positive, negative, of either side."""
-    found = Runner(group, rows, order).all(13)
-    for member in group.members:
-        assert canonical(found[member.name]) == canonical(expected(member.query, rows)), member.name
-
-
-@st.composite
 def registrations(draw: st.DrawFn) -> list[tuple[str, Any]]:
     """Queries added and dropped, and event time that passes."""
     shared = draw(st.lists(families(), min_size=2, max_size=4))
