@@ -275,7 +275,9 @@ def test_queries_that_ask_for_less_bound_less() -> None:
     """A bound is the loosest of what a tuple's own queries ask for; where one of them asks for none there is none."""
     conditions = ("A.v <= B.v - 60 AND B.d < 50", "A.v <= B.v + 60 AND B.d > 30", "A.d < 5 AND B.d < 10")
     windows = ("A.at <= B.at - 60 AND B.d < 50", "A.at <= B.at - 5 AND B.d > 30", "A.at >= B.at - 9 AND A.k = B.k")
-    for asked, order in product((conditions[:2], windows[:2], (*conditions, *windows)), ("AJW", "AWJ", "WJA")):
+    keys = ("A.k = B.k AND A.v = B.v", "A.k = B.k AND A.d < 50")
+    groups = (conditions[:2], windows[:2], keys, (*conditions, *windows))
+    for asked, order in product(groups, ("AJW", "AWJ", "WJA")):
         group = query_group(queries_of(*asked))
         batches = data(group, 300)
         _, _, found = run(group, batches, order)
