@@ -83,6 +83,10 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
         budget = Budget(limit, strategy, groups)
         task = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=blocks)
         found = feed(task)
+        running = task.statistics().spill
+        assert running is not None
+        written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.held.items())
+        assert running.on_disk_tuples <= written, "what has left is written; a shared block may have dead tuples too"
         task.clean()
         cleaned = [to_rows(batch) for batch in task.cleaned()]
         late = [row for rows in cleaned for row in rows]
