@@ -277,5 +277,4 @@ def _in_order(pieces: list[tuple[I64, Batch]], store: SourceStore) -> tuple[int,
     rows = np.arange(numbers[0], store.hi, dtype=np.int64)
     at = np.searchsorted(numbers, rows, side="right") - 1
     found = batch.take(first[at])
-    ts = store.gather("_ts", rows).values.astype(np.int64, copy=False) if store.lasting_ts else found.ts
-    return int(numbers[0]), Batch(ts, {**found.columns, VOID: Column(Type.BOOLEAN, numbers[at] != rows)})
+    return int(numbers[0]), Batch(found.ts, {**found.columns, VOID: Column(Type.BOOLEAN, numbers[at] != rows)})

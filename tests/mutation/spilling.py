@@ -112,7 +112,6 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("or alias in tree.sources.tables:", "or False:"),
         ("            self._results += self.active.take()\n", ""),
         ("first = first[numbers >= store.lo]", "first = np.argsort(np.concatenate([own for own, _ in pieces]))"),
-        ("if store.lasting_ts else found.ts", "if False else found.ts"),
         ("numbers[at] != rows)", "numbers[at] < 0)"),
         ("return int(numbers[0]), Batch", "return store.hi, Batch"),
     ),
