@@ -63,7 +63,6 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     "juggler/operator.py": (
         ("strict = self._place[name] > self._place[visit.inputs[0]]", "strict = True"),
         ("            alive & flight.alive[probe] & mask,", "            flight.alive[probe] & mask,"),
-        ("            alive & flight.alive[probe] & mask,", "            alive & flight.alive[probe],"),
         ("                flight = self._with_attributes(flight, visit.inputs)\n", "                pass\n"),
         ("visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])", "visit.inputs[-1:])"),
         ("            least = cut if from_now else self", "            least = self"),
