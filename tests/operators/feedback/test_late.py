@@ -75,7 +75,8 @@ def test_rows_windows_find_the_dead_among_what_came_late() -> None:
     late = Late("[ROWS 3]")
     batch = numbers(np.full(6, 5), k=np.ones(6, np.int64))
     horizons = late.engine._sources.horizons({"a": batch})["a"]
-    given = late.engine._enter("a", batch, horizons, restored=False)["A"]
+    engine = late.engine
+    given = engine._entrance.enter(engine._sources, "a", batch, horizons, restored=False)["A"]
     late.join.enter_late(LEFT, given.take(np.array([3, 0, 5, 1, 4, 2])), 20)
     state = late.join.states[LEFT]
     assert state.older is None
