@@ -197,6 +197,10 @@ class Spilling:
             self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
         self._leaving.go_on(cut, self._kept_from, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
         self._used_bytes = self.used_bytes()
+        # A pause is better than more memory than there is.
+        while self._leaving and self._used_bytes > self._budget.limit_bytes:
+            self._leaving.go_on(cut, self._kept_from, LEAVE_BYTES)
+            self._used_bytes = self.used_bytes()
 
     def _choose(self, wanted_bytes: int) -> None:
         """Decide which groups leave."""

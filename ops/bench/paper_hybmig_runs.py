@@ -267,7 +267,7 @@ class _Run:
             if stop == start:
                 continue
             part = batch.slice(start, stop)
-            rows = self._sources.stores[name].append(part, None)
+            rows = self._sources.stores[name].append(part)
             epoch[name] = Tuples((name,), rows[np.newaxis], part.ts, self._sources.expiry(name, rows, part.ts))
             now = min(now, int(part.ts[0]))
         self._sources.cut = at

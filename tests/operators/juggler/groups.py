@@ -170,7 +170,7 @@ def queries(draw: st.DrawFn, name: str, shared: list[Family], *, most: int = 3) 
 @st.composite
 def inputs(draw: st.DrawFn, *, most: int = 10) -> Rows:
     """Rows of every stream, ascending by ts, with ties."""
-    odd = st.sampled_from([float("nan"), float("inf"), 1e308, 5e-324])
+    odd = st.sampled_from([1e308, 5e-324])
     small, real = st.integers(-3, 6), st.sampled_from([-1.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0])
     values = {
         **VALUES,
