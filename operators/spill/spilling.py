@@ -193,14 +193,16 @@ class Spilling:
         Raises:
             StateError: a block could not be written.
         """
-        if not self._leaving:
-            self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
-        self._leaving.go_on(cut, self._kept_from, max(LEAVE_BYTES, LEAVE_GROWTH * self._grown))
-        self._used_bytes = self.used_bytes()
-        # A pause is better than more memory than there is.
-        while self._leaving and self._used_bytes > self._budget.limit_bytes:
-            self._leaving.go_on(cut, self._kept_from, LEAVE_BYTES)
+        most = max(LEAVE_BYTES, LEAVE_GROWTH * self._grown)
+        while True:
+            if not self._leaving:
+                self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
+            anything = bool(self._leaving)
+            self._leaving.go_on(cut, self._kept_from, most)
             self._used_bytes = self.used_bytes()
+            # A pause is better than more memory than there is.
+            if not anything or self._used_bytes <= self._budget.limit_bytes:
+                return
 
     def _choose(self, wanted_bytes: int) -> None:
         """Decide which groups leave."""
