@@ -72,7 +72,12 @@ def test_worker_that_stood_still_alone_goes_on(make_trial: MakeTrial, fault_seed
     trial.wait(lambda: trial.open_records() == 0, "Kafka aborts the transaction")
     worker.signal(signal.SIGCONT)
     trial.finish(worker)
-    said_once(worker, "warning weir.roster: task dropped: .* stood still beyond its transaction timeout")
+    # What was on its way when it stopped may be given up before Kafka says that the transaction is gone.
+    said_once(
+        worker,
+        "warning weir.roster: task (dropped: .* stood still beyond its transaction timeout"
+        "|goes back to its last commit .*message.s. timed out)",
+    )
     no_traceback(worker)
 
 
