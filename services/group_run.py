@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from operators.group_engine import GroupEngine
-from operators.group_parts import group_engine
+from operators.groups.engine import GroupEngine
+from operators.groups.parts import group_engine
 from operators.watermark import END
 from schemas.columns import Batch
 from schemas.query import Query
@@ -54,7 +54,7 @@ class GroupRun:
     ) -> None:
         """Args:
         sources: by stream name, one per stream that some query reads.
-        executor: see `operators.group_parts`; None for what suits the queries.
+        executor: see `operators.groups.parts`; None for what suits the queries.
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
         progress: called with the bytes read so far.
         """

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from operators.engine import Engine
-from operators.group_engine import GroupStatistics
+from operators.groups.engine import GroupStatistics
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from operators.group_engine import GroupEngine
+from operators.groups.engine import GroupEngine
 from schemas.columns import Batch
 from schemas.groups import streams_of
 from schemas.query import (

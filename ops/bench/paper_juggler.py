@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from operators.group_parts import APART
+from operators.groups.parts import APART
 from operators.juggler.flight import ENCODINGS
 from operators.juggler.order import ADAPTIVE, ORDERS
 from ops.bench.figures import Figure, Panel, PaperBench, Points, Suite, curves, over

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from operators.engine import Engine
-from operators.group_engine import GroupEngine
-from operators.group_parts import APART, group_engine
-from operators.group_shared import SharedQueries
+from operators.groups.engine import GroupEngine
+from operators.groups.parts import APART, group_engine
+from operators.groups.shared import SharedQueries
 from operators.juggler.flight import QUERIES
 from operators.juggler.operator import Juggler
 from operators.juggler.sources import GroupSources

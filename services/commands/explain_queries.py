@@ -11,8 +11,8 @@ def explain_queries(queries: Sequence[Query]) -> str:
     """What `weir run` makes of them."""
     from operators.choose import choose_plan, declared_statistics
     from operators.explain import explain
-    from operators.group_explain import explain_group
-    from operators.group_parts import sharing
+    from operators.groups.explain import explain_group
+    from operators.groups.parts import sharing
     from schemas.groups import query_group
 
     shared = sharing(queries, None)

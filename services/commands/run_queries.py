@@ -54,7 +54,7 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     paths = source_paths(everything, options.source)
     rows = table_paths(everything, file, options.table)
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
-    from operators.group_parts import check_group_executor
+    from operators.groups.parts import check_group_executor
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
     from services.group_run import GroupOutputs, GroupRun

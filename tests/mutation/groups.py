@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "group_engine.py": (
+    "groups/engine.py": (
         ("if query.name in self.names:", "if False:"),
         ("if known.get(stream.name) != stream:", "if False:"),
         ("        begun.process({}, self.cut)\n", ""),
@@ -16,11 +16,11 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self._input_tuples += len(batch)\n", ""),
         ("return self._shared.add(query, from_now=from_now)", "return self._shared.add(query, from_now=False)"),
     ),
-    "group_apart.py": (
+    "groups/apart.py": (
         ("return {self.name: self.engine.advance(cut)}", "return {self.name: self.engine.advance(cut - 1)}"),
         ("            if stream in epoch:\n", "            if stream in epoch and stream == self._streams[0]:\n"),
     ),
-    "group_shared.py": (
+    "groups/shared.py": (
         (" or at == cut:", ":"),
         ("                found, waiting = {}, 0\n", "                waiting = 0\n"),
         ("self._sources.purge(at)", "pass"),
@@ -31,10 +31,10 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if table.name not in self._inputs:\n", "            if False:\n"),
         ("        self._cut = cut\n        return found", "        return found"),
     ),
-    "group_parts.py": (
+    "groups/parts.py": (
         ("return executor == JUGGLER", "return True"),
         ("    except UsageError:\n        return False", "    except UsageError:\n        return True"),
     ),
 }
 
-GROUPS_TESTS = ["test_group_engine.py"]
+GROUPS_TESTS = ["test_groups.py"]

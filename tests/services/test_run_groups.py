@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.executors import EXECUTORS
-from operators.group_parts import APART
+from operators.groups.parts import APART
 from schemas.groups import read_by, streams_of
 from services.files import SourceFile
 from services.group_run import GroupOutputs, GroupRun

@@ -2,8 +2,8 @@
 
 Push tuples as they arrive and advance to the watermark, as with `operators.engine`; an epoch's results come per query,
 each exactly what the query gives alone, in its order. Queries are executed in *parts*: those that share an operator
-(`operators.group_shared`) are one, every other is a part of its own, an engine that takes its tuples from the common
-intake (`operators.group_apart`).
+(`operators.groups.shared`) are one, every other is a part of its own, an engine that takes its tuples from the common
+intake (`operators.groups.apart`).
 
 Invariants: every part has been advanced to `cut`; a tuple is late or not by its own partition, so the same tuples are
 late for all queries as for each alone.
@@ -179,7 +179,7 @@ class GroupEngine:
 
     Args:
         streams: all that queries may read, those to come included.
-        maker: see `operators.group_parts`.
+        maker: see `operators.groups.parts`.
         partitions: partition numbers per stream name; one partition 0 each when None.
     """
 

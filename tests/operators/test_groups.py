@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import group_shared
 from operators.engine import Engine
 from operators.executors import EXECUTORS
-from operators.group_engine import GroupEngine
-from operators.group_parts import APART, JUGGLER, Parts, group_engine
-from operators.group_shared import SharedQueries
+from operators.groups import shared as shared_part
+from operators.groups.engine import GroupEngine
+from operators.groups.parts import APART, JUGGLER, Parts, group_engine
+from operators.groups.shared import SharedQueries
 from schemas.errors import UsageError
 from schemas.groups import query_group, streams_of
 from schemas.language import parse_program
@@ -81,7 +81,7 @@ def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCa
 def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool) -> None:
     with cramped() if tiny else nullcontext(), pytest.MonkeyPatch.context() as patch:
         if tiny:
-            patch.setattr(group_shared, "WAITING_TUPLES", 6)
+            patch.setattr(shared_part, "WAITING_TUPLES", 6)
         check(case, engine_of_all(case, JUGGLER))
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from operators.evaluate import evaluate
-from operators.group_engine import Clock, PartStatistics, QueryStatistics
+from operators.groups.engine import Clock, PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
 from operators.tuples import FOREVER, Tuples

@@ -14,9 +14,9 @@ from operators.choose import choose_plan, declared_statistics, sample_statistics
 from operators.engine import Engine
 from operators.executor import JUGGLER
 from operators.executors import EXECUTORS, cheapest_executor, check_executor
-from operators.group_apart import ApartQuery
-from operators.group_engine import Clock, GroupEngine
-from operators.group_shared import SharedQueries
+from operators.groups.apart import ApartQuery
+from operators.groups.engine import Clock, GroupEngine
+from operators.groups.shared import SharedQueries
 from operators.juggler.operator import Juggler
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError

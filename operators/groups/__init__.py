@@ -1,0 +1,1 @@
+"""Several queries over one intake: see `operators.groups.engine`."""
