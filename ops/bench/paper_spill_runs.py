@@ -10,6 +10,7 @@ ratios so many times less one, which is what drifting data does.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -195,6 +196,8 @@ def run(
         strategy: of `operators.spill.strategies`, or ALL_IN_MEMORY.
         steps: the input is given in so many; the engine cuts them further as it sees fit.
     """
+    # States of the run before hold on to each other; the collector, as a task has it, would leave them for long.
+    gc.collect()
     batches = workload.batches(seed)
     whole = strategy == ALL_IN_MEMORY
     budget = Budget(

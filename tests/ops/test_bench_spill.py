@@ -19,11 +19,13 @@ from ops.bench.paper_spill_beyond import accounting, asked, growth, pauses, tent
 from ops.bench.paper_spill_rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
 from ops.bench.paper_spill_runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
 from ops.bench.paper_spill_traces import (
+    LONGEST_IN_MEMORY,
     SAME,
     SpillSettings,
     Traces,
     all_strategies,
     compare,
+    longest_steps,
     percentiles,
     waits,
     within,
@@ -181,6 +183,19 @@ def test_pauses_are_those_of_the_steps_that_spill(traces: Traces) -> None:
     assert not any(traces[ALL_IN_MEMORY][0].moved)
 
 
+def test_the_longest_step_of_all_runs_counts(traces: Traces) -> None:
+    (trace,), (whole,) = traces["bottom-up"], traces[ALL_IN_MEMORY]
+    slow = replace(trace, waits=[0.2 if moved else 0.3 for moved in trace.moved])
+    quick = replace(trace, waits=[0.01 for _ in trace.moved])
+    figure = Figure("x", "x", "x")
+    longest_steps(figure, {ALL_IN_MEMORY: [whole], "bottom-up": [quick, slow], "local-output": [quick]})
+    assert [(claim.measured.median, claim.met) for claim in figure.claims] == [
+        (1e3 * max(whole.waits), None),
+        (200.0, False),
+        (10.0, True),
+    ]
+
+
 def test_a_digest_tells_rows_apart_but_not_their_order() -> None:
     rows = np.array([[1, 2, 3], [4, 5, 6]])
     assert digest(rows.T) == digest(rows[::-1].T)
@@ -235,11 +250,14 @@ def test_what_is_asked_says_where_it_is_missed() -> None:
     second.claim("pace", "", [1.0], "x", at_least=1.5)
     second.claim("longest", "", [90.0], "ms", at_most=100.0)
     second.claim("spills", "13", [2.0])
+    for figure, ms in ((first, 7.0), (second, 9.0)):
+        figure.claim(LONGEST_IN_MEMORY, "to compare", [ms], "ms")
     assert asked([first, second]).table[1:] == [
         ("pace", "at least 1.5x", "16: 2x, zipf: 1x", "MISSED in zipf"),
+        (LONGEST_IN_MEMORY, "to compare", "16: 7 ms, zipf: 9 ms", ""),
         ("longest", "at most 100 ms", "90 ms", "met"),
     ]
-    assert asked([second]).table[1][-1] == "MISSED"
+    assert [line[-1] for line in asked([second]).table[1:]] == ["MISSED", "met", ""]
 
 
 def test_a_figure_is_chosen_by_its_number() -> None:
