@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from operators.engine import Engine
+from operators.executor import JUGGLER
+from operators.groups.apart import ApartQuery
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, group_engine
 from operators.groups.shared import SharedQueries
@@ -20,7 +22,9 @@ from operators.plan import parse_plan
 from operators.watermark import END
 from ops.bench.paper_juggler_workloads import STEP_MS, Group
 from schemas.columns import Batch
-from schemas.groups import QueryGroup, query_group
+from schemas.errors import InvariantError
+from schemas.groups import QueryGroup, query_group, streams_of
+from schemas.query import Query
 
 
 @dataclass(slots=True)
@@ -84,15 +88,32 @@ def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUE
     """
     if how == APART:
         return _run(group_engine(group.queries(), executor=APART), group, size, seed, lambda: "")
-    made: list[Juggler] = []
+    maker = _Together(how, encoding)
+    queries = group.queries()
+    engine = GroupEngine(queries, streams_of(queries), maker)
+    return _run(engine, group, size, seed, lambda: maker.operators[0].order)
 
-    def operator(sources: GroupSources, of: QueryGroup) -> Juggler:
-        made.append(Juggler(sources, of, how, encoding))
-        return made[0]
 
-    bound = query_group(group.queries())
-    engine = GroupEngine(bound.query.streams(), [SharedQueries(bound, operator, name="juggler")])
-    return _run(engine, group, size, seed, lambda: made[0].order)
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """Makes a group's parts: all queries in one operator, whatever its order of types and its encoding."""
+
+    order: str
+    encoding: str
+    operators: list[Juggler] = field(default_factory=list)
+
+    def can_share(self, query: Query) -> bool:
+        return True
+
+    def shared(self, queries: Sequence[Query]) -> SharedQueries:
+        return SharedQueries(query_group(queries), self._operator, name=JUGGLER)
+
+    def apart(self, query: Query) -> ApartQuery:
+        raise InvariantError(f"query {query.name!r} has an engine of its own")
+
+    def _operator(self, sources: GroupSources, group: QueryGroup) -> Juggler:
+        self.operators.append(Juggler(sources, group, self.order, self.encoding))
+        return self.operators[-1]
 
 
 def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int, order: Callable[[], str]) -> Trace:
