@@ -22,7 +22,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas.errors import UsageError
-from schemas.query import Column, Expr, Output, Query, Source, Stream, Window, columns_of, substitute
+from schemas.query import (
+    Column,
+    Compare,
+    Expr,
+    Literal,
+    Output,
+    Query,
+    Source,
+    Stream,
+    Type,
+    Window,
+    columns_of,
+    substitute,
+)
 
 GROUP = "group"
 """The name of the query over all inputs."""
@@ -179,6 +192,24 @@ def check_member(query: Query) -> None:
     else:
         return
     raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run apart")
+
+
+def seeing(query: Query, since: Mapping[str, int]) -> Query:
+    """The query over tuples that are not older than `since` says, event time by alias; absent aliases see all."""
+    floors = {
+        alias: Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
+        for alias, ts in since.items()
+    }
+    if not floors:
+        return query
+    taken_off = {subtraction.alias for subtraction in query.subtracted}
+    return replace(
+        query,
+        predicates=(*query.predicates, *(floor for alias, floor in floors.items() if alias not in taken_off)),
+        subtracted=tuple(
+            replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for one in query.subtracted
+        ),
+    )
 
 
 def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> str:

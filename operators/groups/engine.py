@@ -9,7 +9,7 @@ Invariants: every part has been advanced to `cut`; a tuple is late or not by its
 late for all queries as for each alone.
 
 Queries come and go between epochs (`add`, `drop`), at the cut that the group has come to. What is said of a query's
-past is exact: `add` returns from when on it sees tuples.
+past is exact: `add` returns from when on it sees tuples, and with that an heir makes the query's state of the log.
 
 Limits: the watermark is that of all streams, so results of a query wait for streams that it does not read. Who comes
 reads streams and tables that the group was made with.
@@ -21,9 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from operators.intake import Intake
+from operators.intake import Intake, ReplayPoint
+from operators.watermark import END
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
+from schemas.groups import seeing
 from schemas.query import Query, Stream
 
 
@@ -112,6 +114,11 @@ class GroupStatistics:
         """Bytes of states and stores at most."""
         return sum(part.peak_state_bytes for part in self.parts)
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent processing."""
+        return sum(part.busy_s for part in self.parts)
+
 
 class Part(Protocol):
     """Executes one query or several, at least one.
@@ -181,6 +188,11 @@ class GroupEngine:
         streams: all that queries may read, those to come included.
         maker: see `operators.groups.parts`.
         partitions: partition numbers per stream name; one partition 0 each when None.
+        since: of queries that came to an earlier life of the group, what `add` told of them.
+
+    Attributes:
+        hold: END: nobody asks for what has expired.
+        load: the share of its time that the engine is busy; for who runs it.
     """
 
     def __init__(
@@ -189,8 +201,12 @@ class GroupEngine:
         streams: Sequence[Stream],
         maker: Maker,
         partitions: Mapping[str, Sequence[int]] | None = None,
+        since: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
+        self.hold = END
+        self.load = 0.0
         self._maker = maker
+        queries = [seeing(query, (since or {}).get(query.name, {})) for query in queries]
         shared = [query for query in queries if maker.can_share(query)]
         self._shared: SharedPart | None = maker.shared(shared) if shared else None
         alone = [query for query in queries if not maker.can_share(query)]
@@ -287,6 +303,10 @@ class GroupEngine:
     def partition_watermark(self, stream: str, partition: int) -> int:
         """The watermark of one partition."""
         return self._intake.partition_watermark(stream, partition)
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """Where to begin reading a partition again to see every tuple with ts >= `horizon_ms`. See `Intake`."""
+        return self._intake.replay_point(stream, partition, horizon_ms)
 
     def advance(self, cut: int | None = None) -> dict[str, Batch]:
         """Process all tuples with ts < cut (default: the watermark); the results of every query by its name."""

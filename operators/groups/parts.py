@@ -99,6 +99,7 @@ def group_engine(
     streams: Sequence[Stream] | None = None,
     tables: Mapping[str, Batch] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
+    since: Mapping[str, Mapping[str, int]] | None = None,
     clock: Clock = lambda: 0.0,
 ) -> GroupEngine:
     """The engine of several queries, which have different names.
@@ -109,10 +110,11 @@ def group_engine(
         streams: all that queries may read, those to come included; None for those of `queries`.
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
+        since: see `GroupEngine`.
     """
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:
         check_group_executor(executor, queries)
     maker = Parts(executor, samples, tables or {}, clock)
-    return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions)
+    return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions, since)

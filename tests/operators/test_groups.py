@@ -17,9 +17,9 @@ from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, Parts, group_engine
 from operators.groups.shared import SharedQueries
 from schemas.errors import UsageError
-from schemas.groups import query_group, streams_of
+from schemas.groups import query_group, seeing, streams_of
 from schemas.language import parse_program
-from schemas.query import Column, Compare, Literal, Query, Type
+from schemas.query import Query
 from tests import oracle
 from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
@@ -85,14 +85,6 @@ def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bo
         check(case, engine_of_all(case, JUGGLER))
 
 
-def since(query: Query, seen: dict[str, int]) -> Query:
-    """The query over what it has seen."""
-    floors = [
-        Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP)) for alias, ts in seen.items()
-    ]
-    return replace(query, predicates=(*query.predicates, *floors))
-
-
 @PROPERTY
 @given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]))
 def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None) -> None:
@@ -115,9 +107,9 @@ def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str
                 waiting.remove(query)
                 from_now = data.draw(st.booleans())
                 seen = engine.add(query, from_now=from_now)
-                begins[query.name], sees[query.name] = engine.cut, since(query, seen)
+                begins[query.name], sees[query.name] = engine.cut, seeing(query, seen)
                 if from_now:
-                    past = replace(query, predicates=since(query, dict.fromkeys(seen, engine.cut)).predicates)
+                    past = replace(query, predicates=seeing(query, dict.fromkeys(seen, engine.cut)).predicates)
                     assert past == sees[query.name]
         for name in engine.names:
             if data.draw(st.integers(0, 3)) == 0:
