@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from operators.evaluate import Resolve, evaluate, holds
+from operators.juggler.fields import numbers, outside
 from operators.juggler.lists import Compiled, Lists, PredicateList, compiled, query_mask
-from operators.juggler.normal import WHOLE, Limits
+from operators.juggler.normal import Limits
 from operators.kernels.hashing import U64
 from operators.kernels.juggler import NULL, ODD, ask_queries, living, narrow, record
 from operators.sources import Sources
@@ -61,6 +62,10 @@ class Flight:
             self.relevant[index],
             self.satisfied[index],
         )
+
+    def with_alive(self, alive: U64) -> Flight:
+        """The same with other queries left."""
+        return Flight(self.inputs, self.rows, self.ts, alive, self.relevant, self.satisfied)
 
     def still_alive(self) -> Flight:
         """Those with a query left."""
@@ -202,11 +207,6 @@ class Evaluator:
         return self.sources.resolver(flight.inputs, np.take(flight.rows, index, axis=1))
 
 
-def numbers(column: Column, whole: bool) -> I64:
-    """(n,) int64 or float64 values."""
-    return np.ascontiguousarray(column.values.astype(np.int64 if whole else np.float64, copy=False))
-
-
 def states_of(columns: Sequence[Column], limits: Limits) -> U8:
     """(n,) see `operators.kernels.juggler`."""
     states = np.zeros(len(columns[0]), np.uint8)
@@ -216,17 +216,3 @@ def states_of(columns: Sequence[Column], limits: Limits) -> U8:
         if column.valid is not None:
             states[~column.valid] = NULL
     return states
-
-
-def outside(column: Column, limits: Limits) -> Mask:
-    """(n,) True where a value is not within the limits."""
-    if limits.most is None:
-        return np.zeros(len(column), np.bool_)
-    if column.type in WHOLE:
-        whole, most = column.values.astype(np.int64, copy=False), int(limits.most)
-        return np.asarray((whole > most) | (whole < -most), np.bool_)
-    size = np.abs(column.values.astype(np.float64, copy=False))
-    good = size <= limits.most
-    if limits.least:
-        good &= (size >= limits.least) | (size == 0)
-    return np.asarray(~good, np.bool_)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from operators.juggler.flight import numbers, outside
+from operators.juggler.fields import Fields, numbers, outside
 from operators.juggler.normal import Limits
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
@@ -100,6 +100,7 @@ class Held:
         life: how long a row may be found after its ts.
         asking: (words,) the queries that read the input.
         by_time: all rows; by_key: per hash key; by_value: per column.
+        fields: the numbers of rows that predicate lists read.
     """
 
     def __init__(self, sources: Sources, name: str, life: int, asking: U64, predicate_words: int) -> None:
@@ -111,6 +112,7 @@ class Held:
         self.by_time = self._state(hashed=False)
         self.by_key: dict[tuple[Operand, ...], SideState] = {}
         self.by_value: dict[tuple[Column, bool], ValueIndex] = {}
+        self.fields = Fields()
         capacity = self._store.capacity
         self._lo = self._hi = self._store.lo
         self._alive = np.zeros((capacity, len(asking)), np.uint64)
@@ -136,8 +138,10 @@ class Held:
         if not len(rows):
             return
         capacity, store = self._store.capacity, self._store
+        kept = np.arange(max(self._lo, store.lo), self._hi, dtype=np.int64)
+        if capacity > len(self.fields.nulls):
+            self.fields.grow(kept, capacity)
         if capacity > len(self._evaluated):
-            kept = np.arange(max(self._lo, store.lo), self._hi, dtype=np.int64)
             for name in ("_alive", "_relevant", "_satisfied", "_evaluated"):
                 old = getattr(self, name)
                 grown = np.zeros((capacity, *old.shape[1:]), old.dtype)
@@ -148,11 +152,26 @@ class Held:
         self._alive[slots] = self.asking
         self._relevant[slots] = self._satisfied[slots] = 0
         self._evaluated[slots] = False
+        self.fields.write(rows, self._sources.resolver((self.name,), rows[np.newaxis]))
 
     def known(self, rows: I64) -> tuple[U64, U64, U64]:
         """(n, ...) the queries that rows may satisfy as far as known; RelPBS and SatPBS of attributes."""
         slots = rows & (len(self._evaluated) - 1)
         return self._alive[slots], self._relevant[slots], self._satisfied[slots]
+
+    def evaluated(self, rows: I64) -> tuple[U64, U64]:
+        """(n, predicate words) RelPBS and SatPBS of rows' attributes, as far as known."""
+        slots = rows & (len(self._evaluated) - 1)
+        return self._relevant[slots], self._satisfied[slots]
+
+    @property
+    def alive(self) -> U64:
+        """(capacity, words) by row, the queries that rows may satisfy as far as known."""
+        return self._alive
+
+    def odd(self) -> bool:
+        """Whether a row may be held for which lists' forms do not say what was written."""
+        return self.fields.odd(self._store.lo)
 
     def unknown(self, rows: I64) -> I64:
         """Those rows, each once, whose attribute predicates were not evaluated."""
@@ -199,4 +218,5 @@ class Held:
             self._alive, self._relevant, self._satisfied, self._evaluated
         )  # fmt: skip
         states = sum(state.size_bytes() for state in (self.by_time, *self.by_key.values()))
-        return sum(array.nbytes for array in arrays) + states + sum(v.size_bytes() for v in self.by_value.values())
+        structures = sum(v.size_bytes() for v in self.by_value.values()) + self.fields.size_bytes()
+        return sum(array.nbytes for array in arrays) + states + structures

@@ -17,18 +17,20 @@ Limits: RANGE and UNBOUNDED windows and tables, as `schemas.groups` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from operators.evaluate import holds
 from operators.juggler.adaptive import FOUND, AdaptiveOrder
+from operators.juggler.fields import Fields
 from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
 from operators.juggler.held import Held
-from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
+from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, PredicateList, predicate_lists, query_mask
 from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.juggler.output import Outputs, routes
 from operators.juggler.probe import Pairs, Prober
+from operators.juggler.programs import Left, Program, Programmed, Side, plain
 from operators.juggler.sampling import observe
 from operators.juggler.sources import GroupSources
 from operators.juggler.visits import Visit, visits
@@ -91,6 +93,8 @@ class Juggler:
         }
         self._visits = {source.alias: visits(group, self.lists, source.alias) for source in group.inputs}
         words = self._evaluator.words
+        self._all = np.full(words, 2**64 - 1, np.uint64)
+        self._nothing = Program((), "", (Fields(), Fields()))
         self._held: dict[str, Held] = {}
         for source in group.inputs:
             name = source.alias
@@ -101,7 +105,42 @@ class Juggler:
         for root in self._visits.values():
             for visit in root.all():
                 self._hold_for(visit)
+        self._keep_fields()
         self._masks = {id(v): query_mask(set(v.queries), words) for r in self._visits.values() for v in r.all()}
+        self._ways = {id(v): self._way(v) for r in self._visits.values() for v in r.all() if len(v.inputs) > 1}
+        self._own = {name: self._programmed(lists, (name,)) for name, lists in self._attributes.items()}
+
+    def _keep_fields(self) -> None:
+        """Keep the numbers that predicate lists read, where queries are encoded."""
+        if self.encoding != QUERIES:
+            return
+        for one in self.lists.lists:
+            form = one.form
+            if form is None or not isinstance(form.x, ColumnRef):
+                continue
+            for column in (form.x, form.y):
+                if column is not None:
+                    self._held[column.alias].fields.add(column, form.whole, one.limits())
+
+    def _way(self, visit: Visit) -> dict[str, Programmed]:
+        return {kind: self._programmed(visit.lists[kind], visit.inputs) for kind in (JOIN, WINDOW)}
+
+    def _programmed(self, lists: Sequence[PredicateList], inputs: Sequence[str]) -> Programmed:
+        """Lay out lists for kernels, over the last of some inputs and each other one by itself."""
+        fields = {name: self._held[name].fields for name in inputs}
+        b = inputs[-1]
+        parts: dict[str, list[PredicateList]] = {}
+        rest = []
+        for one in lists:
+            if self.encoding == QUERIES and plain(one, fields):
+                parts.setdefault(next((name for name in one.inputs if name != b), b), []).append(one)
+            else:
+                rest.append(one)
+        programs = []
+        for a, some in parts.items():
+            with_tables = [(one, self._evaluator.compiled(one)) for one in some]
+            programs.append((inputs.index(a), Program(with_tables, a, (fields[a], fields[b]))))
+        return Programmed(tuple(programs), tuple(rest), tuple(lists))
 
     def _hold_for(self, visit: Visit) -> None:
         """Keep an input as a visit wants to find it."""
@@ -161,15 +200,24 @@ class Juggler:
         held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, life), now)
         return flight
 
-    def _evaluate_rows(self, name: str, rows: I64) -> bool:
-        """Evaluate the attribute predicates of those rows for which that was not done; whether there were any."""
+    def _evaluate_rows(self, name: str, rows: I64) -> None:
+        """Evaluate the attribute predicates of those rows for which that was not done."""
         held = self._held[name]
         rows = held.unknown(rows)
         if len(rows):
             flight = Flight((name,), rows[np.newaxis], np.zeros(len(rows), np.int64), *held.known(rows))
-            self._evaluator.evaluate(flight, self._attributes[name])
+            own = self._own[name]
+            if held.odd():
+                self._evaluator.evaluate(flight, own.lists)
+            else:
+                for _, program in own.programs:
+                    side = Side(rows, held.fields)
+                    left = program.run(np.arange(len(rows)), side, side, flight.alive, None, self._all)
+                    self._tally(left)
+                    flight.alive[:] = 0
+                    flight.alive[left.at] = left.alive
+                self._evaluator.evaluate(flight, own.rest)
             held.learn(rows, flight.alive, flight.relevant, flight.satisfied)
-        return bool(len(rows))
 
     def _finish(self, visit: Visit, flight: Flight, out: Outputs) -> None:
         """Give results of the queries that are covered, and go on to the next visits."""
@@ -219,40 +267,76 @@ class Juggler:
         """Evaluate the types in their order on candidates, and go on with what is left."""
         probe = pairs[0][0] if len(pairs) == 1 else np.concatenate([p for p, _ in pairs])
         rows = pairs[0][1] if len(pairs) == 1 else np.concatenate([r for _, r in pairs])
-        alive, relevant, satisfied = held.known(rows)
-        met = Flight(
-            visit.inputs,
-            np.concatenate([np.take(flight.rows, probe, axis=1), rows[np.newaxis]]),
-            flight.ts[probe],
-            alive & flight.alive[probe] & mask,
-            relevant | flight.relevant[probe],
-            satisfied | flight.satisfied[probe],
-        ).still_alive()
+        odd = any(self._held[name].odd() for name in visit.inputs)
+        way = self._ways[id(visit)]
+        met: Flight | None = None
         for place, kind in enumerate(self.order):
-            before = len(met)
-            if kind == ATTRIBUTE:
-                if place:
+            if kind == ATTRIBUTE and place == 0:
+                # Those that are known are taken into account where pairs are made.
+                self._evaluate_rows(visit.inputs[-1], rows)
+                continue
+            if met is None:
+                met, before = self._paired(flight, probe, rows, held, mask, () if odd else way[kind].programs[:1])
+                if self.order[0] == ATTRIBUTE:
+                    self._count(ATTRIBUTE, before, before)
+                met = self._narrowed(met, way[kind], odd=odd, done=1)
+            else:
+                before = len(met)
+                if kind == ATTRIBUTE:
                     # The latest tuple's own are asked for at its first visit, as late as the order says.
                     met = self._with_attributes(met, visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])
                 else:
-                    met = self._with_attributes(met, visit.inputs[-1:], known=True)
-            else:
-                met = self._evaluator.narrowed(met, visit.lists[kind])
+                    met = self._narrowed(met, way[kind], odd=odd)
             self._count(kind, before, len(met))
+        assert met is not None
         self._finish(visit, met, out)
 
-    def _with_attributes(self, flight: Flight, names: Iterable[str], *, known: bool = False) -> Flight:
-        """What is left after the attribute predicates of some components.
+    def _paired(
+        self, flight: Flight, probe: I64, rows: I64, held: Held, mask: U64, programs: Sequence[tuple[int, Program]]
+    ) -> tuple[Flight, int]:
+        """Candidates of which some query is left after a program, and how many were wanted before it."""
+        other, program = programs[0] if programs else (0, self._nothing)
+        fields = self._held[flight.inputs[other]].fields
+        left = program.run(
+            probe, Side(flight.rows[other], fields), Side(rows, held.fields), flight.alive, held.alive, mask
+        )
+        self._tally(left)
+        probe, rows = probe[left.at], rows[left.at]
+        relevant, satisfied = held.evaluated(rows)
+        met = Flight(
+            (*flight.inputs, held.name),
+            np.concatenate([np.take(flight.rows, probe, axis=1), rows[np.newaxis]]),
+            flight.ts[probe],
+            left.alive,
+            relevant | flight.relevant[probe],
+            satisfied | flight.satisfied[probe],
+        )
+        return met, left.entered
 
-        Args:
-            known: the flight has what was known of its components when it was made.
-        """
+    def _narrowed(self, flight: Flight, way: Programmed, *, odd: bool, done: int = 0) -> Flight:
+        """What a type's lists leave; so many programs have run already, if any do."""
+        if odd:
+            return self._evaluator.narrowed(flight, way.lists)
+        for other, program in way.programs[done:]:
+            if not len(flight):
+                return flight
+            a, b = (Side(flight.rows[k], self._held[flight.inputs[k]].fields) for k in (other, -1))
+            left = program.run(np.arange(len(flight)), a, b, flight.alive, None, self._all)
+            self._tally(left)
+            flight = flight.take(left.at).with_alive(left.alive)
+        return self._evaluator.narrowed(flight, way.rest)
+
+    def _tally(self, left: Left) -> None:
+        self.counters.comparisons += left.comparisons
+        self.counters.bit_operations += left.bit_operations
+
+    def _with_attributes(self, flight: Flight, names: Iterable[str]) -> Flight:
+        """What is left after the attribute predicates of some components."""
         for name in names:
             if not len(flight) or not self._attributes[name]:
                 continue
             rows = flight.rows[flight.inputs.index(name)]
-            if not self._evaluate_rows(name, rows) and known:
-                continue
+            self._evaluate_rows(name, rows)
             alive, relevant, satisfied = self._held[name].known(rows)
             flight = Flight(
                 flight.inputs,

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from operators.evaluate import evaluate
-from operators.juggler.flight import Counters, Evaluator, Flight, numbers, states_of
+from operators.juggler.fields import numbers
+from operators.juggler.flight import Counters, Evaluator, Flight, states_of
 from operators.juggler.held import Held, Run
 from operators.juggler.lists import JOIN, WINDOW
 from operators.juggler.visits import Visit
