@@ -96,7 +96,7 @@ class Sources:
             fields.append(("_ts", Type.TIMESTAMP))
             self.stores[stream.name] = SourceStore(
                 fields,
-                horizons=[HORIZON + name for name in self._counted if name != stream.name],
+                horizons=self._horizon_columns(stream.name),
                 lasting_ts=bool(self._counted),
             )
         self._stream_of = {s.alias: s.stream.name for s in query.sources}
@@ -113,6 +113,10 @@ class Sources:
                 # What has just died changes the answer at its first dead instant.
                 lives = [min(life + 1, FOREVER) for life in lives]
             self._needs[name] = (max(lives, default=0), max(rows, default=None))
+
+    def _horizon_columns(self, stream: str) -> list[str]:
+        """What the store of a stream keeps for ROWS windows beside its fields."""
+        return [HORIZON + name for name in self._counted if name != stream]
 
     def shared(self, alias: str) -> bool:
         """True when the store holds rows that this alias's selections refuse: other aliases want them, or

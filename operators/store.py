@@ -12,7 +12,7 @@ row's rank is its id less a constant and there is no directory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from operators.kernels.ring import (
     compact_ring,
     compact_strings,
     first_at_least,
+    firsts_at_least,
     fitting_capacity,
     gather_strings,
     ring_grow,
@@ -267,6 +268,25 @@ class SourceStore:
         assert isinstance(ring, _Fixed)
         rank = int(first_at_least(ring.values, self._first, self._next, ts))
         return self.hi if rank == self._next else int(self._rows_at(np.array([rank], np.int64))[0])
+
+    def firsts_at(self, ts: I64) -> I64:
+        """(n,) `first_at` of each ts; while nothing was released, and without `lasting_ts`."""
+        ring = self._columns["_ts"]
+        assert isinstance(ring, _Fixed)
+        return np.asarray(firsts_at_least(ring.values, self._first, self._next, ts) + self._less, np.int64)
+
+    def fill(self, other: SourceStore, given: Mapping[str, Column]) -> None:
+        """Hold the rows of another store, this one being empty; while nothing was released, and without `lasting_ts`.
+
+        Args:
+            given: (n,) of the n rows held, the columns that the other one has not.
+        """
+        self.begin_at(other.lo)
+        rows = other.held_rows()
+        ts = np.asarray(other.gather("_ts", rows).values, np.int64)
+        known = {name: other.gather(name, rows) for name in self.columns if name not in given}
+        self.append(Batch(ts, {**given, **known}))
+        self._marks = other._marks.copy()
 
     def _rows_at(self, ranks: I64) -> I64:
         return ranks + self._less if self._ranks is None else self._ranks.rows(ranks, self.lo, self.hi)

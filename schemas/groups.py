@@ -1,9 +1,10 @@
 """The bound model of a query group: several queries that share the inputs of one operator (Juggler 3.1, 3.2).
 
 An *input* is a stream under a name with the longest window that any query of the group gives it (Juggler 3.1.1: the
-operator's maximum window). Every source of every query reads one input; two sources of one query never read the same,
-so a stream that a query joins with itself is two inputs. A source takes the input of its stream that bears its alias,
-else the first one of its stream that its query does not read yet, else a new one.
+operator's maximum window); where one query gives it a RANGE and another a ROWS, neither of which contains the other,
+with the longest of each (`QueryGroup.windows`). Every source of every query reads one input; two sources of one query
+never read the same, so a stream that a query joins with itself is two inputs. A source takes the input of its stream
+that bears its alias, else the first one of its stream that its query does not read yet, else a new one.
 
 The group speaks of queries twice: `Member.query` is the query as it was registered, `Member.over_inputs` is the same
 query with input names in place of its aliases, its own windows, predicates and SELECT list otherwise as they were.
@@ -13,7 +14,7 @@ the intake, the watermark and the snapshots of the whole group are made of.
 Invariants: adding and dropping never change which input another member's source reads, nor an input's name; the order
 of inputs is that of their first use, in the order of registration.
 
-Limits: a group cannot take aggregates, EXCEPT and [ROWS n] windows (`check_member`); such queries run apart.
+Limits: a group cannot take aggregates and EXCEPT (`check_member`); such queries run apart.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class QueryGroup:
 
     Attributes:
         members: in the order of registration.
-        inputs: what they read: the alias is the input's name, the window the longest over the members.
+        inputs: what they read: the alias is the input's name, the window the first of `windows`.
     """
 
     members: tuple[Member, ...]
@@ -86,6 +87,16 @@ class QueryGroup:
     def names(self) -> tuple[str, ...]:
         """The queries' names, in the order of registration."""
         return tuple(member.name for member in self.members)
+
+    def windows(self, name: str) -> tuple[Window, ...]:
+        """Of an input the windows that hold all that any member's does: UNBOUNDED, or the longest RANGE and ROWS."""
+        given = [
+            source.window for one in self.members for source in one.over_inputs.sources if source.alias == name
+        ]
+        if any(window.kind == "UNBOUNDED" for window in given):
+            return (Window("UNBOUNDED"),)
+        kinds = ([window for window in given if window.kind == kind] for kind in ("RANGE", "ROWS"))
+        return tuple(max(same, key=lambda window: window.size) for same in kinds if same)
 
     def member(self, name: str) -> Member:
         """The query called `name`; KeyError when there is none."""
@@ -119,9 +130,7 @@ class QueryGroup:
                 taken[source.alias] = _free_input(inputs, source, taken.values())
         names = tuple(taken[source.alias] for source in query.sources)
         member = Member(query, names, _renamed(query, taken))
-        given = {source.alias: source.window for source in member.over_inputs.sources}
-        longer = (replace(i, window=_longer(i.window, given.get(i.alias, i.window))) for i in inputs)
-        return QueryGroup((*self.members, member), tuple(longer))
+        return _of((*self.members, member), inputs)
 
     def dropping(self, name: str) -> QueryGroup:
         """The group without a query; inputs that nobody reads any more go, others may live shorter.
@@ -182,13 +191,10 @@ def check_member(query: Query) -> None:
     Raises:
         UsageError: says what stands in the way.
     """
-    rows = next((source for source in query.sources if source.window.kind == "ROWS"), None)
     if query.aggregation is not None:
         why = "has aggregates"
     elif query.subtracted:
         why = "subtracts with EXCEPT"
-    elif rows is not None:
-        why = f"has the window {rows.window} on {rows.alias}, which counts tuples in the order of this query's streams"
     else:
         return
     raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run apart")
@@ -228,17 +234,9 @@ def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> s
 
 def _of(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
     """The group of these members: their inputs in the order given, with the longest windows."""
-    windows: dict[str, Window] = {}
-    for member in members:
-        for source in member.over_inputs.sources:
-            windows[source.alias] = _longer(windows.get(source.alias, source.window), source.window)
-    return QueryGroup(members, tuple(replace(i, window=windows[i.alias]) for i in inputs if i.alias in windows))
-
-
-def _longer(one: Window, other: Window) -> Window:
-    if "UNBOUNDED" in (one.kind, other.kind):
-        return Window("UNBOUNDED")
-    return one if one.size >= other.size else other
+    group = QueryGroup(members, tuple(inputs))
+    windows = {source.alias: group.windows(source.alias) for source in inputs}
+    return QueryGroup(members, tuple(replace(i, window=windows[i.alias][0]) for i in inputs if windows[i.alias]))
 
 
 def _renamed(query: Query, names: Mapping[str, str]) -> Query:

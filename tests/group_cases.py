@@ -88,9 +88,9 @@ def similar(aliases: list[str]) -> st.SearchStrategy[Expr]:
 
 @st.composite
 def group_queries(
-    draw: st.DrawFn, *, most: int = 4, most_aliases: int = 3, shareable: bool = True, tables: bool = True
+    draw: st.DrawFn, *, most: int = 4, most_aliases: int = 3, tables: bool = True
 ) -> tuple[Query, ...]:
-    """Queries `q0`, `q1`, ... over a few streams; `shareable` ones only have windows that a group can take."""
+    """Queries `q0`, `q1`, ... over a few streams."""
     streams = [
         Stream(f"S{i}", FIELDS, f"S{i}", timestamp="ts", disorder_ms=draw(st.sampled_from([0, 2, 20])))
         for i in range(draw(st.integers(1, 3)))
@@ -102,10 +102,7 @@ def group_queries(
             return Source(alias, table, Window("UNBOUNDED"))
         # Mostly one alias names one stream in all queries, as people write it.
         number = ALIASES.index(alias) if draw(st.booleans()) else draw(st.integers(0, 2))
-        life = draw(window())
-        if shareable and life.kind == "ROWS":
-            life = Window("RANGE", 5 * life.size)
-        return Source(alias, streams[number % len(streams)], life)
+        return Source(alias, streams[number % len(streams)], draw(window()))
 
     queries: list[Query] = []
     for number in range(draw(st.integers(1, most))):

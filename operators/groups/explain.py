@@ -30,11 +30,12 @@ def explain_group(group: QueryGroup) -> str:
         readers = [member.name for member in group.members if source.alias in member.inputs]
         stream = source.stream.name
         shown = stream if stream == source.alias else f"{stream} {source.alias}"
-        what = f"table {shown}" if source.is_table else f"input {shown} {source.window}"
+        windows = " and ".join(str(window) for window in group.windows(source.alias))
+        what = f"table {shown}" if source.is_table else f"input {shown} {windows}"
         lines.append(f"{what}  {named(readers, len(names))}")
     lists = [one for one in predicate_lists(group, {}, lambda predicate: False).lists if one.kind in _KINDS]
     total = sum(len(query.over_inputs.predicates) for query in group.members)
-    kept = sum(len(one.entries) for one in lists if one.source is None)
+    kept = sum(len(one.entries) for one in lists if not one.own)
     if lists:
         lines += ["", f"{kept} predicates, of {total} in the queries"]
     for kind, word in _KINDS.items():
@@ -55,15 +56,23 @@ def _query(member: Member) -> list[str]:
 
 def _list(one: PredicateList, word: str, names: Sequence[str]) -> list[str]:
     """The predicates of a list, one per line."""
-    lines = [
-        f"{word} list" + ("" if one.source is None else f", where {one.source} comes last: the queries' own windows")
-    ]
+    lines = [f"{word} list" + _own(one)]
     for entry in one.entries:
         # As a query says it, unless it says several alike; what makes up the queries' own windows nobody has said.
         said = [predicate for predicate, queries in one.written.items() if queries & entry.queries]
         shown = text_of(said[0]) if len(said) == 1 else str(entry.form)
+        if one.counts and entry.form is not None:
+            shown = f"[ROWS {entry.form.addend + 1}]"
         lines.append(f"  {shown}  {named([names[query] for query in sorted(entry.queries)], len(names))}")
     return lines
+
+
+def _own(one: PredicateList) -> str:
+    """Which of the queries' own windows a list is of."""
+    if one.form is not None and one.form.y is not None and one.counts:
+        (other,) = one.inputs - {one.form.y.alias}
+        return f", of {one.form.y.alias} when {other} comes: the queries' own windows"
+    return "" if one.source is None else f", where {one.source} comes last: the queries' own windows"
 
 
 def named(names: Sequence[str], of: int) -> str:

@@ -118,8 +118,9 @@ class SharedQueries:
         self.names = group.names
         self._members = {member.name: member for member in group.members}
         self._results = {name: self._results.get(name, 0) for name in self.names}
-        lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
-        self._shortest = min(lives, default=FOREVER)
+        windows = [window for source in group.inputs for window in group.windows(source.alias) if not source.is_table]
+        self._shortest = min((window.size for window in windows if window.kind == "RANGE"), default=FOREVER)
+        self._fewest = min((window.size for window in windows if window.kind == "ROWS"), default=FOREVER)
         streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
         self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
         self._streams = {s.name for s in streams if isinstance(s, Stream)}
@@ -161,7 +162,7 @@ class SharedQueries:
             if table.name not in tables:
                 raise InvariantError(f"the rows of {table} are not given")
             rows = tables[table.name]
-            epoch |= self._enter(table.name, Batch(np.full(len(rows), TABLE_TS), rows.columns))
+            epoch |= self._enter({table.name: Batch(np.full(len(rows), TABLE_TS), rows.columns)})
         if epoch:
             self._executor.process(epoch, TABLE_TS)
 
@@ -172,7 +173,7 @@ class SharedQueries:
         found: dict[str, list[Tuples]] = {}
         out: dict[str, list[Batch]] = {}
         waiting = 0
-        for piece, at in slices(mine, cut, made=made, window=self._shortest):
+        for piece, at in slices(mine, cut, made=made, window=self._shortest, rows=(self._fewest,)):
             began = self._clock()
             for name, tuples in self._slice(piece, at).items():
                 if len(tuples):
@@ -189,9 +190,7 @@ class SharedQueries:
 
     def _slice(self, batches: Mapping[str, Batch], cut: int) -> Mapping[str, Tuples]:
         """Store and join; what is dead stays in the stores until results have been read from them."""
-        tuples: dict[str, Tuples] = {}
-        for stream, batch in batches.items():
-            tuples |= self._enter(stream, batch)
+        tuples = self._enter(batches)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         self._sources.cut = cut
         found = self._executor.process(tuples, now)
@@ -209,11 +208,11 @@ class SharedQueries:
             out.setdefault(name, []).append(results)
             self._results[name] += len(results)
 
-    def _enter(self, stream: str, batch: Batch) -> dict[str, Tuples]:
+    def _enter(self, batches: Mapping[str, Batch]) -> dict[str, Tuples]:
         """Store tuples; their row ids per input."""
-        rows = self._sources.stores[stream].append(batch)
         return {
-            name: Tuples((name,), rows[np.newaxis], batch.ts, self._sources.expiry(name, rows, batch.ts))
+            name: Tuples((name,), rows[np.newaxis], batches[stream].ts, np.full(len(rows), FOREVER))
+            for stream, rows in self._sources.enter(batches).items()
             for name in self._inputs[stream]
         }
 

@@ -17,12 +17,14 @@ import numpy.typing as npt
 
 from operators.juggler.fields import Fields, numbers, outside
 from operators.juggler.normal import Limits
+from operators.juggler.sources import GroupSources
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
 from operators.predicates import Operand
 from operators.sources import Sources
 from operators.state import SideState
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import Tuples
+from operators.watermark import END
 from schemas.columns import I64, Mask
 from schemas.query import Column
 
@@ -97,15 +99,17 @@ class Held:
     """The state of one input.
 
     Attributes:
-        life: how long a row may be found after its ts.
+        life: how long a row may be found after its ts; FOREVER where that depends on what comes.
+        counts: whether it does, for a ROWS window.
         asking: (words,) the queries that read the input.
         by_time: all rows; by_key: per hash key; by_value: per column.
         fields: the numbers of rows that predicate lists read.
     """
 
-    def __init__(self, sources: Sources, name: str, life: int, asking: U64, predicate_words: int) -> None:
+    def __init__(self, sources: GroupSources, name: str, life: int, asking: U64, predicate_words: int) -> None:
         self.name = name
         self.life = life
+        self.counts = name in sources.rows_windows
         self.asking = asking
         self._sources = sources
         self._store = sources.store(name)
@@ -120,7 +124,7 @@ class Held:
         self._evaluated: Mask = np.zeros(capacity, np.bool_)
 
     def _state(self, *, hashed: bool) -> SideState:
-        return SideState((self.name,), self.life, hashed=hashed, exact_expiry=True)
+        return SideState((self.name,), self.life, hashed=hashed, exact_expiry=not self.counts)
 
     def with_key(self, operands: tuple[Operand, ...]) -> None:
         """Keep rows by a hash key; before any are entered."""
@@ -202,15 +206,23 @@ class Held:
         for index in self.by_value.values():
             index.insert(self._sources, tuples, self._least(now))
 
+    def least_ts(self, ts: I64) -> I64:
+        """(n,) older rows can meet nothing from these times on."""
+        return self._sources.least_ts(self.name, ts)
+
     def _least(self, now: int) -> int:
-        return now - self.life if self.life < FOREVER else -FOREVER
+        return END if now == END else int(self.least_ts(np.array([now]))[0])
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple at or after `cut` can meet."""
+        least = self._least(cut)
         for state in (self.by_time, *self.by_key.values()):
-            state.purge(cut)
+            if self.counts:
+                state.purge_rows(self.name, self._store.first_at(least))
+            else:
+                state.purge(cut)
         for index in self.by_value.values():
-            index.purge(self._least(cut))
+            index.purge(least)
 
     def size_bytes(self) -> int:
         """Bytes of all structures."""

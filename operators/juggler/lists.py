@@ -10,7 +10,8 @@ list of one, shared by the queries that say the same, and evaluated as written.
 
 The types: *attribute* over one input, *window* over two inputs' event times, *join* for the rest. A query's own
 windows are window predicates too: `s.ts <= j.ts + d` for a new tuple of s, which is the latest, and one of j found.
-They matter where d is less than what the operator keeps of j.
+They matter where d is less than what the operator keeps of j. `[ROWS n]` on j is `horizon of i <= number of j + n - 1`
+for every other input i (`operators.juggler.rows`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.juggler.normal import Limits, Normal, event_times, normal_forms, value_forms
+from operators.juggler.rows import NUMBER, counted_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.scan import OPS
 from schemas.columns import I64
@@ -70,6 +72,16 @@ class PredicateList:
     def form(self) -> Normal | None:
         """What all have in common; None of a list that is evaluated as written."""
         return self.entries[0].form
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of queries' own windows, which nobody has said as a predicate."""
+        return self.source is not None or self.counts
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is of ROWS windows."""
+        return self.form is not None and self.form.y is not None and self.form.y.name == NUMBER
 
     def add(self, form: Normal | None, predicate: Expr | None, query: int) -> None:
         """Register a query's predicate."""
@@ -199,7 +211,7 @@ class Lists:
 
     def of(self, kind: str) -> list[PredicateList]:
         """The lists of a type that queries have said."""
-        return [one for one in self.lists if one.kind == kind and one.source is None]
+        return [one for one in self.lists if one.kind == kind and not one.own]
 
 
 def predicate_lists(
@@ -229,6 +241,7 @@ def predicate_lists(
     for source in group.inputs:
         for other in group.inputs:
             _register_windows(lists, group, source.alias, other.alias)
+    _register_counts(lists, group)
     place = 0
     for one in lists:
         one.arrange()
@@ -275,11 +288,12 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
     if source == other:
         return
     longest = group.query.source(other)
+    bounded = all(window.kind != "ROWS" for window in group.windows(other))
     asking: list[tuple[int, Member]] = [
         (number, member) for number, member in enumerate(group.members) if {source, other} <= set(member.inputs)
     ]
     sizes = {number: member.over_inputs.source(other).window for number, member in asking}
-    if longest.is_table or all(window == longest.window for window in sizes.values()):
+    if longest.is_table or (bounded and all(window == longest.window for window in sizes.values())):
         return
     new = PredicateList(WINDOW, frozenset({source, other}), source)
     x, y = (Column(name, "_ts", Type.TIMESTAMP) for name in (source, other))
@@ -288,3 +302,15 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
             new.add(Normal(x, "<=", y, 1, window.size, 1, True, Limits()), None, number)
     if new.entries:
         lists.append(new)
+
+
+def _register_counts(lists: list[PredicateList], group: QueryGroup) -> None:
+    """The queries' ROWS windows, per horizon and number that they compare."""
+    found: dict[tuple[Column, Column], PredicateList] = {}
+    for number, member in enumerate(group.members):
+        for horizon, counted, size in counted_pairs(member):
+            kept = found.setdefault(
+                (horizon, counted), PredicateList(WINDOW, frozenset({horizon.alias, counted.alias}))
+            )
+            kept.add(Normal(horizon, "<=", counted, 1, size - 1, 1, True, Limits()), None, number)
+    lists += found.values()

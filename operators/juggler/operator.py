@@ -12,7 +12,7 @@ not.
 The operator's state is a function of the rows that the stores hold. So to add or drop a query is to build lists,
 visits and structures anew over them, at the cost of the rows that live; nothing is patched.
 
-Limits: RANGE and UNBOUNDED windows and tables, as `schemas.groups` says.
+Limits: what `schemas.groups` says.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from operators.juggler.sampling import observe
 from operators.juggler.sources import GroupSources
 from operators.juggler.visits import Visit, visits
 from operators.kernels.hashing import U64
-from operators.sources import life_of
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import Tuples
 from schemas.columns import I64, Column
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup
@@ -99,8 +98,8 @@ class Juggler:
         for source in group.inputs:
             name = source.alias
             asking = {n for n, member in enumerate(group.members) if name in member.inputs}
-            life = self.sources.life_in(group, name)
-            held = Held(self.sources, name, life, query_mask(asking, words), self._evaluator.predicate_words)
+            mask = query_mask(asking, words)
+            held = Held(self.sources, name, self.sources.life[name], mask, self._evaluator.predicate_words)
             self._held[name] = held
         for root in self._visits.values():
             for visit in root.all():
@@ -196,8 +195,8 @@ class Juggler:
         if self.order[0] == ATTRIBUTE:
             flight = flight.still_alive()
             self._count(ATTRIBUTE, len(rows), len(flight))
-        life = np.full(len(flight), FOREVER) if held.life >= FOREVER else flight.ts + held.life
-        held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, life), now)
+        expiry = self.sources.expiry(name, flight.rows[0], flight.ts)
+        held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, expiry), now)
         return flight
 
     def _evaluate_rows(self, name: str, rows: I64) -> None:
@@ -372,8 +371,10 @@ class Juggler:
         member = group.member(query.name)
         since: dict[str, int] = {}
         for source in member.over_inputs.sources:
-            least = cut if from_now else self.sources.known_from(source.stream.name, cut)
-            if least > cut - life_of(source) and not source.is_table:
+            least = self.sources.seen_from(source, cut)
+            if from_now and not source.is_table:
+                least = cut
+            if least is not None:
                 since[source.alias] = least
         self._since[query.name] = since
         self.sources.change(group, cut)
@@ -394,7 +395,7 @@ class Juggler:
     def _rebuild(self, group: QueryGroup, cut: int) -> None:
         self._build(group)
         for name, held in self._held.items():
-            tuples = self.sources.stored_since(name, -FOREVER if held.life >= FOREVER else cut - held.life)
+            tuples = self.sources.stored_since(name, int(held.least_ts(np.array([cut]))[0]))
             if len(tuples):
                 self._enter(name, tuples, min(cut, int(tuples.ts[0])))
 

@@ -20,7 +20,6 @@ from operators.kernels.juggler_probe import bound_times, bound_values, bounding,
 from operators.keys import key_hashes
 from operators.sources import Sources
 from operators.state import SideState
-from operators.tuples import FOREVER
 from schemas.columns import I64
 from schemas.query import Column
 
@@ -91,7 +90,7 @@ class Prober:
         name = visit.inputs[-1]
         for one in visit.lists[WINDOW]:
             form = one.form
-            if form is None or form.y is None:
+            if form is None or form.y is None or one.counts:
                 continue
             table = self._evaluator.compiled(one)
             if len(table.factors) != 1 or table.factors[0] != 1 or table.divisors[0] != 1:
@@ -145,5 +144,4 @@ class Prober:
 
 def _alive_at(flight: Flight, held: Held, *, strict: bool) -> tuple[I64, I64]:
     """(n,) the closed bounds of times at which rows live and are earlier than the tuples under way."""
-    low = flight.ts - held.life if held.life < FOREVER else np.full(len(flight), -FOREVER)
-    return low, flight.ts - 1 if strict else flight.ts.copy()
+    return held.least_ts(flight.ts), flight.ts - 1 if strict else flight.ts.copy()

@@ -6,46 +6,167 @@ without a gap, `known_from`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
+from operators.juggler.rows import NUMBER, columns_of_slice, columns_of_store, kept_for_rows
 from operators.sources import Sources, life_of
+from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
+from schemas.columns import I64, Batch
 from schemas.groups import QueryGroup
-from schemas.query import Column
+from schemas.query import Column, Query, Source, Window
 
 
 class GroupSources(Sources):
-    """The stores behind a group's inputs."""
+    """The stores behind a group's inputs.
+
+    Attributes:
+        life: by input the longest RANGE; FOREVER too where a ROWS window may outlast it.
+        rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
+    """
 
     def __init__(self, group: QueryGroup) -> None:
         self._known: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._begin(group)
 
     def _begin(self, group: QueryGroup) -> None:
+        self._kept_for_rows = kept_for_rows(group)
         kept = [Column(source.alias, f.name, f.type) for source in group.inputs for f in source.stream.fields]
-        super().__init__(group.query, kept=kept)
+        super().__init__(_unbounded(group.query), kept=kept)
+        self._windows = {source.alias: group.windows(source.alias) for source in group.inputs}
+        for alias, windows in self._windows.items():
+            for window in windows:
+                if window.kind == "ROWS":
+                    self.rows_windows[alias] = window.size
+        self.life = {
+            s.alias: FOREVER if s.alias in self.rows_windows else life_of(s) for s in group.inputs
+        }
+        self._needs = {stream: self._need(group, stream) for stream in self.stores}
+        for stream in self.stores:
+            if NUMBER in self._kept_for_rows.get(stream, ()):
+                self._counts.setdefault(stream, 0)
+        self._counts = {s: count for s, count in self._counts.items() if NUMBER in self._kept_for_rows.get(s, ())}
+
+    def _horizon_columns(self, stream: str) -> list[str]:
+        return self._kept_for_rows.get(stream, [])
+
+    def _need(self, group: QueryGroup, stream: str) -> tuple[int, int | None]:
+        """What the longest windows of a stream hold: by time, and in tuples."""
+        if len(group.inputs) == 1:
+            # Nothing is joined: a tuple has given its results once it was processed.
+            return 0, None
+        lives, rows = [0], []
+        for source in group.inputs:
+            if source.stream.name != stream:
+                continue
+            for window in self._windows[source.alias]:
+                if window.kind == "ROWS":
+                    rows.append(window.size)
+                else:
+                    lives.append(life_of(Source(source.alias, source.stream, window)))
+        return max(lives), max(rows, default=None)
+
+    # --- What comes -------------------------------------------------------------------------------------
+
+    def enter(self, batches: Mapping[str, Batch]) -> dict[str, I64]:
+        """Store a slice: the row ids of each stream's tuples.
+
+        Args:
+            batches: by stream or table, ascending in the total order; nothing of equal ts comes before them or after.
+        """
+        beside = columns_of_slice(self._kept_for_rows, self._counts, batches)
+        rows: dict[str, I64] = {}
+        for name, batch in batches.items():
+            batch = Batch(batch.ts, {**batch.columns, **beside[name]}) if beside[name] else batch
+            rows[name] = self.stores[name].append(batch)
+            if name in self._counts:
+                self._counts[name] += len(batch)
+        return rows
 
     def change(self, group: QueryGroup, cut: int) -> None:
         """Hold the inputs of another group from `cut` on; streams that both read keep their rows, others have none."""
         stores, scratch, before = self.stores, self.scratch, self.cut
         known = {name: self.known_from(name, cut) for name in stores}
+        counts = dict(self._counts)
         self._begin(group)
         self.scratch, self.cut = scratch, before
         self._known = {name: known.get(name, cut) for name in self.stores}
-        for name in self.stores:
-            self.stores[name] = stores.get(name, self.stores[name])
+        fresh, self.stores = self.stores, {name: stores.get(name, store) for name, store in self.stores.items()}
+        for name in self._counts:
+            self._counts[name] = counts.get(name, self.stores[name].hi)
+        for name, store in fresh.items():
+            if store.columns != self.stores[name].columns:
+                store.fill(self.stores[name], columns_of_store(self._horizon_columns(name), self.stores[name]))
+                self.stores[name] = store
         self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}
+
+    # --- What is held -----------------------------------------------------------------------------------
+
+    def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
+        """(n,) the last ts at which stored tuples may be alive, as `Sources.expiry` says it."""
+        expiry = super().expiry(alias, rows, ts)
+        return np.maximum(expiry, ts + self._range(alias)) if alias in self.rows_windows else expiry
+
+    def _range(self, alias: str) -> int:
+        """The longest RANGE of an input with a ROWS window; less than any where there is none."""
+        return next((window.size for window in self._windows[alias] if window.kind == "RANGE"), -FOREVER)
+
+    def least_ts(self, name: str, ts: I64) -> I64:
+        """(n,) tuples of an input that are older than this can meet nothing from these times on; after `store`."""
+        if name not in self.rows_windows:
+            return ts - self.life[name] if self.life[name] < FOREVER else np.full(len(ts), -FOREVER)
+        store = self.store(name)
+        first = np.maximum(store.firsts_at(ts) - self.rows_windows[name], store.lo)
+        least = np.full(len(ts), -FOREVER)
+        some = first < store.hi
+        least[some] = store.gather("_ts", first[some]).values
+        return np.asarray(np.minimum(least, ts - self._range(name)), np.int64)
 
     def known_from(self, stream: str, cut: int) -> int:
         """Every tuple of the stream with at least this ts is stored, once everything before `cut` was processed."""
         if stream not in self.stores:
             return cut
-        life, _ = self._needs[stream]
-        return max(self._known.get(stream, -FOREVER), cut - life if life < FOREVER else -FOREVER)
+        store, known = self.stores[stream], self._known.get(stream, -FOREVER)
+        life, size = self._needs[stream]
+        if life >= FOREVER:
+            return known
+        least = cut - life
+        if size is not None:
+            least = min(least, self._first_counted(store, cut, size))
+        return max(known, least)
 
-    def life_in(self, group: QueryGroup, name: str) -> int:
-        """The longest life of an input's tuples."""
-        return life_of(group.query.source(name))
+    def _first_counted(self, store: SourceStore, cut: int, size: int) -> int:
+        """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all that ever came."""
+        row = store.first_at(cut) - size
+        return int(store.gather("_ts", np.array([row])).values[0]) if row >= max(store.lo, 1) else -FOREVER
+
+    def purge(self, cut: int) -> None:
+        """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of
+        its first one: what is known of a stream begins with a ts."""
+        for name, store in self.stores.items():
+            life, size = self._needs[name]
+            if size is not None:
+                size = store.first_at(cut) - store.first_at(self._first_counted(store, cut, size))
+            store.purge(life, cut, size)
+
+    def seen_from(self, source: Source, cut: int) -> int | None:
+        """The least ts of tuples that a query sees that comes at `cut`; None where it sees all that its window held."""
+        if source.is_table:
+            return None
+        stream = source.stream.name
+        known = self.known_from(stream, cut)
+        if known == -FOREVER:
+            return None
+        if source.window.kind != "ROWS":
+            return known if known > cut - life_of(source) else None
+        if stream not in self.stores:
+            return known
+        store = self.stores[stream]
+        return known if store.first_at(cut) - source.window.size < store.first_at(known) else None
 
     def stored_since(self, name: str, ts: int) -> Tuples:
         """All stored tuples of an input with at least this ts."""
@@ -55,3 +176,9 @@ class GroupSources(Sources):
         kept = times >= ts
         rows, times = rows[kept], times[kept]
         return Tuples((name,), np.ascontiguousarray(rows[np.newaxis]), times, self.expiry(name, rows, times))
+
+
+def _unbounded(query: Query) -> Query:
+    """The query with ROWS windows made endless: `rows_windows` says which end."""
+    ends = (replace(s, window=Window("UNBOUNDED")) if s.window.kind == "ROWS" else s for s in query.sources)
+    return replace(query, sources=tuple(ends))

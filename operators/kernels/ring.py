@@ -128,6 +128,15 @@ def first_at_least(ring: I64, lo: int, hi: int, bound: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def firsts_at_least(ring: I64, lo: int, hi: int, bounds: I64) -> I64:
+    """(n,) `first_at_least` of each bound."""
+    out = np.empty(bounds.shape[0], np.int64)
+    for i in range(bounds.shape[0]):
+        out[i] = first_at_least(ring, lo, hi, bounds[i])
+    return out
+
+
+@njit(cache=True, nogil=True)
 def gather_strings(starts: I64, lengths: I64, data: U8, rows: I64) -> tuple[I64, U8]:
     """The strings of the given rows.
 

@@ -44,6 +44,9 @@ class NestedLoops:
         ts, expiry = stamps.max(axis=0), ends.min(axis=0)
         rows = np.stack([self._rows[name][index[k]] for k, name in enumerate(inputs)])
         good = ts <= expiry
+        for k, source in enumerate(member.over_inputs.sources):
+            if source.window.kind == "ROWS":
+                good &= index[k] + source.window.size > self._newest(member, k, index)
         for k, name in enumerate(inputs):
             # What the stores have forgotten was dead to all that is to come.
             good &= rows[k] >= self._sources.store(name).lo
@@ -53,6 +56,22 @@ class NestedLoops:
             rows, ts, expiry = rows[:, passed], ts[passed], expiry[passed]
         order = np.argsort(ts, kind="stable")
         return Tuples(inputs, np.ascontiguousarray(rows[:, order]), ts[order], expiry[order])
+
+    def _newest(self, member: Member, k: int, index: I64) -> I64:
+        """(n,) how many tuples of the k-th input's stream have come, less one, when combinations are complete."""
+        order = [stream.name for stream in member.query.streams()]
+        counted = member.over_inputs.sources[k]
+        newest = index[k].copy()
+        for m, other in enumerate(member.over_inputs.sources):
+            if other.is_table:
+                continue
+            if other.stream.name == counted.stream.name:
+                newest = np.maximum(newest, index[m])
+                continue
+            side = "right" if order.index(counted.stream.name) < order.index(other.stream.name) else "left"
+            come = np.searchsorted(self._ts[counted.alias], self._ts[other.alias][index[m]], side)
+            newest = np.maximum(newest, come - 1)
+        return newest
 
     def purge(self, cut: int) -> None:
         """Nothing is dropped."""

@@ -63,7 +63,7 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 
 
 @PROPERTY
-@given(group_cases(most=3, most_rows=8, shareable=False), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
+@given(group_cases(most=3, most_rows=8), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
 def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCase, executor: str | None) -> None:
     engine = group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
     check(case, engine)
@@ -172,6 +172,36 @@ def test_who_comes_sees_what_is_held_or_nothing_from_before() -> None:
     # A name that is free may be taken again, by whatever query.
     assert engine.add(replace(fourth, name="q0"), from_now=True) == {"A": 30, "B": 30}
     assert [query.results for query in engine.statistics().queries] == [6, 4, 0]
+
+
+COUNTS = "SELECT A.ts AS a, B.ts AS b FROM {1}a A [ROWS {0}]{2}"
+
+
+def test_windows_count_tuples_by_the_order_of_their_own_query() -> None:
+    """Of the tuples of one ts, those of the stream that a query names first come first."""
+    streams = "", ", b B [UNBOUNDED]"
+    first, second, third, fourth = queries(
+        COUNTS.format(2, *streams),
+        COUNTS.format(2, "b B [UNBOUNDED], ", ""),
+        COUNTS.format(3, *streams),
+        PAIRS.format(20),
+    )
+    engine = group_engine([first, second], executor=JUGGLER)
+    told(engine, [1, 2, 5, 5, 6], [5, 6])
+    # Two are held before the cut, 6, and the third one wants three.
+    assert engine.add(third) == {"A": 5}
+    assert engine.add(fourth, from_now=True) == {"A": 6, "B": 6}
+    assert told(engine, [9], [9]) == {
+        "q0": ["5-6", "6-5", "6-6"],
+        "q1": ["6-5", "5-6", "5-6", "6-6"],
+        "q2": ["5-6", "5-6", "6-5", "6-6"],
+        "q3": ["6-6"],
+    }
+    engine.drop("q0")
+    engine.drop("q1")
+    engine.drop("q2")
+    assert engine.add(first) == {"B": -11}
+    assert told(engine, [30], [29]) == {"q3": ["6-9", "9-6", "9-9"], "q0": ["6-9", "9-5", "9-6", "9-9"]}
 
 
 def test_the_last_may_go_and_another_come() -> None:

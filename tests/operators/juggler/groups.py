@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operators.evaluate import evaluate
 from operators.juggler.operator import Juggler
 from operators.juggler.sources import GroupSources
-from operators.tuples import Tuples
+from operators.tuples import FOREVER, Tuples
 from schemas.columns import Batch
 from schemas.groups import QueryGroup, query_group
 from schemas.query import (
@@ -148,7 +148,7 @@ def queries(draw: st.DrawFn, name: str, shared: list[Family], *, most: int = 3) 
     aliases = draw(st.permutations(["A", "B", "C", "D"]))[: draw(st.integers(1, most))]
     places = {"A": 0, "B": 1, "C": 2, "D": 1}
     long = st.builds(Window, st.just("RANGE"), st.sampled_from([10, 20, 50]))
-    windows = st.one_of(long, long, window(True), st.just(Window("UNBOUNDED")))
+    windows = st.one_of(long, long, window(), st.just(Window("UNBOUNDED")))
     sources = tuple(Source(alias, STREAMS[places[alias]], draw(windows)) for alias in aliases)
     predicates: list[Expr] = []
     for n, alias in enumerate(aliases):
@@ -211,12 +211,12 @@ class Runner:
             rows = [row for row in self.rows[stream.name] if self.cut <= row["ts"] < cut]
             if not rows:
                 continue
-            batch = batches[stream.name] = to_batch(stream, rows)
-            ids = self.sources.stores[stream.name].append(batch)
+            batches[stream.name] = to_batch(stream, rows)
+        for name, ids in self.sources.enter(batches).items():
             for source in group.inputs:
-                if source.stream == stream:
-                    expiry = self.sources.expiry(source.alias, ids, batch.ts)
-                    epoch[source.alias] = Tuples((source.alias,), ids[np.newaxis], batch.ts, expiry)
+                if source.stream.name == name:
+                    ts = batches[name].ts
+                    epoch[source.alias] = Tuples((source.alias,), ids[np.newaxis], ts, np.full(len(ids), FOREVER))
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         self.sources.cut = self.cut = cut
         for name, tuples in self.juggler.process(epoch, now).items():
