@@ -39,6 +39,8 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "juggler/lists.py": (
         ('-form.addend if form.op in (">", ">=") else form.addend', "form.addend"),
+        ("counted, 1, size - 1, 1,", "counted, 1, size, 1,"),
+        ("(bounded and all(window", "(all(window"),
         ("            before[p + 1 + b] = before[p + b] | masks[p]", "            before[p + 1 + b] = masks[p]"),
     ),
     "juggler/visits.py": (
@@ -52,6 +54,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        flight.satisfied[asked[good], word] |= bit", "        flight.satisfied[asked, word] |= bit"),
     ),
     "juggler/held.py": (
+        ("self._store.first_at(least))", "self._store.first_at(least) + 1)"),
         ("        self._alive[slots] = self.asking\n", "        self._alive[slots] = 0\n"),
         ("grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]", "pass"),
         ("            other |= ~column.valid\n", "            pass\n"),
@@ -72,7 +75,16 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        order, rows = order[ties], np.take", "        _, rows = order[ties], np.take"),
         ("                expiry = np.minimum(expiry, times + life)", "                expiry = times + life"),
     ),
+    "juggler/rows.py": (
+        ("first = order.index(counted.stream.name) < order", "first = order.index(counted.stream.name) > order"),
+        ("numbers = counts[of] - 1 + np", "numbers = np"),
+    ),
     "juggler/sources.py": (
+        ("                self._counts[name] += len(batch)\n", "                pass\n"),
+        ("firsts_at(ts) - self.rows_windows[name]", "firsts_at(ts) - self.rows_windows[name] + 1"),
+        ("np.minimum(least, ts - self._range(name))", "least"),
+        ("store.first_at(cut) - store.first_at(self._first_counted(store, cut, size))", "size - 1"),
+        ("if store.first_at(cut) - source.window.size < store.first_at(known) else None", "if False else None"),
         ("known.get(name, cut) for name in self.stores", "-FOREVER for name in self.stores"),
         ("        kept = times >= ts\n", "        kept = times > ts\n"),
     ),

@@ -72,7 +72,7 @@ class GroupLife:
 
 
 @PROPERTY
-@given(group_cases(most_rows=14, tables=False, shareable=False), TURNS, st.data(), st.sampled_from([None, APART]))
+@given(group_cases(most_rows=14, tables=False), TURNS, st.data(), st.sampled_from([None, APART]))
 def test_queries_come_and_go_and_the_task_dies(
     case: GroupCase, turns: list[tuple[int, bool]], data: st.DataObject, executor: str | None
 ) -> None:
