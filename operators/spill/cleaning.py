@@ -8,7 +8,6 @@ joined with all that was in memory (`Part.since`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from operators.spill.cleanup import CleanupSources, Merge
 from operators.spill.counters import SpillCounters
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import ROW, Part, Piece, Writer, alive, batch_bytes, in_memory, materialise
+from operators.spill.part import ROW, Part, Piece, Writer, alive, batch_bytes, materialise, shares
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch
 
@@ -168,11 +167,11 @@ class Cleaning:
             for piece in (piece for part in parts for piece in part.pieces[side]):
                 if min(piece.last, known.get((piece.key, piece.begin), piece.last)) < bound:
                     dead.append(piece)
-                elif piece.batch is None:
+                elif (held := piece.held()) is None:
                     living[number].append(piece)
                 else:
-                    expiry = self._expiry(self._joins[j].match.sides[side], piece.batch)
-                    unwritten.append((number, *alive(piece.batch, expiry, bound)))
+                    expiry = self._expiry(self._joins[j].match.sides[side], held)
+                    unwritten.append((number, *alive(held, expiry, bound)))
         self._writer.forget(tuple(dead))
         if unwritten:
             numbers, batches, ends = zip(*unwritten, strict=True)
@@ -217,11 +216,12 @@ class Cleaning:
         for j in range(len(self._joins)):
             self._enter_late(j, on_disk=True)
         for (j, g), parts in list(self._ledger.items()):
-            held = [(side, piece) for part in parts for side in (LEFT, RIGHT) for piece in part.pieces[side]]
-            for side, piece in held:
-                if piece.batch is not None:
-                    expiry = self._expiry(self._joins[j].match.sides[side], piece.batch)
-                    written = self._writer.write(f"{j}/{side}", piece.batch, expiry)
+            pieces = [(side, piece) for part in parts for side in (LEFT, RIGHT) for piece in part.pieces[side]]
+            for side, piece in pieces:
+                held = piece.held()
+                if held is not None:
+                    expiry = self._expiry(self._joins[j].match.sides[side], held)
+                    written = self._writer.write(f"{j}/{side}", held, expiry)
                     self._ledger.replace((j, g), side, piece, written)
 
     def _enter_late(self, j: int, *, on_disk: bool = False) -> None:
@@ -237,12 +237,12 @@ class Cleaning:
             order = np.argsort(groups, kind="stable").astype(np.int64)
             batch = batch.take(order)
             expiry = self._expiry(aliases, batch)
-            bounds = np.searchsorted(groups[order], np.arange(count + 1))
+            sizes = np.bincount(groups, minlength=count).tolist()
             size = batch_bytes(batch)
             if on_disk or self._held_bytes[j] + size > LATE_BYTES:
-                pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, np.diff(bounds).tolist())
+                pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, sizes)
             else:
-                pieces = [in_memory(batch.slice(*at), expiry[slice(*at)]) for at in pairwise(bounds.tolist())]
+                pieces = shares(expiry, sizes, batch=batch)
                 self._held_bytes[j] += size
             for g, own in enumerate(pieces):
                 if own:

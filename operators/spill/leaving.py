@@ -26,7 +26,7 @@ from operators.sources import Sources
 from operators.spill.counters import SpillCounters
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import Part, Piece, Writer, batch_bytes, in_memory, materialise
+from operators.spill.part import Part, Piece, Writer, batch_bytes, materialise, shares
 from operators.tuples import Tuples
 from schemas.columns import I64, Batch, Mask
 
@@ -42,6 +42,9 @@ SWEPT_BYTES = 64
 
 REBUILT_BYTES = 16
 """To rebuild so many bytes of states takes as long as to write one."""
+
+PIECE_BYTES = 1024
+"""To take a group out, or to write its piece of a chunk, takes as long as to write so many bytes, beside its own."""
 
 SAMPLED_TUPLES = 64
 """Tuples by which it is told how many make a chunk."""
@@ -127,7 +130,7 @@ class Leaving:
             elif self._unreleased and not (self._chosen and self._chosen[-1][0] == self._join):
                 done += self._release(kept_from) // SWEPT_BYTES
             else:
-                done += self._take_next(cut, kept_from) // REBUILT_BYTES
+                done += self._take_next(cut, kept_from)
 
     def leave(self, join: int, groups: Sequence[int], cut: int, kept_from: int) -> None:
         """These groups leave, ascending, to the end.
@@ -155,7 +158,7 @@ class Leaving:
         self.waiting_bytes = 0
 
     def _take_next(self, cut: int, kept_from: int) -> int:
-        """Take out the next groups of one join; how many bytes of states that rebuilt."""
+        """Take out the next groups of one join; how many bytes could be written meanwhile."""
         join, freed = self._chosen[-1][0], 0
         groups: list[int] = []
         while self._chosen and self._chosen[-1][0] == join and freed < self._taken_bytes:
@@ -163,13 +166,14 @@ class Leaving:
             groups.append(g)
             freed += size
         rebuilt = sum(state.touched_bytes() for state in self._joins[join].states)
+        waited = self.waiting_bytes
         self._take_out(join, sorted(groups), cut, kept_from)
-        return rebuilt
+        return rebuilt // REBUILT_BYTES + self.waiting_bytes - waited + PIECE_BYTES * len(groups)
 
     def _take_out(self, j: int, groups: Sequence[int], cut: int, kept_from: int) -> None:
         """The groups' entries leave their states, each group as one part."""
         self._tell(cut, j, groups)
-        bounds = np.array([self._ledger.kept_from((j, g), cut) for g in groups], np.int64)
+        bounds = np.array(self._ledger.kept_from(j, groups, cut), np.int64)
         chosen: Mask = np.zeros(self._groups, np.bool_)
         chosen[list(groups)] = True
         parts: list[tuple[list[Piece], list[Piece]]] = [([], []) for _ in groups]
@@ -213,18 +217,18 @@ class Leaving:
     ) -> None:
         """Make a chunk of tuples, the n-th of the `of`-th group, and add its pieces to the groups' parts."""
         batch = materialise(self._sources, tuples)
-        numbers, begins = np.unique(of, return_index=True)
+        numbers, sizes = np.unique(of, return_counts=True)
         held: list[tuple[int, Piece]] = []
-        for number, begin, end in zip(numbers.tolist(), begins.tolist(), [*begins[1:].tolist(), len(of)], strict=True):
-            for piece in in_memory(batch.slice(begin, end), tuples.expiry[begin:end]):
-                parts[number][side].append(piece)
-                held.append((groups[number], piece))
+        for number, (piece,) in zip(numbers.tolist(), shares(tuples.expiry, sizes.tolist(), batch=batch), strict=True):
+            parts[number][side].append(piece)
+            held.append((groups[number], piece))
         chunk = _Chunk(j, side, batch, tuples.expiry, tuple(held))
         self._chunks.append(chunk)
         self.waiting_bytes += chunk.size_bytes()
 
     def _write(self) -> int:
-        """Write the next chunk, but for what was cleaned up meanwhile; how many bytes it has."""
+        """Write the next chunk, but for what was cleaned up meanwhile; how many bytes could be written if it was one
+        piece."""
         chunk = self._chunks[0]
         wanted = [self._ledger.has((chunk.join, g), chunk.side, piece) for g, piece in chunk.pieces]
         batch, expiry = chunk.batch, chunk.expiry
@@ -240,7 +244,7 @@ class Leaving:
         self._chunks.popleft()
         size = chunk.size_bytes()
         self.waiting_bytes -= size
-        return size
+        return size + PIECE_BYTES * len(chunk.pieces)
 
     def _release(self, kept_from: int) -> int:
         """Give back those of the next store's source tuples that no state refers to any more: mark and sweep; how many

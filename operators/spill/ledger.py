@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,10 +31,12 @@ class Ledger:
     def __init__(self, nodes: Sequence[Join], lives: Sequence[int]) -> None:
         self._lives = lives
         self._parts: dict[Group, list[Part]] = {}
+        # Of each group that has parts the least `since`: groups may have many, as many as they have left memory.
+        self._since: dict[Group, int] = {}
         covers = [frozenset(node.aliases) for node in nodes]
         self._below = [[k for k in range(j) if covers[k] < covers[j]] for j in range(len(covers))]
-        # Per join the least `since` and `_until` of its parts; what is missing is found when it is asked for.
-        self._least: dict[int, tuple[int, int]] = {}
+        # Per join the least of its groups'; what is missing is found when it is asked for.
+        self._least: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -43,10 +44,7 @@ class Ledger:
     def add(self, group: Group, part: Part) -> None:
         """A part has left memory."""
         self._parts.setdefault(group, []).append(part)
-        join = group[0]
-        if join in self._least:
-            since, until = self._least[join]
-            self._least[join] = (min(since, part.since), min(until, self._until(join, part)))
+        self._note(group, part.since)
 
     def add_late(self, group: Group, side: int, pieces: tuple[Piece, ...]) -> None:
         """Results of a cleanup below have come, tuples of one side of the group: those that come one after the other
@@ -57,30 +55,40 @@ class Ledger:
                 parts[at] = _with(part, side, (*part.pieces[side], *pieces))
                 return
         parts.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
-        self._least.pop(group[0], None)
+        self._note(group, FAR_PAST)
+
+    def _note(self, group: Group, since: int) -> None:
+        self._since[group] = min(self._since.get(group, END), since)
+        if group[0] in self._least:
+            self._least[group[0]] = min(self._least[group[0]], since)
 
     def has(self, group: Group, side: int, piece: Piece) -> bool:
         """Whether this very piece is one of the group's."""
-        return any(own is piece for part in self._parts.get(group, ()) for own in part.pieces[side])
+        return any(piece in part.pieces[side] for part in reversed(self._parts.get(group, ())))
 
     def replace(self, group: Group, side: int, piece: Piece, by: Sequence[Piece]) -> None:
         """The tuples of a piece are now in these."""
         parts = self._parts[group]
-        for at, part in enumerate(parts):
-            own = part.pieces[side]
-            if any(one is piece for one in own):
-                parts[at] = _with(part, side, tuple(new for one in own for new in (by if one is piece else (one,))))
+        # What was in memory until now came last, or nearly.
+        for at in reversed(range(len(parts))):
+            own = parts[at].pieces[side]
+            if piece in own:
+                k = own.index(piece)
+                parts[at] = _with(parts[at], side, (*own[:k], *by, *own[k + 1 :]))
+                return
 
     def pop(self, group: Group) -> list[Part]:
         """The group's parts, oldest first, which are owed no more."""
         parts = self._parts.pop(group, [])
         if parts:
+            del self._since[group]
             self._least.pop(group[0], None)
         return parts
 
     def clear(self) -> None:
         """Nothing is owed."""
         self._parts.clear()
+        self._since.clear()
         self._least.clear()
 
     def items(self) -> Iterator[tuple[Group, list[Part]]]:
@@ -98,46 +106,42 @@ class Ledger:
     def due(self, join: int, cut: int, overtaken: int = FAR_PAST) -> list[int]:
         """The groups of a join that have to be cleaned up before `purge(cut)`, and those of which a part has been owed
         since `overtaken` or longer; ascending."""
-        since, until = self._earliest(join)
-        if until >= cut and since > overtaken:
+        oldest = self.since(join)
+        if self._until(join, oldest) >= cut and oldest > overtaken:
             return []
-        return [
-            g
-            for g in self.groups(join)
-            if any(self._until(join, part) < cut or part.since <= overtaken for part in self._parts[join, g])
-        ]
+        own = sorted((g, since) for (j, g), since in self._since.items() if j == join)
+        return [g for g, since in own if self._until(join, since) < cut or since <= overtaken]
 
     def hold(self, join: int) -> int:
         """The last cut at which this join's states may be purged: what is owed with their entries goes on to be found.
 
         Results that a join below owes come no earlier than its oldest part left, and may meet all that lived then.
         """
-        return min([self._earliest(join)[1], *map(self.since, self._below[join])])
+        return min([self._until(join, self.since(join)), *map(self.since, self._below[join])])
 
     def since(self, join: int) -> int:
         """Since when the join's oldest part has been owed; END when there is none. O(1) between cleanups."""
-        return self._earliest(join)[0]
+        if join not in self._least:
+            self._least[join] = min((since for (j, _), since in self._since.items() if j == join), default=END)
+        return self._least[join]
+
+    def oldest(self) -> list[tuple[int, Group]]:
+        """Every group that has parts and since when the oldest of them has been owed, ascending by that."""
+        return sorted((since, group) for group, since in self._since.items())
 
     def bound(self, join: int, cut: int) -> int:
         """What expired before this can be met by nothing that is still to come to the join."""
         return min([cut, *map(self.since, self._below[join])])
 
-    def kept_from(self, group: Group, cut: int) -> int:
-        """What expired before this and is in the group's memory is owed nothing, neither by parts nor by what is to
-        come."""
-        return min([self.bound(group[0], cut), *(part.since for part in self._parts.get(group, ()))])
+    def kept_from(self, join: int, groups: Sequence[int], cut: int) -> list[int]:
+        """Of each of a join's groups: what expired before this and is in its memory is owed nothing, neither by parts
+        nor by what is to come."""
+        bound = self.bound(join, cut)
+        return [min(bound, self._since.get((join, g), END)) for g in groups]
 
-    def _until(self, join: int, part: Part) -> int:
-        """A purge beyond it would drop entries that the part has not been joined with."""
-        return part.since if part.late else min(part.since + self._lives[join], FOREVER)
-
-    def _earliest(self, join: int) -> tuple[int, int]:
-        if join not in self._least:
-            parts = [part for (j, _), own in self._parts.items() if j == join for part in own]
-            since = min((part.since for part in parts), default=END)
-            until = min((self._until(join, part) for part in parts), default=FOREVER)
-            self._least[join] = (since, until)
-        return self._least[join]
+    def _until(self, join: int, since: int) -> int:
+        """A purge beyond it would drop entries that a part owed since then has not been joined with."""
+        return min(since + self._lives[join], FOREVER)
 
     def size(self, group: Group) -> int:
         """How many tuples a group's parts have."""
@@ -151,10 +155,10 @@ class Ledger:
         """Per join that has parts, (groups,) since when what is in memory of a group has not met all of its parts; END
         where there are none."""
         found: dict[int, I64] = {}
-        for (j, g), parts in self._parts.items():
+        for (j, g), since in self._since.items():
             if j not in found:
                 found[j] = np.full(groups, END)
-            found[j][g] = min(part.since for part in parts)
+            found[j][g] = since
         return found
 
     def owed_pairs(self, memory: Mapping[int, tuple[I64, I64]]) -> int:
@@ -183,4 +187,4 @@ class Ledger:
 def _with(part: Part, side: int, pieces: tuple[Piece, ...]) -> Part:
     """The part with other pieces of a side."""
     left, right = part.pieces
-    return replace(part, pieces=(pieces, right) if side == LEFT else (left, pieces))
+    return Part((pieces, right) if side == LEFT else (left, pieces), part.since, part.late)

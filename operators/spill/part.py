@@ -29,7 +29,7 @@ BLOCK_BYTES = 256 * 1024
 blocks: a small one costs as much as many tuples."""
 
 ALONE = -1
-"""`Piece.begin` of a piece that shares its block with no other."""
+"""`Piece.begin` of a piece that shares its block, or its batch, with no other."""
 
 FAR_PAST = -(2**62)
 """Before every tuple."""
@@ -61,7 +61,7 @@ class Piece:
     """Tuples of one side: in memory (`batch`), or in a block, maybe beside those of other groups.
 
     Attributes:
-        begin: of a block that is shared, where these tuples begin; ALONE of others.
+        begin: of a block or batch that is shared, where these tuples begin; ALONE of others.
         last: no tuple of it can be met at or after this instant's end: the largest expiry.
     """
 
@@ -70,6 +70,12 @@ class Piece:
     key: str = ""
     batch: Batch | None = None
     begin: int = ALONE
+
+    def held(self) -> Batch | None:
+        """Its tuples, if they are in memory."""
+        if self.batch is None or self.begin == ALONE:
+            return self.batch
+        return self.batch.slice(self.begin, self.begin + self.rows)
 
 
 class Reader:
@@ -99,13 +105,14 @@ class Reader:
         return encode_block(piece.key, 0, Batch.concat(self.read([piece])))
 
     def _run(self, first: Piece, rows: int) -> Batch:
-        if first.batch is not None:
-            return first.batch
         if first.begin == ALONE:
-            return self._block(first.key)
-        if self._shared is None or self._key != first.key:
-            self._key, self._shared = first.key, self._block(first.key)
-        return self._shared.slice(first.begin, first.begin + rows)
+            return self._block(first.key) if first.batch is None else first.batch
+        shared = first.batch
+        if shared is None:
+            if self._shared is None or self._key != first.key:
+                self._key, self._shared = first.key, self._block(first.key)
+            shared = self._shared
+        return shared.slice(first.begin, first.begin + rows)
 
     def _block(self, key: str) -> Batch:
         return decode_block(self._blocks.get(key), f"spilled block {key}").batch
@@ -116,10 +123,11 @@ def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, int]]:
     first: Piece | None = None
     rows = 0
     for piece in pieces:
-        if first is not None and piece.begin != ALONE and (first.key, first.begin + rows) == (piece.key, piece.begin):
-            rows += piece.rows
-            continue
         if first is not None:
+            shared = piece.begin != ALONE and first.batch is piece.batch
+            if shared and (first.key, first.begin + rows) == (piece.key, piece.begin):
+                rows += piece.rows
+                continue
             yield first, rows
         first, rows = piece, piece.rows
     if first is not None:
@@ -201,16 +209,14 @@ class Writer:
         self, name: str, batch: Batch, expiry: I64, groups: Sequence[tuple[int, int]]
     ) -> list[tuple[Piece, ...]]:
         """Groups begin .. end as pieces of one block; one alone as pieces of its own."""
-        held = [(begin, end) for begin, end in groups if begin < end]
-        if len(held) <= 1:
+        sizes = [end - begin for begin, end in groups]
+        sharing = len(sizes) - sizes.count(0)
+        if sharing <= 1:
             return [self.write(name, batch.slice(begin, end), expiry[begin:end]) for begin, end in groups]
-        first = held[0][0]
-        key = self._put(name, batch.slice(first, held[-1][1]))
-        self._sharing[key] = len(held)
-        return [
-            (Piece(end - begin, int(expiry[begin:end].max()), key, begin=begin - first),) if begin < end else ()
-            for begin, end in groups
-        ]
+        first, last = groups[0][0], groups[-1][1]
+        key = self._put(name, batch.slice(first, last))
+        self._sharing[key] = sharing
+        return shares(expiry[first:last], sizes, key)
 
     def _put(self, name: str, batch: Batch) -> str:
         """Store a block; its key."""
@@ -237,6 +243,24 @@ def _blocks_of(batch: Batch) -> Iterator[tuple[int, int]]:
     step = max(1, len(batch) * BLOCK_BYTES // max(batch_bytes(batch), 1))
     for begin in range(0, len(batch), step):
         yield begin, min(begin + step, len(batch))
+
+
+def shares(expiry: I64, sizes: Sequence[int], key: str = "", batch: Batch | None = None) -> list[tuple[Piece, ...]]:
+    """The piece of each group, none of one without tuples: one after the other in a block, or a batch that is held.
+
+    Args:
+        expiry: (n,) of each tuple in it.
+        sizes: how many tuples each group has, n together.
+    """
+    held = [size for size in sizes if size]
+    if not held:
+        return [() for _ in sizes]
+    begins = np.cumsum([0, *held[:-1]])
+    lasts = np.maximum.reduceat(expiry, begins)
+    found = zip(held, lasts.tolist(), begins.tolist(), strict=True)
+    pieces = [Piece(rows, last, key, batch, begin) for rows, last, begin in found]
+    own = iter(pieces)
+    return [(next(own),) if size else () for size in sizes]
 
 
 def in_memory(batch: Batch, expiry: I64) -> tuple[Piece, ...]:

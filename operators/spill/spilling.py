@@ -42,7 +42,7 @@ LOW_WATER = 0.7
 """Above the first share of the budget states are spilled until they take the second."""
 
 LEAVE_BYTES = 1024 * 1024
-LEAVE_GROWTH = 2
+LEAVE_GROWTH = 4
 """Between two slices so many bytes leave at once, or so many times what the last slice has added: a spill is no pause,
 and is faster than the input."""
 
@@ -270,9 +270,8 @@ class Spilling:
             StateError: a block could not be written or read.
         """
         if not self._cleanup:
-            waiting = sorted((min(part.since for part in parts), group) for group, parts in self._ledger.items())
             chosen: list[set[int]] = [set() for _ in self._joins]
-            for _, (j, g) in [one for one in waiting if one[0] < cut][:most]:
+            for _, (j, g) in [one for one in self._ledger.oldest() if one[0] < cut][:most]:
                 chosen[j].add(g)
             if not any(chosen):
                 return False

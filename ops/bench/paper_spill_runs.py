@@ -160,7 +160,7 @@ class Trace:
         longest_spill_s: by the wall clock.
         step_seconds: processor seconds of each step.
         waits: wall seconds that each step took: the longest that a tuple which comes meanwhile waits.
-        moved: of each step whether anything left memory in it, or was cleaned up.
+        moved: of each step whether anything left memory in it, was written, or was cleaned up.
         digest: of all results, those of cleanups included, whatever their order.
         budget_bytes: what `memory_bytes` may be; 0 where nothing is spilled.
     """
@@ -223,7 +223,7 @@ def run(
             results.append(found)
             now = spill_of(engine)
             used.append(now.used_bytes)
-            moved.append((now.spilled_groups, now.cleanups) != (before.spilled_groups, before.cleanups))
+            moved.append(_moves(now) != _moves(before))
             before = now
         began = time.process_time()
         last = engine.advance(END)
@@ -251,6 +251,11 @@ def run(
         digest=(sum_ + sum(map(_digest, [last, *cleaned]))) % 2**64,
         budget_bytes=0 if whole else budget_bytes,
     )
+
+
+def _moves(spilled: SpillStatistics) -> tuple[int, ...]:
+    """What grows with all that is done to spilled state."""
+    return spilled.spilled_groups, spilled.spilled_bytes, spilled.cleanups
 
 
 def digest(columns: Iterable[I64]) -> int:

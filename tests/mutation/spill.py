@@ -40,9 +40,10 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("heights[k] + 1 for k", "heights[k] for k"),
     ),
     "spill/ledger.py": (
-        ("parts), default=END)", "parts), default=FOREVER)"),
-        ("(min(since, part.since), min(until, self._until(join, part)))", "(since, until)"),
-        ("found[j][g] = min(part.since for part in parts)", "found[j][g] = parts[0].since"),
+        ("if j == join), default=END)", "if j == join), default=FOREVER)"),
+        ("self._least[group[0]] = min(self._least[group[0]], since)", "pass"),
+        ("self._since[group] = min(self._since.get(group, END), since)", "self._since.setdefault(group, since)"),
+        ("self._since[group] = min(self._since.get(group, END), since)", "self._since[group] = since"),
         ("            owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])\n", ""),
         ("if not part.late:\n                    met", "if True:\n                    met"),
         ("                    met[part.since] = own[0] + a, own[1] + b\n", "                    pass\n"),
