@@ -1,80 +1,187 @@
-"""When the order of the predicate types is looked at again, and when it changes (Juggler 3.4.2, 6.1.1).
+"""When a visit's order of predicate types is looked at again, and when it changes (Juggler 3.4.2, 6.1.1).
 
-Sampling costs; what the operator does anyway shows for nothing how much each type lets through, in the order in force.
-So a sample is taken when that has shifted since the last one, and now and then. An order must come out best of two
-samples in a row, by clearly less (`operators.juggler.order`), before it is taken.
+A sample says what every order would cost (`operators.juggler.sampling`), and costs itself. So one is taken when the
+work done since the last is many times that, and at once when tuples are about to look at many more entries than those
+before them: then the order in force has just become a bad one, and no tuple need pay for it. Work is counted, not
+timed: the same input gives the same samples, and the same orders.
+
+An order is taken when it costs clearly less in two samples in a row, or far less in one. Nothing is rebuilt: all
+structures are kept in any order.
+
+Attributes of new tuples are evaluated as they are entered where that spares more than it costs: what satisfies nobody
+is not kept then, and later ones do not find it. Else they are evaluated where a visit's order says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from operators.juggler.order import Observed, best_order
+from operators.juggler.order import (
+    EVALUATED_NS,
+    FAR_LESS,
+    LOOKED_NS,
+    PAIRED_NS,
+    PIECE_NS,
+    Observed,
+    Work,
+    best_order,
+    expected_costs,
+    folded,
+)
 
-NOW_AND_THEN_TUPLES = 8_192
-"""New tuples after which a sample is taken without a reason."""
-FIRST_SAMPLES = 3
-"""So many slices are sampled at the beginning."""
+SAMPLE_NS = 1_000_000.0
+"""What a sample costs."""
+FIRST_WORK = 1.0
+"""The first sample is taken after so many times its cost was spent."""
+WORK_BETWEEN = 50.0
+"""The next after so many times: a fiftieth goes into samples."""
+CONFIRMING_WORK = 5.0
+"""After so many times where another order has been proposed, or the work has shifted."""
+SURGE = 2.0
+"""Tuples that look at so many times the entries of those before them are a reason to look again."""
 SHIFTED = 1.5
 """What is let through has shifted when it is so many times as much, or as little."""
 ENOUGH_TUPLES = 64
-"""Fewer say nothing: more slices are waited for."""
+"""Fewer say nothing of that: more are waited for."""
 
-FOUND = "found"
-"""What tuples find as candidates, beside what types let through."""
+
+@dataclass(slots=True)
+class Flow:
+    """Tuples that came to a type and were left of it."""
+
+    before: int = 0
+    after: int = 0
+
+    @property
+    def share(self) -> float:
+        """What is left."""
+        return (self.after + 0.5) / (self.before + 0.5)
 
 
 class AdaptiveOrder:
-    """The order in force and what is known for it.
+    """A visit's order and what is known for it.
 
     Attributes:
         order: in force; changed: how often it has changed.
-        observed: what samples have shown.
+        costs: expected of every order; empty before the first sample.
+        work: done so far.
     """
 
     def __init__(self, order: str) -> None:
         self.order = order
         self.changed = 0
-        self.observed = Observed()
+        self.costs: dict[str, float] = {}
         self._proposed: str | None = None
-        self._tuples = 0
-        self._flow: dict[str, list[int]] = {}
+        self.work = Work()
+        self._sampled_at = self._taken_at = 0.0
+        self._entries: float | None = None
+        self._flows: dict[str, Flow] = {}
         self._shares: dict[str, float] = {}
+        self._shifted = False
 
-    def passed(self, kind: str, before: int, after: int) -> None:
-        """So many tuples came to a type, so many were left."""
-        flow = self._flow.setdefault(kind, [0, 0])
-        flow[0] += before
-        flow[1] += after
+    def asks(self, tuples: int, pieces: int, entries: int) -> bool:
+        """Whether a sample is to be taken before so many tuples look at so many entries of structures' pieces."""
+        ahead = pieces * PIECE_NS + entries * (LOOKED_NS + PAIRED_NS)
+        if not self.costs:
+            return self.work.ns() + ahead > FIRST_WORK * SAMPLE_NS
+        usual = SURGE * (self._entries or 0.0) * tuples
+        if entries > usual and (entries - usual) * (LOOKED_NS + PAIRED_NS) > SAMPLE_NS:
+            self._shifted = True
+            return True
+        wait = CONFIRMING_WORK if self._proposed or self._shifted else WORK_BETWEEN
+        return self.work.ns() - self._sampled_at > wait * SAMPLE_NS
 
-    def step(self, tuples: int, sample: Callable[[], Observed | None]) -> None:
-        """End a slice of so many new tuples; take a sample where there is reason to."""
-        enough = {kind: flow for kind, flow in self._flow.items() if flow[0] >= ENOUGH_TUPLES}
-        self._flow = {kind: flow for kind, flow in self._flow.items() if kind not in enough}
-        shares = {kind: (after + 1) / (before + 1) for kind, (before, after) in enough.items()}
-        self._tuples += tuples
-        due = self.observed.samples < FIRST_SAMPLES or self._tuples >= NOW_AND_THEN_TUPLES
-        if not (due or self._proposed or self._shifted(shares)):
-            self._shares = shares | self._shares
-            return
-        seen = sample()
-        if seen is None:
-            return
+    def learn(self, seen: Observed) -> None:
+        """Decide by a sample."""
+        newest = expected_costs(seen)
         # What was seen before a shift is of no use after it.
-        known = Observed() if self._shifted(shares) else self.observed
-        self.observed = known.folded(seen)
-        self._tuples, self._shares = 0, self._shares | shares
-        best = best_order(self.order, self.observed)
+        self.costs = newest if self._shifted else folded(self.costs, newest)
+        self._sampled_at, self._shifted = self.work.ns(), False
+        self._flows, self._shares = {}, {}
+        best = best_order(self.order, self.costs)
         if best == self.order:
             self._proposed = None
-        elif best == self._proposed:
+        elif best == self._proposed or self.costs[best] < FAR_LESS * self.costs[self.order]:
             self.order, self._proposed = best, None
             self.changed += 1
-            self._shares, self._flow = {}, {}
+            self._entries = None
         else:
             self._proposed = best
 
-    def _shifted(self, shares: dict[str, float]) -> bool:
-        """Whether a share differs from that at the last sample."""
-        both = shares.keys() & self._shares.keys()
-        return any(not 1 / SHIFTED < shares[kind] / self._shares[kind] < SHIFTED for kind in both)
+    def looked(self, tuples: int, pieces: int, entries: int, candidates: int) -> None:
+        """So many tuples have looked at so many entries of structures' pieces, and got so many candidates."""
+        if tuples:
+            each = entries / tuples
+            self._entries = each if self._entries is None else (self._entries + each) / 2
+        self.work.pieces += pieces
+        self.work.looked += entries
+        self.work.paired += candidates
+
+    def passed(self, kind: str, before: int, after: int) -> None:
+        """So many tuples came to a type, so many were left."""
+        self.work.evaluated += before
+        self.work.kept += after
+        flow = self._flows.setdefault(kind, Flow())
+        flow.before += before
+        flow.after += after
+        if flow.before < ENOUGH_TUPLES:
+            return
+        usual = self._shares.setdefault(kind, flow.share)
+        expected = usual * flow.before
+        far = abs(flow.after - expected) > 4 * (expected + 4) ** 0.5
+        if far and not 1 / SHIFTED < flow.share / usual < SHIFTED:
+            self._shifted = True
+        self._flows[kind] = Flow()
+
+    def taken(self) -> float:
+        """Nanoseconds of work since this was last asked."""
+        before, self._taken_at = self._taken_at, self.work.ns()
+        return self._taken_at - before
+
+
+CLEARLY_MORE = 1.5
+"""What evaluating attributes at once spares must be so many times what it costs, or so little, to change that."""
+NOW_AND_THEN_TUPLES = 1_024
+"""New tuples after which it is looked at again."""
+
+
+class AdaptiveEntry:
+    """Whether an input's attributes are evaluated as its tuples are entered.
+
+    Attributes:
+        at_once: whether they are.
+    """
+
+    def __init__(self, predicates: int, at_once: bool) -> None:
+        self.at_once = at_once
+        self._predicates = predicates
+        self._tuples = 0
+        self._flow = Flow()
+        self._work = 0.0
+
+    def asks(self, tuples: int) -> bool:
+        """Whether to try some of so many new tuples although they need not be evaluated."""
+        return not self.at_once and self._tuples + tuples >= NOW_AND_THEN_TUPLES
+
+    def passed(self, before: int, after: int) -> None:
+        """So many tuples were evaluated, so many satisfied somebody."""
+        self._flow.before += before
+        self._flow.after += after
+
+    def end(self, tuples: int, work_ns: float) -> None:
+        """So many new tuples; with them, and with earlier ones found by others, so much work was done by visits."""
+        self._tuples += tuples
+        self._work += work_ns
+        if self._tuples < NOW_AND_THEN_TUPLES or not self._flow.before:
+            return
+        left = self._flow.share
+        # Of the work without what is refused, where it was refused at once; of all work else.
+        refused = (1 - left) / left if self.at_once else 1 - left
+        spared = refused * self._work / self._tuples
+        cost = self._predicates * EVALUATED_NS
+        if spared > CLEARLY_MORE * cost:
+            self.at_once = True
+        elif CLEARLY_MORE * spared < cost:
+            self.at_once = False
+        self._tuples, self._work, self._flow = 0, 0.0, Flow()
+

@@ -122,6 +122,9 @@ class Held:
         self._alive = np.zeros((capacity, len(asking)), np.uint64)
         self._relevant, self._satisfied = (np.zeros((capacity, predicate_words), np.uint64) for _ in range(2))
         self._evaluated: Mask = np.zeros(capacity, np.bool_)
+        # From there on every row's attributes are known; where that was before the newest rows, and those.
+        self._unknown_until = self._unknown_before = -1
+        self._newest = (0, 0)
 
     def _state(self, *, hashed: bool) -> SideState:
         return SideState((self.name,), self.life, hashed=hashed, exact_expiry=not self.counts)
@@ -156,12 +159,18 @@ class Held:
         self._alive[slots] = self.asking
         self._relevant[slots] = self._satisfied[slots] = 0
         self._evaluated[slots] = False
+        self._newest = (int(rows[0]), len(rows))
+        self._unknown_before, self._unknown_until = self._unknown_until, int(rows[-1]) + 1
         self.fields.write(rows, self._sources.resolver((self.name,), rows[np.newaxis]))
 
     def known(self, rows: I64) -> tuple[U64, U64, U64]:
         """(n, ...) the queries that rows may satisfy as far as known; RelPBS and SatPBS of attributes."""
         slots = rows & (len(self._evaluated) - 1)
         return self._alive[slots], self._relevant[slots], self._satisfied[slots]
+
+    def alive_of(self, rows: I64) -> U64:
+        """(n, words) the queries that rows may satisfy as far as known."""
+        return np.asarray(self._alive[rows & (len(self._evaluated) - 1)], np.uint64)
 
     def evaluated(self, rows: I64) -> tuple[U64, U64]:
         """(n, predicate words) RelPBS and SatPBS of rows' attributes, as far as known."""
@@ -179,6 +188,8 @@ class Held:
 
     def unknown(self, rows: I64) -> I64:
         """Those rows, each once, whose attribute predicates were not evaluated."""
+        if self._unknown_until <= self._store.lo:
+            return rows[:0]
         missing = rows[~self._evaluated[rows & (len(self._evaluated) - 1)]]
         ascending = len(missing) < 2 or bool((missing[1:] > missing[:-1]).all())
         return missing if ascending else np.unique(missing)
@@ -188,6 +199,8 @@ class Held:
         slots = rows & (len(self._evaluated) - 1)
         self._alive[slots], self._relevant[slots], self._satisfied[slots] = alive, relevant, satisfied
         self._evaluated[slots] = True
+        if (int(rows[0]), len(rows)) == self._newest:
+            self._unknown_until = self._unknown_before
 
     # --- Rows -------------------------------------------------------------------------------------------
 

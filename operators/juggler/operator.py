@@ -17,33 +17,36 @@ Limits: what `schemas.groups` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from operators.evaluate import holds
-from operators.juggler.adaptive import FOUND, AdaptiveOrder
-from operators.juggler.fields import Fields
+from operators.juggler.adaptive import AdaptiveEntry, AdaptiveOrder
 from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
 from operators.juggler.held import Held
-from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, PredicateList, predicate_lists, query_mask
+from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
 from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.juggler.output import Outputs, routes
-from operators.juggler.probe import Pairs, Prober
-from operators.juggler.programs import Left, Program, Programmed, Side, plain
+from operators.juggler.probe import Look, Pairs, Prober
 from operators.juggler.sampling import observe
 from operators.juggler.sources import GroupSources
+from operators.juggler.stages import Stages
 from operators.juggler.visits import Visit, visits
-from operators.kernels.hashing import U64
+from operators.kernels.juggler import living
+from operators.state import SideState
 from operators.tuples import Tuples
-from schemas.columns import I64, Column
+from schemas.columns import Column
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup
 from schemas.query import TABLE_TS, Expr, Query
 from schemas.query import Column as ColumnRef
 
 AT_ONCE = 1 << 15
-"""Candidates that are evaluated together: their columns fit the cache."""
+"""Candidates that are evaluated together: they fit the cache."""
+
+TRIED_TUPLES = 64
+"""New tuples of an input whose attributes are evaluated to see whether all should be."""
 
 
 class Juggler:
@@ -55,8 +58,6 @@ class Juggler:
 
     Attributes:
         group: the queries that run.
-        adaptive: whether the order changes.
-        choice: the order in force, and why.
     """
 
     def __init__(
@@ -67,17 +68,21 @@ class Juggler:
         if encoding not in ENCODINGS:
             raise UsageError(f"encoding {encoding!r}: one of {', '.join(ENCODINGS)}")
         self.sources = sources
-        self.adaptive = order == ADAPTIVE
-        self.choice = AdaptiveOrder(ORDERS[0] if self.adaptive else order)
+        self._fixed = None if order == ADAPTIVE else order
         self.encoding = encoding
         self.counters = Counters()
         self._since: dict[str, dict[str, int]] = {}
         self._build(group)
 
     @property
-    def order(self) -> str:
-        """The order in force."""
-        return self.choice.order
+    def adaptive(self) -> bool:
+        """Whether orders change."""
+        return self._fixed is None
+
+    def orders(self) -> dict[tuple[str, ...], str]:
+        """The order in force of every visit, by the inputs covered: of that which is visited, last."""
+        visits = [visit for root in self._visits.values() for visit in root.all() if len(visit.inputs) > 1]
+        return {visit.inputs: self._choices[id(visit)].order for visit in visits}
 
     def _build(self, group: QueryGroup) -> None:
         self.group = group
@@ -86,14 +91,8 @@ class Juggler:
         self._prober = Prober(self.sources, self._evaluator, self.counters)
         self._place = {source.alias: n for n, source in enumerate(group.inputs)}
         self._routes = routes(group)
-        self._attributes = {
-            source.alias: [one for one in self.lists.of(ATTRIBUTE) if source.alias in one.inputs]
-            for source in group.inputs
-        }
         self._visits = {source.alias: visits(group, self.lists, source.alias) for source in group.inputs}
         words = self._evaluator.words
-        self._all = np.full(words, 2**64 - 1, np.uint64)
-        self._nothing = Program((), "", (Fields(), Fields()))
         self._held: dict[str, Held] = {}
         for source in group.inputs:
             name = source.alias
@@ -104,42 +103,11 @@ class Juggler:
         for root in self._visits.values():
             for visit in root.all():
                 self._hold_for(visit)
-        self._keep_fields()
-        self._masks = {id(v): query_mask(set(v.queries), words) for r in self._visits.values() for v in r.all()}
-        self._ways = {id(v): self._way(v) for r in self._visits.values() for v in r.all() if len(v.inputs) > 1}
-        self._own = {name: self._programmed(lists, (name,)) for name, lists in self._attributes.items()}
-
-    def _keep_fields(self) -> None:
-        """Keep the numbers that predicate lists read, where queries are encoded."""
-        if self.encoding != QUERIES:
-            return
-        for one in self.lists.lists:
-            form = one.form
-            if form is None or not isinstance(form.x, ColumnRef):
-                continue
-            for column in (form.x, form.y):
-                if column is not None:
-                    self._held[column.alias].fields.add(column, form.whole, one.limits())
-
-    def _way(self, visit: Visit) -> dict[str, Programmed]:
-        return {kind: self._programmed(visit.lists[kind], visit.inputs) for kind in (JOIN, WINDOW)}
-
-    def _programmed(self, lists: Sequence[PredicateList], inputs: Sequence[str]) -> Programmed:
-        """Lay out lists for kernels, over the last of some inputs and each other one by itself."""
-        fields = {name: self._held[name].fields for name in inputs}
-        b = inputs[-1]
-        parts: dict[str, list[PredicateList]] = {}
-        rest = []
-        for one in lists:
-            if self.encoding == QUERIES and plain(one, fields):
-                parts.setdefault(next((name for name in one.inputs if name != b), b), []).append(one)
-            else:
-                rest.append(one)
-        programs = []
-        for a, some in parts.items():
-            with_tables = [(one, self._evaluator.compiled(one)) for one in some]
-            programs.append((inputs.index(a), Program(with_tables, a, (fields[a], fields[b]))))
-        return Programmed(tuple(programs), tuple(rest), tuple(lists))
+        self._stages = Stages(self._evaluator, self.counters, self._held, self._visits, self.lists)
+        every = [visit for root in self._visits.values() for visit in root.all()]
+        self._choices = {id(visit): AdaptiveOrder(self._fixed or ("AJW" if visit.key else "AWJ")) for visit in every}
+        at_once = self._fixed is None or self._fixed[0] == ATTRIBUTE
+        self._entries = {name: AdaptiveEntry(len(of), at_once) for name, of in self._stages.attributes.items()}
 
     def _hold_for(self, visit: Visit) -> None:
         """Keep an input as a visit wants to find it."""
@@ -172,13 +140,8 @@ class Juggler:
         out = Outputs(self.sources, self._routes)
         for name in sorted(entered, key=self._place.__getitem__):
             self._finish(self._visits[name], entered[name], out)
-        if self.adaptive and given and now != TABLE_TS:
-            self.choice.step(
-                sum(len(tuples) for tuples in given.values()),
-                lambda: observe(
-                    self.sources, self._evaluator, self._prober, self._visits, self._held, self._attributes, given
-                ),
-            )
+        if self.adaptive and now != TABLE_TS:
+            self._look_at_entries(given)
         found = out.results()
         for query, tuples in found.items():
             self.counters.results[query] = self.counters.results.get(query, 0) + len(tuples)
@@ -186,171 +149,116 @@ class Juggler:
 
     def _enter(self, name: str, tuples: Tuples, now: int) -> Flight:
         """Keep new tuples; the flight that they begin."""
-        held = self._held[name]
+        held, entry = self._held[name], self._entries[name]
         rows = tuples.rows[0]
         held.begin(rows)
-        if self.order[0] == ATTRIBUTE:
-            self._evaluate_rows(name, rows)
+        if entry.at_once:
+            self._stages.evaluate_rows(name, rows)
+        elif self.adaptive and entry.asks(len(rows)):
+            tried = rows[:: max(1, len(rows) // TRIED_TUPLES)]
+            self._stages.evaluate_rows(name, tried)
+            entry.passed(len(tried), int(np.count_nonzero(living(held.alive_of(tried)))))
         flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
-        if self.order[0] == ATTRIBUTE:
+        if entry.at_once:
             flight = flight.still_alive()
-            self._count(ATTRIBUTE, len(rows), len(flight))
+            self._count(ORDERS[0], ATTRIBUTE, len(rows), len(flight))
+            entry.passed(len(rows), len(flight))
         expiry = self.sources.expiry(name, flight.rows[0], flight.ts)
         held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, expiry), now)
         return flight
 
-    def _evaluate_rows(self, name: str, rows: I64) -> None:
-        """Evaluate the attribute predicates of those rows for which that was not done."""
-        held = self._held[name]
-        rows = held.unknown(rows)
-        if len(rows):
-            flight = Flight((name,), rows[np.newaxis], np.zeros(len(rows), np.int64), *held.known(rows))
-            own = self._own[name]
-            if held.odd():
-                self._evaluator.evaluate(flight, own.lists)
-            else:
-                for _, program in own.programs:
-                    side = Side(rows, held.fields)
-                    left = program.run(np.arange(len(rows)), side, side, flight.alive, None, self._all)
-                    self._tally(left)
-                    flight.alive[:] = 0
-                    flight.alive[left.at] = left.alive
-                self._evaluator.evaluate(flight, own.rest)
-            held.learn(rows, flight.alive, flight.relevant, flight.satisfied)
+    def _look_at_entries(self, given: Mapping[str, Tuples]) -> None:
+        """Let inputs decide when their attributes are evaluated, by what visits from and to them have cost."""
+        cost = dict.fromkeys(self._held, 0.0)
+        for root in self._visits.values():
+            for visit in root.all():
+                work = self._choices[id(visit)].taken()
+                for name in {visit.inputs[0], visit.inputs[-1]}:
+                    cost[name] += work
+        for name, entry in self._entries.items():
+            entry.end(len(given.get(name, ())), cost[name])
 
     def _finish(self, visit: Visit, flight: Flight, out: Outputs) -> None:
         """Give results of the queries that are covered, and go on to the next visits."""
         if len(flight) and visit.finished:
             if len(visit.inputs) == 1:
                 # Nothing was visited, so only here are the attributes asked for.
-                flight = self._with_attributes(flight, visit.inputs)
+                flight = self._stages.with_attributes(flight, visit.inputs)
             out.add(flight)
         for following in visit.next:
             part = flight
             if len(visit.next) > 1 or visit.finished:
-                alive = flight.alive & self._masks[id(following)]
-                part = Flight(flight.inputs, flight.rows, flight.ts, alive, flight.relevant, flight.satisfied)
-                part = part.still_alive()
+                alive = flight.alive & self._stages.masks[id(following)]
+                part = flight.with_alive(alive).still_alive()
             if len(part):
                 self._visit(following, part, out)
 
     def _visit(self, visit: Visit, flight: Flight, out: Outputs) -> None:
+        """Find candidates for a flight, and go on with what is left of them."""
         name = visit.inputs[-1]
-        held = self._held[name]
-        first = next(kind for kind in self.order if kind != ATTRIBUTE)
+        held, choice = self._held[name], self._choices[id(visit)]
         strict = self._place[name] > self._place[visit.inputs[0]]
-        mask = self._masks[id(visit)]
+        flight = self._with_its_own(visit, flight, choice.order)
+        state, look = self._structure(visit, flight, held, choice.order, strict=strict)
+        pieces, entries = (0, 0) if look is None else (len(look.pieces), look.entries())
+        if self.adaptive and choice.asks(len(flight), pieces, entries):
+            seen = observe(
+                visit, flight, held, self._prober, self._stages, self.sources.scratch, self.counters, strict=strict
+            )
+            before = choice.order
+            choice.learn(seen)
+            if choice.order != before:
+                flight = self._with_its_own(visit, flight, choice.order)
+                state, look = self._structure(visit, flight, held, choice.order, strict=strict)
         pairs: list[Pairs] = []
         waiting = found = 0
-        for probe, rows in self._prober.candidates(visit, flight, held, first, strict=strict):
+        for probe, rows in self._prober.pairs(visit, flight, state, look, strict=strict):
             for begin in range(0, len(probe), AT_ONCE):
                 pairs.append((probe[begin : begin + AT_ONCE], rows[begin : begin + AT_ONCE]))
                 waiting += len(pairs[-1][0])
                 found += len(pairs[-1][0])
                 if waiting >= AT_ONCE:
-                    self._meet(visit, flight, held, pairs, mask, out)
+                    self._meet(visit, flight, pairs, choice, out)
                     pairs, waiting = [], 0
         if pairs:
-            self._meet(visit, flight, held, pairs, mask, out)
-        self.choice.passed(FOUND, len(flight), found)
+            self._meet(visit, flight, pairs, choice, out)
+        if look is None:
+            choice.looked(len(flight), 1, found, found)
+        else:
+            choice.looked(len(flight), len(look.pieces), look.entries(), found)
+
+    def _with_its_own(self, visit: Visit, flight: Flight, order: str) -> Flight:
+        """What is left of new tuples where attributes come first and were not evaluated when they were entered."""
+        if order[0] != ATTRIBUTE or len(visit.inputs) > 2 or self._entries[visit.inputs[0]].at_once:
+            return flight
+        return self._stages.with_attributes(flight, visit.inputs[:1])
+
+    def _structure(
+        self, visit: Visit, flight: Flight, held: Held, order: str, *, strict: bool
+    ) -> tuple[SideState | None, Look | None]:
+        """Where the first of the join and window types finds candidates."""
+        first = next(kind for kind in order if kind != ATTRIBUTE)
+        state = self._prober.keyed(visit, held, first)
+        return state, None if state is not None else self._prober.look(visit, flight, held, first, strict=strict)
 
     def _meet(
-        self,
-        visit: Visit,
-        flight: Flight,
-        held: Held,
-        pairs: list[Pairs],
-        mask: U64,
-        out: Outputs,
+        self, visit: Visit, flight: Flight, pairs: Sequence[Pairs], choice: AdaptiveOrder, out: Outputs
     ) -> None:
         """Evaluate the types in their order on candidates, and go on with what is left."""
         probe = pairs[0][0] if len(pairs) == 1 else np.concatenate([p for p, _ in pairs])
         rows = pairs[0][1] if len(pairs) == 1 else np.concatenate([r for _, r in pairs])
-        odd = any(self._held[name].odd() for name in visit.inputs)
-        way = self._ways[id(visit)]
-        met: Flight | None = None
-        for place, kind in enumerate(self.order):
-            if kind == ATTRIBUTE and place == 0:
-                # Those that are known are taken into account where pairs are made.
-                self._evaluate_rows(visit.inputs[-1], rows)
-                continue
-            if met is None:
-                met, before = self._paired(flight, probe, rows, held, mask, () if odd else way[kind].programs[:1])
-                if self.order[0] == ATTRIBUTE:
-                    self._count(ATTRIBUTE, before, before)
-                met = self._narrowed(met, way[kind], odd=odd, done=1)
-            else:
-                before = len(met)
-                if kind == ATTRIBUTE:
-                    # The latest tuple's own are asked for at its first visit, as late as the order says.
-                    met = self._with_attributes(met, visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])
-                else:
-                    met = self._narrowed(met, way[kind], odd=odd)
-            self._count(kind, before, len(met))
-        assert met is not None
-        self._finish(visit, met, out)
+        order = choice.order
 
-    def _paired(
-        self, flight: Flight, probe: I64, rows: I64, held: Held, mask: U64, programs: Sequence[tuple[int, Program]]
-    ) -> tuple[Flight, int]:
-        """Candidates of which some query is left after a program, and how many were wanted before it."""
-        other, program = programs[0] if programs else (0, self._nothing)
-        fields = self._held[flight.inputs[other]].fields
-        left = program.run(
-            probe, Side(flight.rows[other], fields), Side(rows, held.fields), flight.alive, held.alive, mask
-        )
-        self._tally(left)
-        probe, rows = probe[left.at], rows[left.at]
-        relevant, satisfied = held.evaluated(rows)
-        met = Flight(
-            (*flight.inputs, held.name),
-            np.concatenate([np.take(flight.rows, probe, axis=1), rows[np.newaxis]]),
-            flight.ts[probe],
-            left.alive,
-            relevant | flight.relevant[probe],
-            satisfied | flight.satisfied[probe],
-        )
-        return met, left.entered
+        def passed(kind: str, before: int, after: int) -> None:
+            self._count(order, kind, before, after)
+            if kind != ATTRIBUTE or order[0] != ATTRIBUTE:
+                choice.passed(kind, before, after)
 
-    def _narrowed(self, flight: Flight, way: Programmed, *, odd: bool, done: int = 0) -> Flight:
-        """What a type's lists leave; so many programs have run already, if any do."""
-        if odd:
-            return self._evaluator.narrowed(flight, way.lists)
-        for other, program in way.programs[done:]:
-            if not len(flight):
-                return flight
-            a, b = (Side(flight.rows[k], self._held[flight.inputs[k]].fields) for k in (other, -1))
-            left = program.run(np.arange(len(flight)), a, b, flight.alive, None, self._all)
-            self._tally(left)
-            flight = flight.take(left.at).with_alive(left.alive)
-        return self._evaluator.narrowed(flight, way.rest)
+        self._finish(visit, self._stages.met(visit, order, flight, probe, rows, passed), out)
 
-    def _tally(self, left: Left) -> None:
-        self.counters.comparisons += left.comparisons
-        self.counters.bit_operations += left.bit_operations
-
-    def _with_attributes(self, flight: Flight, names: Iterable[str]) -> Flight:
-        """What is left after the attribute predicates of some components."""
-        for name in names:
-            if not len(flight) or not self._attributes[name]:
-                continue
-            rows = flight.rows[flight.inputs.index(name)]
-            self._evaluate_rows(name, rows)
-            alive, relevant, satisfied = self._held[name].known(rows)
-            flight = Flight(
-                flight.inputs,
-                flight.rows,
-                flight.ts,
-                flight.alive & alive,
-                flight.relevant | relevant,
-                flight.satisfied | satisfied,
-            ).still_alive()
-        return flight
-
-    def _count(self, kind: str, before: int, after: int) -> None:
-        key = (self.order, kind)
+    def _count(self, order: str, kind: str, before: int, after: int) -> None:
+        key = (order, kind)
         self.counters.intermediate[key] = self.counters.intermediate.get(key, 0) + after
-        self.choice.passed(kind, before, after)
 
     # --- Registration -----------------------------------------------------------------------------------
 

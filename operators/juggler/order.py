@@ -1,95 +1,130 @@
-"""The order of the predicate types (Juggler 3.4.2), chosen by what they let through and what they cost.
+"""The order of the predicate types (Juggler 3.4.2): what each would cost a visit.
 
-The thesis reorders after a fixed number of tuples. Here every slice's sample is folded into running shares, and the
-order changes when another one is expected to do clearly less: a pure function of a frozen `Observed`.
+The thesis has one order for all tuples, the most selective type first. Here every visit has its own: a new tuple that
+is refused by its window predicates wherever it comes to may be followed by one of another input that they always let
+pass. What leaves a visit does not depend on its order, so visits can be decided one by one.
 
-A share is that of random pairs of a new tuple and a living row, or of new tuples, of which some query is left after
-the type alone. It does not depend on the order in force, which sees only what the types before it let through.
+Costs are nanoseconds of kinds of work, so that a look into a structure, an evaluation and a tuple kept can be weighed
+against each other: `python -m ops.bench.paper_juggler_costs` measures them, and those below are what it said on an
+AMD EPYC at 2.4 GHz. Only their proportions matter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW
+from operators.juggler.lists import ATTRIBUTE
 
 ORDERS = ("AJW", "AWJ", "JAW", "JWA", "WAJ", "WJA")
 ADAPTIVE = "adaptive"
 
-CLEARLY_LESS = 0.8
+PIECE_NS = 150_000.0
+"""To look into a structure, or a run of it, at all."""
+LOOKED_NS = 5.0
+"""An entry of a structure within the bounds, taken or not."""
+PAIRED_NS = 10.0
+"""A candidate, until its queries are known."""
+STAGE_NS = 20.0
+"""A candidate that comes to a type."""
+EVALUATED_NS = 15.0
+"""A predicate evaluated on it."""
+KEPT_NS = 10.0
+"""A candidate that is left of a type, and handed on."""
+
+CLEARLY_LESS = 0.95
 """Another order must be expected to cost less than this share of the one in force."""
-FOLDED = 0.3
-"""The weight of the newest slice in what is observed."""
-FOUND_COST = 2.0
-"""What finding a candidate through a structure costs, in units of evaluating one predicate on it."""
-SCANNED_COST = 0.5
-"""What a living row costs that a structure must look at, having no bound for it."""
+FAR_LESS = 0.7
+"""From here on no second sample need say so."""
+FOLDED = 0.5
+"""The weight of the newest sample in what is expected."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What a visit has done, by kind.
+
+    Attributes:
+        pieces: of structures looked into; looked: entries within the bounds; paired: candidates.
+        evaluated: tuples that came to a type, and kept: that were left of one.
+    """
+
+    pieces: int = 0
+    looked: int = 0
+    paired: int = 0
+    evaluated: int = 0
+    kept: int = 0
+
+    def ns(self) -> float:
+        """About how long it took."""
+        found = self.pieces * PIECE_NS + self.looked * LOOKED_NS + self.paired * PAIRED_NS
+        return found + self.evaluated * (STAGE_NS + EVALUATED_NS) + self.kept * KEPT_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the structure of the join or of the window predicates gives a tuple, and what types leave of that.
+
+    Attributes:
+        pieces: looked into, per tuple; looked: entries within the bounds, and candidates: those given, per tuple.
+        left: shares of the candidates for which some query is left: "" before any type, else after these types, in
+            the order of their letters.
+    """
+
+    pieces: float
+    looked: float
+    candidates: float
+    left: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is known of the predicate types.
+    """What a sample of the tuples that come to a visit has shown.
 
     Attributes:
-        attribute, join, window: the shares that are left after each alone.
-        attribute_cost, join_cost, window_cost: predicates evaluated per tuple or pair.
-        join_found, window_found: the shares of living rows that the structures give as candidates.
-        living: rows that a new tuple could meet.
-        samples: slices that were folded in; 0 when nothing is known.
+        found: by JOIN and WINDOW, what the type's structure gives.
+        evaluated: by type, predicates evaluated per tuple that comes to it; of attributes, per row not yet known.
+        unknown: the share of candidates whose attributes were not evaluated.
     """
 
-    attribute: float = 1.0
-    join: float = 1.0
-    window: float = 1.0
-    attribute_cost: float = 0.0
-    join_cost: float = 0.0
-    window_cost: float = 0.0
-    join_found: float = 1.0
-    window_found: float = 1.0
-    living: float = 0.0
-    samples: int = 0
-
-    def folded(self, newest: Observed) -> Observed:
-        """With what a slice has shown."""
-        if not self.samples:
-            return replace(newest, samples=1)
-        names = [name for name in self.__slots__ if name != "samples"]
-        mixed = {n: (1 - FOLDED) * getattr(self, n) + FOLDED * getattr(newest, n) for n in names}
-        return replace(self, **mixed, samples=self.samples + 1)
+    found: Mapping[str, Found]
+    evaluated: Mapping[str, float]
+    unknown: float = 0.0
 
 
 def expected_cost(order: str, seen: Observed) -> float:
-    """Predicates evaluated per new tuple, roughly, if the types are independent."""
+    """Nanoseconds per tuple that comes to the visit."""
     first = next(kind for kind in order if kind != ATTRIBUTE)
-    tuples, rows, cost = 1.0, seen.living, 0.0
-    pairs_left = seen.join_found if first == JOIN else seen.window_found
-    candidates = 0.0
-    for place, kind in enumerate(order):
-        if kind == ATTRIBUTE and place == 0:
-            # What satisfies nobody is not even kept.
-            cost += seen.attribute_cost
-            tuples, rows = tuples * seen.attribute, rows * seen.attribute
-            continue
-        if kind == first:
-            candidates = tuples * rows * pairs_left
-            cost += candidates * FOUND_COST
+    found = seen.found[first]
+    cost = found.pieces * PIECE_NS + found.looked * LOOKED_NS + found.candidates * PAIRED_NS
+    done = ""
+    for kind in order:
+        coming = found.candidates * found.left[done]
+        after = "".join(sorted(done + kind))
         if kind == ATTRIBUTE:
-            # Evaluated once per row; after that a look at what is remembered.
-            cost += min(candidates, 1.0) * seen.attribute_cost + candidates
-            candidates *= seen.attribute * seen.attribute
-        elif kind == JOIN:
-            cost += candidates * seen.join_cost
-            candidates *= min(1.0, seen.join / max(pairs_left, 1e-9)) if first == JOIN else seen.join
+            # Rows are evaluated once, at most; what is known before pairs are made is looked at there.
+            fresh = min(1.0, coming * seen.unknown)
+            cost += fresh * seen.evaluated[kind] * EVALUATED_NS
         else:
-            cost += candidates * seen.window_cost
-            candidates *= min(1.0, seen.window / max(pairs_left, 1e-9)) if first == WINDOW else seen.window
+            cost += coming * seen.evaluated[kind] * EVALUATED_NS
+        if done or kind != ATTRIBUTE:
+            cost += coming * STAGE_NS + found.candidates * found.left[after] * KEPT_NS
+        done = after
     return cost
 
 
-def best_order(current: str, seen: Observed) -> str:
-    """The order to go on with."""
-    if not seen.samples:
-        return current
-    costs = {order: expected_cost(order, seen) for order in ORDERS}
+def expected_costs(seen: Observed) -> dict[str, float]:
+    """Of every order."""
+    return {order: expected_cost(order, seen) for order in ORDERS}
+
+
+def folded(known: Mapping[str, float], newest: Mapping[str, float]) -> dict[str, float]:
+    """Expected costs with what a sample has added."""
+    return {order: (1 - FOLDED) * known.get(order, cost) + FOLDED * cost for order, cost in newest.items()}
+
+
+def best_order(current: str, costs: Mapping[str, float]) -> str:
+    """The order to go on with: another one where it costs clearly less."""
     best = min(ORDERS, key=costs.__getitem__)
     return best if costs[best] < CLEARLY_LESS * costs[current] else current
+

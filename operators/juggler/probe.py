@@ -1,30 +1,104 @@
 """Candidates of a visit: pairs of a tuple under way and a row of the input visited (Juggler 3.3, 3.4.2).
 
 The first of the join and window types in the order in force chooses the structure. Candidates are no more than what one
-bound lets through; every predicate list is evaluated on them afterwards.
+bound lets through; every predicate list is evaluated on them afterwards. How much of a structure lies within the bounds
+is known before it is looked at, but for a hash index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from operators.evaluate import evaluate
 from operators.juggler.fields import numbers
 from operators.juggler.flight import Counters, Evaluator, Flight, states_of
-from operators.juggler.held import Held, Run
+from operators.juggler.held import Held
 from operators.juggler.lists import JOIN, WINDOW
 from operators.juggler.visits import Visit
-from operators.kernels.juggler_probe import bound_times, bound_values, bounding, scan_run, scan_times
+from operators.kernels.juggler_probe import bound_times, bound_values, bounding, place_times, scan_places
 from operators.keys import key_hashes
 from operators.sources import Sources
-from operators.state import SideState
+from operators.state import Scratch, SideState
 from schemas.columns import I64
 from schemas.query import Column
 
 Pairs = tuple[I64, I64]
 """(m,) positions of tuples under way, ascending within one structure, and (m,) row ids."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A ring or a sorted run, and where n tuples look at it: places first .. last, at `mask` of `rows` and `ts`."""
+
+    first: I64
+    last: I64
+    rows: I64
+    ts: I64
+    mask: int = -1
+
+    def entries(self) -> int:
+        """Places within the bounds."""
+        return int(np.maximum(self.last - self.first, 0).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """What tuples under way are about to look at in pieces.
+
+    Attributes:
+        low, high: (n,) closed bounds of the ts of what is found.
+    """
+
+    pieces: Sequence[Piece]
+    low: I64
+    high: I64
+
+    def entries(self) -> int:
+        """Places within the bounds."""
+        return sum(piece.entries() for piece in self.pieces)
+
+    def pairs(self, scratch: Scratch, counters: Counters) -> Iterator[Pairs]:
+        """Candidates, piece by piece."""
+        for piece in self.pieces:
+            start, resume = 0, -1
+            while start < len(self.low) and len(piece.rows):
+                count, start, resume, looked = scan_places(
+                    piece.first, piece.last, self.low, self.high, start, resume, piece.rows, piece.ts, piece.mask,
+                    scratch.probe_idx, scratch.entries,
+                )  # fmt: skip
+                counters.comparisons += looked
+                if count:
+                    yield scratch.probe_idx[:count].copy(), scratch.entries[:count].copy()
+
+    def some(self, entries: int, most: int) -> tuple[float, Pairs]:
+        """The share of entries that are candidates, by so many of them, evenly spaced; and some of the candidates."""
+        total = self.entries()
+        wanted = thinned(total, entries)
+        probes, found = [], []
+        before = 0
+        for piece in self.pieces:
+            widths = np.maximum(piece.last - piece.first, 0)
+            ends = before + np.cumsum(widths)
+            at = wanted[(wanted >= before) & (wanted < (ends[-1] if len(ends) else before))]
+            probe = np.searchsorted(ends, at, side="right")
+            place = (piece.first[probe] + at - (ends - widths)[probe]) & piece.mask
+            ts = piece.ts[place]
+            good = (self.low[probe] <= ts) & (ts <= self.high[probe])
+            probes.append(probe[good])
+            found.append(piece.rows[place[good]])
+            before += int(widths.sum())
+        probe, rows = (np.concatenate([np.zeros(0, np.int64), *some]) for some in (probes, found))
+        few = thinned(len(probe), most)
+        return len(probe) / max(1, len(wanted)), (probe[few], rows[few])
+
+
+def thinned(total: int, most: int) -> I64:
+    """At most so many of `total` positions, evenly spaced."""
+    count = min(most, total)
+    return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
 class Prober:
@@ -35,39 +109,34 @@ class Prober:
         self._evaluator = evaluator
         self._counters = counters
 
-    def candidates(self, visit: Visit, flight: Flight, held: Held, first: str, *, strict: bool) -> Iterator[Pairs]:
-        """Pairs, piece by piece; a piece is not to be kept.
+    def keyed(self, visit: Visit, held: Held, first: str) -> SideState | None:
+        """The hash index by which a type finds candidates, if it does."""
+        return held.by_key.get(visit.operands) if visit.key and first == JOIN else None
+
+    def look(self, visit: Visit, flight: Flight, held: Held, first: str, *, strict: bool) -> Look:
+        """Where to look for candidates without a hash index.
 
         Args:
             first: JOIN or WINDOW, the type whose structure is used.
             strict: whether rows of the tuple's own ts are later than it.
         """
-        state = held.by_key.get(visit.operands) if visit.key else None
-        if first == JOIN and state is not None:
-            yield from self._by_key(visit, flight, state, strict=strict)
-            return
         low, high = _alive_at(flight, held, strict=strict)
         if first == JOIN and visit.index is not None:
-            yield from self._by_value(visit, flight, held, low, high)
-            return
+            return Look(self._by_value(visit, flight, held), low, high)
         self._bound_times(visit, flight, low, high)
-        scratch, state = self._sources.scratch, held.by_time
-        start, resume = 0, -1
-        while start < len(flight):
-            count, start, resume, steps = scan_times(
-                low, high, start, resume, state.ts, state.lo, state.hi, scratch.probe_idx, scratch.entries
-            )
-            self._counters.comparisons += steps
-            if count:
-                entries = scratch.entries[:count] & (state.capacity - 1)
-                yield scratch.probe_idx[:count].copy(), state.rows[0][entries]
+        state = held.by_time
+        self._counters.comparisons += len(flight)
+        begin, end = place_times(low, high, state.ts, state.lo, state.hi)
+        return Look([Piece(begin, end, state.rows[0], state.ts, state.capacity - 1)], low, high)
 
-    def spans(self, visit: Visit, flight: Flight, held: Held, times: I64) -> I64:
-        """(n,) how many rows, of ascending `times`, each tuple would be given by the window structure."""
-        low, high = _alive_at(flight, held, strict=False)
-        self._bound_times(visit, flight, low, high)
-        count = np.searchsorted(times, high, side="right") - np.searchsorted(times, low, side="left")
-        return np.asarray(np.maximum(count, 0), np.int64)
+    def pairs(
+        self, visit: Visit, flight: Flight, state: SideState | None, look: Look | None, *, strict: bool
+    ) -> Iterator[Pairs]:
+        """Candidates, piece by piece, by one of both."""
+        if state is not None:
+            yield from self._by_key(visit, flight, state, strict=strict)
+        elif look is not None:
+            yield from look.pairs(self._sources.scratch, self._counters)
 
     def _by_key(self, visit: Visit, flight: Flight, state: SideState, *, strict: bool) -> Iterator[Pairs]:
         resolve = self._sources.resolver(flight.inputs, flight.rows)
@@ -104,7 +173,8 @@ class Prober:
                 table.op, found_is_x, times, table.addends, table.masks, bounded, flight.alive, low, high
             )
 
-    def _by_value(self, visit: Visit, flight: Flight, held: Held, low: I64, high: I64) -> Iterator[Pairs]:
+    def _by_value(self, visit: Visit, flight: Flight, held: Held) -> list[Piece]:
+        """Where tuples look in the runs of a column's values, by the join lists over that column."""
         assert visit.index is not None
         index = held.by_value[visit.index]
         resolve = self._sources.resolver(flight.inputs, flight.rows)
@@ -122,24 +192,16 @@ class Prober:
             bounded = bounding(flight.alive, table.asking)
             states = states_of([column], table.limits)
             bounds.append((table.op, sorted_is_x, numbers(column, form.whole), states, lines, bounded))
+        pieces = []
         for run in (*index.runs, index.others):
             first, last = np.zeros(len(flight), np.int64), np.full(len(flight), len(run))
             for op, sorted_is_x, values, states, lines, bounded in bounds if run is not index.others else ():
                 self._counters.comparisons += bound_values(
                     op, sorted_is_x, run.values, values, states, *lines, bounded, flight.alive, first, last
                 )
-            yield from self._scan(run, first, last, low, high)
-
-    def _scan(self, run: Run, first: I64, last: I64, low: I64, high: I64) -> Iterator[Pairs]:
-        scratch = self._sources.scratch
-        start, resume = 0, -1
-        while start < len(first) and len(run):
-            count, start, resume, looked = scan_run(
-                first, last, low, high, start, resume, run.rows, run.ts, scratch.probe_idx, scratch.entries
-            )
-            self._counters.comparisons += looked
-            if count:
-                yield scratch.probe_idx[:count].copy(), scratch.entries[:count].copy()
+            if len(run):
+                pieces.append(Piece(first, last, run.rows, run.ts))
+        return pieces
 
 
 def _alive_at(flight: Flight, held: Held, *, strict: bool) -> tuple[I64, I64]:

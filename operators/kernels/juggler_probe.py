@@ -86,38 +86,28 @@ def bound_times(
 
 
 @njit(cache=True, nogil=True)
-def scan_times(
-    low: I64, high: I64, start: int, resume: int, ring_ts: I64, lo: int, hi: int, out_probe: I64, out_entry: I64
-) -> tuple[int, int, int, int]:
-    """Pair tuples with the entries whose ts lies in low .. high; entries ascend by ts.
-
-    Returns:
-        Pairs written, the tuple and entry to go on from (n and -1 when done), and look-ups.
-    """
+def place_times(low: I64, high: I64, ring_ts: I64, lo: int, hi: int) -> tuple[I64, I64]:
+    """(n,) where the entries of lo .. hi begin whose ts is in low .. high, and where they end; they ascend by ts."""
     mask = ring_ts.shape[0] - 1
-    room = out_probe.shape[0]
-    count = 0
-    for i in range(start, low.shape[0]):
-        if resume >= 0:
-            e = resume
-            resume = -1
-        else:
-            begin, end = lo, hi
-            while begin < end:
-                mid = (begin + end) >> 1
-                if ring_ts[mid & mask] < low[i]:
-                    begin = mid + 1
-                else:
-                    end = mid
-            e = begin
-        while e < hi and ring_ts[e & mask] <= high[i]:
-            if count == room:
-                return count, i, e, low.shape[0] - start
-            out_probe[count] = i
-            out_entry[count] = e
-            count += 1
-            e += 1
-    return count, low.shape[0], -1, low.shape[0] - start
+    first, last = np.empty(low.shape[0], np.int64), np.empty(low.shape[0], np.int64)
+    for i in range(low.shape[0]):
+        begin, end = lo, hi
+        while begin < end:
+            mid = (begin + end) >> 1
+            if ring_ts[mid & mask] < low[i]:
+                begin = mid + 1
+            else:
+                end = mid
+        first[i] = begin
+        end = hi
+        while begin < end:
+            mid = (begin + end) >> 1
+            if ring_ts[mid & mask] <= high[i]:
+                begin = mid + 1
+            else:
+                end = mid
+        last[i] = begin
+    return first, last
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -211,7 +201,7 @@ def bound_values(
 
 
 @njit(cache=True, nogil=True)
-def scan_run(
+def scan_places(
     first: I64,
     last: I64,
     low: I64,
@@ -220,10 +210,14 @@ def scan_run(
     resume: int,
     rows: I64,
     ts: I64,
+    mask: int,
     out_probe: I64,
     out_row: I64,
 ) -> tuple[int, int, int, int]:
-    """Pair tuples with the rows at places first .. last of a run whose ts lies in low .. high.
+    """Pair tuples with the rows at places first .. last whose ts lies in low .. high.
+
+    Args:
+        mask: a place's bits in `rows` and `ts`: a ring's, or -1.
 
     Returns:
         Pairs written, the tuple and place to go on from (n and -1 when done), and rows looked at.
@@ -235,11 +229,12 @@ def scan_run(
         begin = first[i] if resume < 0 else resume
         resume = -1
         for e in range(begin, last[i]):
-            if low[i] <= ts[e] <= high[i]:
+            at = e & mask
+            if low[i] <= ts[at] <= high[i]:
                 if count == room:
                     return count, i, e, looked
                 out_probe[count] = i
-                out_row[count] = rows[e]
+                out_row[count] = rows[at]
                 count += 1
             looked += 1
     return count, first.shape[0], -1, looked

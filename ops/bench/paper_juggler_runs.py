@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +36,6 @@ class Trace:
         results: of each step, all queries together.
         comparisons, intermediate: so far, at the end of each step.
         peak_bytes: of states and stores.
-        order: of predicate types, in force at the end of each step; empty where there is none.
         digest: of all queries' results in their order.
     """
 
@@ -45,7 +44,6 @@ class Trace:
     results: list[int] = field(default_factory=list)
     comparisons: list[int] = field(default_factory=list)
     intermediate: list[int] = field(default_factory=list)
-    order: list[str] = field(default_factory=list)
     peak_bytes: int = 0
     digest: int = 0
 
@@ -77,7 +75,7 @@ def run_plan(group: Group, plan: str | None, executor: str, size: Size, seed: in
     """The group's one query, by a plan."""
     (query,) = group.queries()
     tree = None if plan is None else parse_plan(plan, query, several=True)
-    return _run(Engine(query, plan=tree, executor=executor), group, size, seed, lambda: "")
+    return _run(Engine(query, plan=tree, executor=executor), group, size, seed)
 
 
 def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Trace:
@@ -87,11 +85,11 @@ def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUE
         how: an order of predicate types or `adaptive`, in one operator; or `apart`, each query in an engine of its own.
     """
     if how == APART:
-        return _run(group_engine(group.queries(), executor=APART), group, size, seed, lambda: "")
+        return _run(group_engine(group.queries(), executor=APART), group, size, seed)
     maker = _Together(how, encoding)
     queries = group.queries()
     engine = GroupEngine(queries, streams_of(queries), maker)
-    return _run(engine, group, size, seed, lambda: maker.operators[0].order)
+    return _run(engine, group, size, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,6 @@ class _Together:
 
     order: str
     encoding: str
-    operators: list[Juggler] = field(default_factory=list)
 
     def can_share(self, query: Query) -> bool:
         return True
@@ -112,11 +109,10 @@ class _Together:
         raise InvariantError(f"query {query.name!r} has an engine of its own")
 
     def _operator(self, sources: GroupSources, group: QueryGroup) -> Juggler:
-        self.operators.append(Juggler(sources, group, self.order, self.encoding))
-        return self.operators[-1]
+        return Juggler(sources, group, self.order, self.encoding)
 
 
-def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int, order: Callable[[], str]) -> Trace:
+def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int) -> Trace:
     length, steps = size.length, size.steps
     batches = group.batches(length, seed)
     trace = Trace(sum(map(len, batches.values())))
@@ -141,7 +137,6 @@ def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int, orde
         trace.comparisons.append(seen.comparisons)
         trace.intermediate.append(seen.intermediate_results)
         trace.peak_bytes = max(trace.peak_bytes, seen.state_bytes)
-        trace.order.append(order())
     trace.digest = sum(value * (n + 1) for n, (_, value) in enumerate(sorted(sums.items()))) % 2**64
     return trace
 
