@@ -10,7 +10,10 @@ Four kinds of topics, each with one partition:
 - `<group>.feedback`: a `Demanded` from a task to those that write to one of its partitions, kept for minutes. It asks;
   what is done about it is said in band (`schemas.codecs.notice`).
 - `PartitionTotals` tell tasks what came of partition groups that they hold (`operators.spill.exchange`).
-- `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it.
+- `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it. Of a group of queries a
+  `RegisteredGroup` under `GROUP/`, and its queries under `GROUP/NAME`.
+- `<group>.members`: a `Member` under `TASK/NAME` for each query of a group, compacted: since when a task runs it, up to
+  when it did. Written in the transaction of the results.
 
 A reader passes over unknown fields, so fields may be added; anything else makes another version, which is refused.
 Event times are int64 milliseconds, `_s` are seconds of the sender's monotonic clock.
@@ -205,11 +208,53 @@ class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
     Attributes:
         text: the whole file.
         pick: which query of the file, by its sink; None where there is one.
+        group: that it belongs to; empty where it runs alone.
+        from_now: in a group it sees no tuples from before it begins.
+        id: in a group, of this registration: another one under the same name takes its place.
     """
 
     name: str
     text: str
     pick: str | None = None
+    group: str = ""
+    from_now: bool = False
+    id: str = ""
+
+
+class RegisteredGroup(_Message, frozen=True, kw_only=True, tag="group"):
+    """Several queries that run together, and come and go while they do.
+
+    Attributes:
+        text: the file that it was made with; declares its streams and tables.
+        streams: those that its queries may read, by name.
+    """
+
+    name: str
+    text: str
+    streams: tuple[str, ...]
+
+
+class Member(_Message, frozen=True, kw_only=True, tag="member"):
+    """A query of a group, as one task runs it.
+
+    Attributes:
+        id: of its registration.
+        text, pick: as in `RegisteredQuery`.
+        began: event time; its results begin there. None when the group could not take it.
+        ended: event time; its results end before it. None while it runs.
+        since: by alias, the least event time of tuples that it sees; absent where it sees all that its windows hold.
+        error: why the group could not take it.
+    """
+
+    task: int
+    name: str
+    id: str
+    text: str
+    pick: str | None = None
+    began: int | None = None
+    ended: int | None = None
+    since: dict[str, int] = {}
+    error: str = ""
 
 
 class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
@@ -252,7 +297,7 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
 
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
-ControlMessage = BarrierMessage | Statistics | RegisteredQuery | Demanded | PartitionTotals
+ControlMessage = BarrierMessage | Statistics | RegisteredQuery | RegisteredGroup | Member | Demanded | PartitionTotals
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from operators.engine import Engine
 from operators.intake import ReplayPoint
 from operators.placed.channels import Channels
 from operators.placed.decompose import Input
@@ -20,6 +19,7 @@ from services.delivery import Letters
 from services.logs import Log
 from services.records import RecordBatch
 from services.recovery import LaneStart
+from services.task_engine import TaskEngine
 from services.topics import Lane as LaneKey
 
 
@@ -65,19 +65,19 @@ class BlockLane:
         """True while records that were taken before are read again."""
         return self.position < self.live
 
-    def restore_clocks(self, engine: Engine) -> None:
+    def restore_clocks(self, engine: TaskEngine) -> None:
         """Set the engine's clocks to where reading begins."""
         self._channels.restore_clocks(engine)
 
-    def replay(self, engine: Engine, batch: RecordBatch) -> int:
+    def replay(self, engine: TaskEngine, batch: RecordBatch) -> int:
         """Feed records that were taken before; tuples taken."""
         return self._feed(engine, batch, self._floor)
 
-    def take(self, engine: Engine, batch: RecordBatch, letters: Letters) -> int:
+    def take(self, engine: TaskEngine, batch: RecordBatch, letters: Letters) -> int:
         """Feed new records; tuples taken."""
         return self._feed(engine, batch, 0)
 
-    def _feed(self, engine: Engine, batch: RecordBatch, floor: int) -> int:
+    def _feed(self, engine: TaskEngine, batch: RecordBatch, floor: int) -> int:
         if batch.start != self.position:
             raise InvariantError(
                 f"{self.key[0]}[{self.key[1]}]: batch starts at offset {batch.start}, next is {self.position}"
@@ -98,7 +98,7 @@ class BlockLane:
         self.position = batch.next_offset
         return taken
 
-    def points(self, engine: Engine, horizons: Sequence[int]) -> tuple[StreamPoint, ...]:
+    def points(self, engine: TaskEngine, horizons: Sequence[int]) -> tuple[StreamPoint, ...]:
         """Per channel, where to read again to see every tuple with ts >= its horizon."""
         found = []
         for (channel, known), horizon in zip(enumerate(self._start.window), horizons, strict=True):
@@ -110,22 +110,22 @@ class BlockLane:
                 found.append(StreamPoint(point.offset, point.max_ts))
         return tuple(found)
 
-    def horizons(self, engine: Engine) -> list[int]:
+    def horizons(self, engine: TaskEngine) -> list[int]:
         """The horizon of each channel now."""
         return [engine.horizon(self._stream)] * len(self._start.points)
 
-    def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
+    def commit_message(self, engine: TaskEngine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
         """What to commit with `position`."""
         points = self.points(engine, self.horizons(engine))
         self._channels.forget(engine.horizon(self._stream))
         self.needed = min(point.offset for point in points)
         return Commit(fingerprint, epoch, engine.cut, plan_version, lanes, points)
 
-    def watermark(self, engine: Engine) -> int:
+    def watermark(self, engine: TaskEngine) -> int:
         """The least watermark of its channels; -1 before the first block of one."""
         return min(engine.partition_watermark(*place) for place in self.inputs)
 
-    def set_idle(self, engine: Engine, idle: bool) -> None:
+    def set_idle(self, engine: TaskEngine, idle: bool) -> None:
         """Exclude the lane from the watermark while others replay, or include it again."""
         self.idle = idle
         for place in self.inputs:

@@ -92,12 +92,12 @@ class Delivery:
     """One commit.
 
     Attributes:
-        results: to the sink, in order.
+        results: with the topic that they go to, in order per topic.
         offsets: per partition the next record to take, and its commit message.
         blocks: to other operators and to the log of spills, in order.
     """
 
-    results: Sequence[Encoded]
+    results: Sequence[tuple[str, Encoded]]
     letters: Sequence[Letter]
     offsets: Mapping[Lane, tuple[int, str]]
     blocks: Sequence[BlockRecord] = ()

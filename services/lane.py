@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from operators.engine import Engine
 from operators.placed.history import History
 from operators.placed.route import positions
 from operators.watermark import END
 from schemas.codecs.decoded import Decoded
-from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Batch, Mask
 from schemas.commits import MAX_FLOOR_BYTES, UNSEEN, Commit, Floor, StreamPoint, floor_bytes, needed_floors
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError
 from schemas.query import Query, Stream
+from services.decoders import decoder_of
 from services.delivery import Letters
 from services.records import RecordBatch
 from services.recovery import LaneStart
+from services.task_engine import TaskEngine
 from services.topics import Lane as LaneKey
 
 
@@ -89,13 +89,13 @@ class InputLane:
         """False while the commit message could not bear the consequences of another idle period."""
         return sum(map(floor_bytes, self._floors)) < MAX_FLOOR_BYTES
 
-    def restore_clocks(self, engine: Engine) -> None:
+    def restore_clocks(self, engine: TaskEngine) -> None:
         """Set the engine's clocks to where reading begins."""
         for stream, point in zip(self.streams, self._start.points, strict=True):
             if point.max_ts != UNSEEN:
                 engine.set_clock(stream.name, self.key[1], point.max_ts)
 
-    def replay(self, engine: Engine, batch: RecordBatch) -> int:
+    def replay(self, engine: TaskEngine, batch: RecordBatch) -> int:
         """Feed records that were taken before: nothing is reported, what was refused is refused again.
 
         Returns:
@@ -127,7 +127,7 @@ class InputLane:
         self._move(batch)
         return taken
 
-    def take(self, engine: Engine, batch: RecordBatch, letters: Letters) -> int:
+    def take(self, engine: TaskEngine, batch: RecordBatch, letters: Letters) -> int:
         """Feed new records; late tuples and records that are no tuples become letters.
 
         Returns:
@@ -157,7 +157,7 @@ class InputLane:
         self._move(batch)
         return taken
 
-    def _push(self, engine: Engine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> Mask:
+    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> Mask:
         name, number = self.streams[ordinal].name, self.key[1]
         if name not in self._kept:
             return engine.push(name, number, rows, offsets, floor=floor)
@@ -175,7 +175,7 @@ class InputLane:
             return rows
         return Batch(rows.ts, {**rows.columns, own: positions(self.key[1], offsets)})
 
-    def _refused(self, engine: Engine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64) -> None:
+    def _refused(self, engine: TaskEngine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64) -> None:
         """Remember what only the task's progress, not the log, made late."""
         idle = late & ~_late_by_clock(rows.ts, before, self.streams[ordinal].disorder_ms)
         floors = self._floors[ordinal]
@@ -193,7 +193,7 @@ class InputLane:
             )
         self.position = batch.next_offset
 
-    def points(self, engine: Engine, horizons: Sequence[int]) -> tuple[StreamPoint, ...]:
+    def points(self, engine: TaskEngine, horizons: Sequence[int]) -> tuple[StreamPoint, ...]:
         """Per stream, where to read again to see every tuple with ts >= its horizon."""
         out = []
         for ordinal, (stream, horizon) in enumerate(zip(self.streams, horizons, strict=True)):
@@ -210,14 +210,14 @@ class InputLane:
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
 
-    def horizons(self, engine: Engine) -> list[int]:
+    def horizons(self, engine: TaskEngine) -> list[int]:
         """The horizon of each stream now."""
         cut = min(engine.cut, engine.hold)
         return [
             max(cut - self._kept[s.name], 0) if s.name in self._kept else engine.horizon(s.name) for s in self.streams
         ]
 
-    def commit_message(self, engine: Engine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
+    def commit_message(self, engine: TaskEngine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:
         """What to commit with `position`; also drops floors that nothing will ask for."""
         horizons = self.horizons(engine)
         points = self.points(engine, horizons)
@@ -226,11 +226,11 @@ class InputLane:
         self._floors = [list(point.floors) for point in points]
         return Commit(fingerprint, epoch, engine.cut, plan_version, lanes, points)
 
-    def watermark(self, engine: Engine) -> int:
+    def watermark(self, engine: TaskEngine) -> int:
         """The least watermark of its streams; -1 before the first tuple of one."""
         return min(engine.partition_watermark(stream.name, self.key[1]) for stream in self.streams)
 
-    def set_idle(self, engine: Engine, idle: bool) -> None:
+    def set_idle(self, engine: TaskEngine, idle: bool) -> None:
         """Exclude the lane from the watermark, or include it again."""
         self.idle = idle
         for stream in self.streams:
@@ -242,14 +242,3 @@ def _late_by_clock(ts: I64, watermark_before: int, disorder_ms: int) -> Mask:
     before = np.full(len(ts), watermark_before, np.int64)
     np.maximum(before[1:], np.maximum.accumulate(ts)[:-1] - disorder_ms, out=before[1:])
     return ts < before
-
-
-def decoder_of(stream: Stream) -> JsonDecoder:
-    """The decoder of a stream's records.
-
-    Raises:
-        UsageError: records of that format are files, not Kafka values.
-    """
-    if stream.format != "json":
-        raise UsageError(f"stream {stream.name!r} has format {stream.format!r}; Kafka records are read as 'json'")
-    return JsonDecoder(stream)

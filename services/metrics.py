@@ -5,7 +5,7 @@ Counters count since the worker started. Gauges of a task vanish with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -83,6 +83,10 @@ class WorkerMetrics:
         self.cleanup_seconds = counter("cleanup_seconds", "Time that this took.")
         self.longest_spill = gauge("longest_spill_seconds", "Longest time that spilling held a task up.")
         self.spill_failures = counter("spill_failures", "Times that spilled state could not be written or read.")
+        self.group_queries = gauge("group_queries", "Queries of a group that a task runs.")
+        self.group_results = counter(
+            "group_results", "Results delivered, by the query of the group.", (*_TASK, "member")
+        )
         self.tasks = gauge("tasks", "Tasks that this worker runs.", ("query",))
         self.tasks.labels(query).set(0)
 
@@ -171,6 +175,12 @@ class TaskMetrics:
             counter.labels(*self._labels).inc(max(0, gained))
         self._spilled = found
 
+    def members(self, queries: int, delivered: Mapping[str, int]) -> None:
+        """How many queries of a group run, and what each has delivered since the last time."""
+        self._worker.group_queries.labels(*self._labels).set(queries)
+        for name, results in delivered.items():
+            self._worker.group_results.labels(*self._labels, name).inc(results)
+
     def migrations(self, outcome: str) -> Counter:
         """Plan changes that ended so."""
         return self._worker.migrations.labels(*self._labels, outcome)
@@ -197,5 +207,6 @@ class TaskMetrics:
             worker.spilled_tuples,
             worker.owed_pairs,
             worker.longest_spill,
+            worker.group_queries,
         ):
             gauge.remove(*self._labels)

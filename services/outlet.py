@@ -30,8 +30,8 @@ class Outlet(Protocol):
         """True when somebody waits to hear that the task has come to `cut`, even without results."""
         ...
 
-    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
-        """The records and blocks of an epoch that ends at `cut`."""
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
+        """The records, each piece with its topic, and blocks of an epoch that ends at `cut`."""
         ...
 
 
@@ -40,8 +40,11 @@ class SinkOutlet:
 
     final = True
 
-    def __init__(self, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0) -> None:
+    def __init__(
+        self, topic: str, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0
+    ) -> None:
         """Args: `since`: results with a smaller ts are another plan's."""
+        self._topic = topic
         self._keys = key_names(query)
         self._finish = finish
         self._since = since
@@ -50,13 +53,14 @@ class SinkOutlet:
         """Nobody waits for a watermark at the sink."""
         return False
 
-    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """In pieces of bounded size."""
         if results is not None and len(results) and int(results.ts[0]) < self._since:
             results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
         if results is None or len(results) == 0:
             return [], []
-        return list(_pieces(results if self._finish is None else self._finish(results), self._keys)), []
+        results = results if self._finish is None else self._finish(results)
+        return [(self._topic, piece) for piece in pieces(results, self._keys)], []
 
 
 class BlockOutlet:
@@ -77,7 +81,7 @@ class BlockOutlet:
         """Readers wait for every step."""
         return cut > self._announced
 
-    def encode(self, results: Batch | None, cut: int) -> tuple[list[Encoded], list[BlockRecord]]:
+    def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Blocks for every partition that the task writes to; the last of each carries the watermark."""
         if not self.owes(cut):
             return [], []
@@ -91,18 +95,21 @@ class BlockOutlet:
         return [], blocks
 
 
-def outlet_of(query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0) -> Outlet:
+def outlet_of(
+    topic: str, query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0
+) -> Outlet:
     """The outlet of a task.
 
     Args:
+        topic: of the query's results.
         since: where the plan that it is a part of begins.
         part: what it runs; None for a whole query.
         nothing: results of its engine, none of them.
     """
     if part is None:
-        return SinkOutlet(query)
+        return SinkOutlet(topic, query)
     if not part.operator.outputs:
-        return SinkOutlet(query, Finish(part.operator), since)
+        return SinkOutlet(topic, query, Finish(part.operator), since)
     return BlockOutlet([Route(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 
@@ -111,7 +118,8 @@ def late_records(results: Batch) -> list[Encoded]:
     return [encode_results(piece, CLEANUP_PHASE) for piece in _slices(results)]
 
 
-def _pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
+def pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
+    """Results as JSON in pieces of bounded size, with keys where they are upserts."""
     for piece in _slices(results):
         yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
 

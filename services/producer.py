@@ -65,7 +65,7 @@ class Sink(Protocol):
         """Committed offsets and messages; partitions without are absent."""
 
     def deliver(self, delivery: Delivery) -> int:
-        """Deliver and commit; returns how many results were too large for the sink and became dead letters."""
+        """Deliver and commit; returns how many results were too large for their topic and became dead letters."""
 
     def close(self) -> None:
         """Release connections; an open transaction is left to be aborted."""
@@ -141,8 +141,8 @@ class _Client:
         time.sleep(0.05)
 
     def _produce(self, delivery: Delivery) -> int:
-        """Hand everything to the producer's queue; results over the sink's limit become dead letters."""
-        refused = [letter for encoded in delivery.results for letter in self._produce_results(encoded)]
+        """Hand everything to the producer's queue; results over their topic's limit become dead letters."""
+        refused = [letter for topic, encoded in delivery.results for letter in self._produce_results(topic, encoded)]
         for letter in (*delivery.letters, *refused):
             self._produce_letter(letter)
         for block in delivery.blocks:
@@ -162,8 +162,8 @@ class _Client:
             except KafkaException as error:
                 raise _sorted(error, f"block not accepted by {block.topic}") from None
 
-    def _produce_results(self, encoded: Encoded) -> list[Letter]:
-        limit = self._topics.limits[self._topics.sink] - HEADER_BYTES
+    def _produce_results(self, topic: str, encoded: Encoded) -> list[Letter]:
+        limit = self._topics.limits[topic] - HEADER_BYTES
         refused: list[Letter] = []
         chunk: list[dict[str, Any]] = []
         values = _records(encoded)
@@ -171,25 +171,25 @@ class _Client:
         for value, key in zip(values, keys, strict=True):
             size = len(value) if key is None else len(value) + len(key)
             if size > limit:
-                reason = f"result of {size} bytes, topic {self._topics.sink!r} takes {limit}"
-                headers = (("reason", reason.encode()), ("topic", self._topics.sink.encode()))
+                reason = f"result of {size} bytes, topic {topic!r} takes {limit}"
+                headers = (("reason", reason.encode()), ("topic", topic.encode()))
                 refused.append(Letter(self._topics.dead, value, key, headers))
                 continue
             chunk.append({"value": value} if key is None else {"value": value, "key": key})
             if len(chunk) == CHUNK_RECORDS:
-                self._produce_chunk(chunk)
+                self._produce_chunk(topic, chunk)
                 chunk = []
         if chunk:
-            self._produce_chunk(chunk)
+            self._produce_chunk(topic, chunk)
         return refused
 
-    def _produce_chunk(self, chunk: list[dict[str, Any]]) -> None:
+    def _produce_chunk(self, topic: str, chunk: list[dict[str, Any]]) -> None:
         todo = chunk
-        partition = self._task % self._topics.partitions[self._topics.sink]
+        partition = self._task % self._topics.partitions[topic]
         while todo:
             # A full queue marks the messages that found no place; they stay in order, being the last ones.
             try:
-                self._producer.produce_batch(self._topics.sink, todo, partition=partition, on_delivery=self._delivered)
+                self._producer.produce_batch(topic, todo, partition=partition, on_delivery=self._delivered)
             except BufferError:
                 pass
             except KafkaException as error:

@@ -1,20 +1,21 @@
 """Registered queries: whole query files under names, in the compacted topic `weir.queries`.
 
 Every command that takes a query file takes such a name in its place, so that a worker, its coordinator and
-`weir migrate` on other machines speak of the same text.
+`weir migrate` on other machines speak of the same text. Groups of queries are there too: `services.group_registry`.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Message, Producer
 
-from schemas.control import RegisteredQuery, decode_control, encode_control
+from schemas.control import ControlMessage, RegisteredGroup, RegisteredQuery, decode_control, encode_control
 from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.query_files import pick_query, read_query
+from services.readback import reading
 from services.security import KafkaClients
 from services.topics import REGISTRY, TopicAdmin
 
@@ -47,7 +48,7 @@ def register(clients: KafkaClients, query: RegisteredQuery, replication: int) ->
         BrokerError: Kafka does not take it.
     """
     TopicAdmin(clients).registry(replication)
-    _write(clients, query.name, encode_control(query))
+    write(clients, {query.name: query})
 
 
 def drop(clients: KafkaClients, name: str) -> None:
@@ -59,11 +60,24 @@ def drop(clients: KafkaClients, name: str) -> None:
     """
     if name not in registered(clients):
         raise UsageError(f"no query is registered as {name!r} on {clients.bootstrap}")
-    _write(clients, name, None)
+    write(clients, {name: None})
 
 
 def registered(clients: KafkaClients) -> dict[str, RegisteredQuery]:
-    """All registered queries by name, sorted.
+    """All registered queries that run alone, by name, sorted.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+    """
+    found = newest(clients)
+    return {
+        name: message for name, message in found.items() if isinstance(message, RegisteredQuery) and not message.group
+    }
+
+
+def newest(clients: KafkaClients) -> dict[str, ControlMessage]:
+    """The newest message under every key, sorted.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -71,45 +85,41 @@ def registered(clients: KafkaClients) -> dict[str, RegisteredQuery]:
     """
     if not TopicAdmin(clients).exists(REGISTRY):
         return {}
-    consumer = Consumer(
-        clients.librdkafka(
-            group__id=f"{REGISTRY}.readers", enable__auto__commit=False, enable__partition__eof=True, log_level=0
-        )
-    )
-    found: dict[str, RegisteredQuery] = {}
-    try:
-        consumer.assign([TopicPartition(REGISTRY, 0, 0)])
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            message = consumer.poll(0.5)
-            error = message.error() if message is not None else None
-            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                continue
-            if error is not None:
-                return dict(sorted(found.items()))
-            name = (message.key() or b"").decode(errors="replace")
-            if message.value() is None:
-                found.pop(name, None)
-                continue
-            query = decode_control(message.value(), f"{REGISTRY}[0]@{message.offset()}")
-            if isinstance(query, RegisteredQuery):
-                found[name] = query
-    finally:
-        consumer.close()
-    raise BrokerError(f"topic {REGISTRY} could not be read within {TIMEOUT_S:g} s")
+    found: dict[str, ControlMessage] = {}
+    with reading(clients, REGISTRY, f"{REGISTRY}.readers") as readback:
+        begin, end = readback.ends(0)
+        for offset, message in readback.between(0, begin, end):
+            fold(found, message, offset)
+    return dict(sorted(found.items()))
 
 
-def _write(clients: KafkaClients, name: str, value: bytes | None) -> None:
+def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> None:
+    """Take a message of the topic into what is known by key."""
+    key, value = message.key() or b"", message.value()
+    name = key if isinstance(key, str) else key.decode(errors="replace")
+    if value is None:
+        found.pop(name, None)
+    else:
+        found[name] = decode_control(value, f"{REGISTRY}[0]@{offset}")
+
+
+def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | RegisteredGroup | None]) -> None:
+    """Put messages under their keys; None drops a key.
+
+    Raises:
+        BrokerError: Kafka does not take them.
+    """
     failed: list[str] = []
     producer = Producer(clients.librdkafka(enable__idempotence=True, log_level=0))
     try:
-        producer.produce(
-            REGISTRY,
-            value,
-            name.encode(),
-            partition=0,
-            on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
-        )
+        for key, message in records.items():
+            producer.produce(
+                REGISTRY,
+                None if message is None else encode_control(message),
+                key.encode(),
+                partition=0,
+                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+            )
     except KafkaException as error:
         failed.append(error.args[0].str())
     if producer.flush(TIMEOUT_S) or failed:

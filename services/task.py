@@ -1,4 +1,4 @@
-"""A task: one query on one set of partitions, in a thread of its own.
+"""A task: one query, or a group, on one set of partitions, in a thread of its own.
 
 The asyncio side hands in record batches; the thread decodes them, feeds the engine, and every `epoch_ms`
 advances to the watermark and delivers the epoch. Kernels, decoders, the encoder and librdkafka release the
@@ -13,30 +13,27 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from operators.engine import Engine
 from operators.placed.feedback import PlacedFeedback
-from operators.statistics import EngineStatistics
-from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
 from services.block_lane import BlockLane
 from services.delivery import Delivery, Letters
 from services.lane import InputLane
 from services.logs import Log
 from services.metrics import TaskMetrics
-from services.outlet import outlet_of
 from services.pace import Pace
-from services.placed_migrations import PlacedMigrations
 from services.producer import Aborted, Fenced, Sink
+from services.programs import Changes, Program
 from services.records import RecordBatch
 from services.recovery import LaneStart, RecoveryPlan, Snapshot
 from services.snapshots import SnapshotWriter
 from services.spill_store import SpillError
 from services.state_store import StateStore
 from services.task_feedback import TaskFeedback
-from services.task_migrations import LOOK_S, TaskMigrations
+from services.task_migrations import LOOK_S
 from services.task_spec import End, Outcome, TaskSpec
 from services.task_spill import TaskSpill
 from services.topics import Lane
@@ -64,7 +61,8 @@ class Task:
     """One task. Methods without underscore may be called from any thread.
 
     Args:
-        publish: told the engine's statistics and the plan's version every STATISTICS_S.
+        changes: of the plan, or of what a group runs.
+        program: makes what runs, given the partitions of each stream.
         feedback: of a part of a plan that takes part in feedback.
         spill: what leaves memory, or has left it and is owed.
 
@@ -79,8 +77,8 @@ class Task:
         spec: TaskSpec,
         number: int,
         recovery: RecoveryPlan,
-        migrations: TaskMigrations | PlacedMigrations,
-        publish: Callable[[EngineStatistics, int], None],
+        changes: Changes,
+        program: Callable[[Mapping[str, Sequence[int]]], Program],
         sink: Sink,
         store: StateStore | None,
         snapshots: SnapshotWriter,
@@ -99,8 +97,7 @@ class Task:
         self.slowest: frozenset[Lane] = frozenset()
         self.outcome: Outcome | None = None
         self.running = False
-        self._migrations = migrations
-        self._publish = publish
+        self._changes = changes
         self._sink = sink
         self._store = store
         self._snapshots = snapshots
@@ -122,20 +119,8 @@ class Task:
         for lane in self._lanes.values():
             for stream, partition in lane.inputs:
                 partitions.setdefault(stream, []).append(partition)
-        self._engine = Engine(
-            spec.query,
-            plan=migrations.plan,
-            tables=spec.tables.batches,
-            partitions=partitions,
-            feedback=(spec.settings.jit and spec.part is None) if placed is None else placed.of,
-            kept=() if placed is None else placed.columns_kept,
-            budget=None if spill is None else spill.budget,
-            blocks=None if spill is None else spill.blocks,
-            clock=time.monotonic,
-        )
-        if placed is not None:
-            placed.attach(self._engine)
-        self._outlet = outlet_of(spec.query, spec.part, recovery.cut, self._engine.advance(0), spec.since)
+        self._program = program(partitions)
+        self._engine = self._program.engine
         self._letters = Letters(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
         self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
@@ -252,17 +237,16 @@ class Task:
                 self._ended(self, outcome)
 
     def _restore(self) -> None:
-        self._migrations.attach(self._engine)
+        self._program.begin()
         for lane in self._lanes.values():
             lane.restore_clocks(self._engine)
-        if self._spill is not None:
-            self._spill.attach(self._engine, self.recovery.cut)
-        if self._store is None:
+        engine = self._program.durable
+        if self._store is None or engine is None:
             return
-        self._engine.durable = True
+        engine.durable = True
         try:
             if self.recovery.source == "snapshot":
-                self._engine.restore(self.recovery.floor, self._store.blocks())
+                engine.restore(self.recovery.floor, self._store.blocks())
             elif self._store.snapshot() is not None:
                 # Rows are numbered anew, so blocks of an earlier life do not fit any more.
                 self._store.wipe()
@@ -321,7 +305,7 @@ class Task:
         self.running = not self._stop
         pace = Pace(self.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self._stop:
-            if self._migrations.ended(self._engine.cut) and (self._feedback is None or self._feedback.clear()):
+            if self._changes.ended(self._engine.cut) and (self._feedback is None or self._feedback.clear()):
                 self._conclude()
                 return
             self._take(pace)
@@ -335,15 +319,15 @@ class Task:
         """The plan ends here: commit of every partition how far it came, and read no more."""
         self._hold(set(self._lanes))
         self._renewed = float("-inf")
-        self._deliver(None, commit=True, ending=True)
-        self._migrations.conclude(time.monotonic())
+        self._deliver(commit=True, ending=True)
+        self._changes.conclude(time.monotonic())
 
     def _take(self, pace: Pace) -> None:
         """Feed the engine until the epoch is due."""
         while not self._stop and self._letters.size_bytes < LETTER_BYTES:
             left = pace.left(time.monotonic())
             item = self._next(min(max(left, 0), LOOK_S))
-            self._migrations.glance(self._last_commit, time.monotonic())
+            self._changes.glance(self._last_commit, time.monotonic())
             if item is not None:
                 lane = self._lanes[item[0]]
                 if item[1] is None:
@@ -403,62 +387,64 @@ class Task:
 
     def _epoch(self, final: bool) -> None:
         now = time.monotonic()
-        results: Batch | None = None
-        self._migrations.look(self._last_commit, now)
-        cut = self._migrations.limit(self._engine.watermark(), now)
-        answering = False
+        self._changes.look(self._last_commit, now)
+        cut = self._changes.limit(self._engine.watermark(), now)
+        found = answering = False
         if self._feedback is not None:
             self._feedback.attend(cut, now)
             cut = min(cut, self._feedback.limit)
             answering = self._feedback.owes()
         if cut > self._engine.cut:
-            results = self._engine.advance(cut)
-            self._migrations.advanced(results, time.monotonic())
+            found = self._program.advance(cut)
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
-        found = results is not None and len(results) > 0
-        if self._spill is not None and self._spill.advanced(self._engine):
+        if self._spill is not None and self._spill.advanced():
             found = True
-        delivering = found or answering or bool(self._letters.letters) or self._outlet.owes(self._engine.cut)
+        delivering = found or answering or bool(self._letters.letters) or self._program.owes()
         moved = self._moved()
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
-        if delivering or (due and (moved or self._migrations.doubted)):
-            self._deliver(results, commit=due or self.spec.settings.transactional)
+        if delivering or (due and (moved or self._changes.doubted)):
+            self._deliver(commit=due or self.spec.settings.transactional)
         if self._feedback is not None:
             self._feedback.say(now)
         if self._spill is not None and not final:
-            self._spill.clean(self._engine, time.monotonic())
+            self._spill.clean(time.monotonic())
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
             self._report()
+        if self._program.durable is not None:
+            self._keep(self._program.durable, final)
+
+    def _keep(self, engine: Engine, final: bool) -> None:
+        """Bring to disk what is due."""
         if self._snapshots.due or (final and self._snapshots.ready):
-            self._snapshot()
-        elif self._snapshots.failed and self._engine.durable:
+            self._snapshot(engine)
+        elif self._snapshots.failed and engine.durable:
             # What waits for a snapshot that will not come would fill the memory.
-            self._engine.durable = False
-            self._engine.checkpoint()
-        elif self._engine.unsaved_tuples >= AHEAD_TUPLES and self._snapshots.ready:
-            self._snapshots.add(self._engine.checkpoint())
+            engine.durable = False
+            engine.checkpoint()
+        elif engine.unsaved_tuples >= AHEAD_TUPLES and self._snapshots.ready:
+            self._snapshots.add(engine.checkpoint())
 
     def _moved(self) -> bool:
         return self._engine.cut != self._committed_cut or any(
             lane.position != self._committed[key] for key, lane in self._lanes.items()
         )
 
-    def _deliver(self, results: Batch | None, commit: bool, ending: bool = False) -> None:
+    def _deliver(self, commit: bool, ending: bool = False) -> None:
         began = time.monotonic()
-        overdue, events = ([], []) if self._spill is None else self._spill.commit(self._engine)
+        overdue, events = ([], []) if self._spill is None else self._spill.commit()
         offsets = self._offsets() if commit else {}
         late, dead = self._letters.late, self._letters.dead
-        encoded, blocks = self._outlet.encode(results, self._engine.cut)
-        encoded = [*encoded, *overdue]
+        encoded, blocks = self._program.encode()
+        encoded = [*encoded, *((self.spec.topics.sink, piece) for piece in overdue)]
         if self._feedback is not None:
             blocks = [*blocks, *self._feedback.answer(blocks, ending)]
-        count = sum(len(piece.offsets) - 1 for piece in encoded)
+        count = sum(len(piece.offsets) - 1 for _, piece in encoded)
         delivery = Delivery(encoded, self._letters.take(), offsets, [*blocks, *events])
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
-        if self._outlet.final:
+        if self._program.final:
             self._metrics.results.inc(count - refused)
         self._metrics.internal_blocks.inc(len(blocks))
         self._metrics.internal_bytes.inc(sum(len(block.value) for block in blocks))
@@ -493,7 +479,7 @@ class Task:
         if renew:
             self._renewed = now
         moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]
-        version, count = self._migrations.version, len(self._lanes)
+        version, count = self._changes.version, len(self._lanes)
         tables = tuple(self.spec.tables.contents.values())
         spilled = (0, 0) if self._spill is None else self._spill.span
         offsets: dict[Lane, tuple[int, str]] = {}
@@ -503,34 +489,26 @@ class Task:
             offsets[key] = lane.position, replace(said, tables=tables, spilled=spilled).encode()
         return offsets
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, engine: Engine) -> None:
         if self._moved() or self._letters.letters or self._snapshot_epoch == self._epoch_number:
             return  # the disk must not be ahead of Kafka, and need not be written twice
         self._snapshot_epoch = self._epoch_number
-        cut = self._engine.cut
-        points = {key: lane.points(self._engine, [cut] * len(lane.inputs)) for key, lane in self._lanes.items()}
+        cut = engine.cut
+        points = {key: lane.points(engine, [cut] * len(lane.inputs)) for key, lane in self._lanes.items()}
         snapshot = Snapshot(self.spec.cluster, self.spec.fingerprint, self._epoch_number, cut, points)
-        self._snapshots.write(snapshot, self._engine.checkpoint())
+        self._snapshots.write(snapshot, engine.checkpoint())
 
     def _report(self) -> None:
-        found = self._engine.statistics()
-        metrics = self._metrics
-        metrics.watermark_lag.set(time.time() - self._engine.cut / 1000)
-        metrics.state_tuples.set(found.state_tuples)
-        metrics.state_bytes.set(found.state_bytes)
-        metrics.pending.set(found.pending_tuples)
-        metrics.feedback(found.feedback)
-        if found.spill is not None:
-            metrics.spill(found.spill)
+        self._metrics.watermark_lag.set(time.time() - self._engine.cut / 1000)
+        found_busy_s = self._program.report(self._metrics)
         self.slowest = frozenset(
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )
-        metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
+        self._metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
         now = time.monotonic()
         began, busy_s = self._busy
-        self._busy = now, found.busy_s
-        self._engine.load = min(1.0, (found.busy_s - busy_s) / max(now - began, 0.001))
-        self._publish(found, self._migrations.version)
+        self._busy = now, found_busy_s
+        self._engine.load = min(1.0, (found_busy_s - busy_s) / max(now - began, 0.001))
 
 
 class _Damaged(Exception):

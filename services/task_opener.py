@@ -9,9 +9,10 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from operators.placed.feedback import takes_part
@@ -22,7 +23,10 @@ from schemas.errors import StateError
 from services.barrier import View
 from services.control_log import ControlLog
 from services.feedback_log import FeedbackLog
+from services.group_members import GroupMembers
+from services.group_program import GroupProgram
 from services.logs import Log, get_log
+from services.member_log import known_members
 from services.metrics import TaskMetrics, WorkerMetrics
 from services.notices import read_back
 from services.placed import PlacedLayout, part_fingerprint
@@ -30,6 +34,7 @@ from services.placed_migrations import PlacedMigrations
 from services.placed_versions import Versions
 from services.placement import Layout
 from services.producer import IdempotentSink, Sink, TransactionalSink
+from services.programs import Changes, Program, QueryProgram
 from services.recovery import RecoveryPlan, Snapshot, plan_handover, plan_recovery
 from services.roster import task_log
 from services.settings import Guarantee, Start
@@ -40,7 +45,7 @@ from services.state_store import DamagedTableError, StateStore
 from services.task import Task
 from services.task_feedback import TaskFeedback
 from services.task_migrations import TaskMigrations
-from services.task_spec import Outcome, TaskSpec, streams_by_topic
+from services.task_spec import GroupWork, Outcome, TaskSpec, streams_by_topic
 from services.task_spill import UNLIMITED, TaskSpill
 from services.task_statistics import Publisher
 from services.topics import ControlTopics, Lane, TopicAdmin
@@ -107,7 +112,7 @@ class TaskOpener:
             store.close()
 
     def _store(self, number: int) -> StateStore | None:
-        if self._state is None or self._takes_part(number):
+        if self._state is None or self._work.spec.group is not None or self._takes_part(number):
             return None
         names = [stream.name for stream in self._spec(number).query.streams()]
         path = self._state.table(self._work.group, number)
@@ -152,14 +157,24 @@ class TaskOpener:
             log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
             metrics = self._metrics.of(str(number))
             snapshots = SnapshotWriter(store, self._snapshot_thread, self._work.spec.settings.snapshot_ms, log, metrics)
-            migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
             spill = self._spill(number, recovery, log)
+            feedback = self._feedback(spec, recovery, metrics, log)
+            changes: Changes
+            program: Callable[[Mapping[str, Sequence[int]]], Program]
+            if spec.group is not None:
+                changes = members = self._members(spec, spec.group, number, recovery, log)
+                program = partial(GroupProgram, spec, members)
+            else:
+                changes = migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
+                placed = None if feedback is None else feedback.placed
+                publish = self._publish(spec, number, life)
+                program = partial(QueryProgram, spec, migrations, recovery.cut, placed, spill, publish)
             return Task(
                 spec,
                 number,
                 recovery,
-                migrations,
-                self._publish(spec, number, life),
+                changes,
+                program,
                 sink,
                 store,
                 snapshots,
@@ -168,7 +183,7 @@ class TaskOpener:
                 give_up,
                 changed,
                 ended,
-                self._feedback(spec, recovery, metrics, log),
+                feedback,
                 spill,
             )
         except BaseException:
@@ -287,6 +302,11 @@ class TaskOpener:
             log=log,
             metrics=metrics,
         )
+
+    def _members(self, spec: TaskSpec, group: GroupWork, number: int, recovery: RecoveryPlan, log: Log) -> GroupMembers:
+        """Which queries a group's task runs."""
+        known = None if recovery.source == "fresh" else known_members(spec.settings.clients, group.members, number)
+        return GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), log)
 
     def _spec(self, number: int) -> TaskSpec:
         """What one task runs: the whole query, or a part of its plan."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from operators.plan import Plan
 from schemas.query import Query, Stream
+from services.group_watch import GroupWatch
 from services.placed import Part
 from services.settings import WorkerSettings
 from services.tables import Tables
@@ -35,6 +36,18 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupWork:
+    """What tasks of a group need to know which queries to run.
+
+    Attributes:
+        members: the topic in which they write it down.
+    """
+
+    watch: GroupWatch
+    members: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """What all tasks of a worker share.
 
@@ -43,6 +56,7 @@ class TaskSpec:
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker`.
         since: event time from which on results are this plan's.
+        group: where several queries run; `query` then stands for what they read.
         part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
         trim: deletes records of internal topics before the given offsets.
         tables: the query's reference tables.
@@ -55,6 +69,7 @@ class TaskSpec:
     cluster: str
     topics: OutputTopics
     settings: WorkerSettings
+    group: GroupWork | None = None
     part: Part | None = None
     since: int = 0
     trim: Callable[[Mapping[Lane, int]], None] | None = None

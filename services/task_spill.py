@@ -86,6 +86,7 @@ class TaskSpill:
         self._late: list[Encoded] = []
         self._settled = budget is not UNLIMITED
         self._rested = 0.0
+        self._engine: Engine | None = None
 
     @property
     def waiting_tuples(self) -> int:
@@ -97,29 +98,35 @@ class TaskSpill:
         """What a commit says of the log."""
         return self._log.span
 
+    @property
+    def _of(self) -> Engine:
+        assert self._engine is not None, "attached before anything is processed"
+        return self._engine
+
     def attach(self, engine: Engine, until: int) -> None:
         """What happened in earlier lives happens again, until the engine has come to the last commit."""
+        self._engine = engine
         engine.play_spills(self._log.events, until)
 
-    def advanced(self, engine: Engine) -> bool:
+    def advanced(self) -> bool:
         """An epoch has been processed; True when it has found results that come late."""
-        self._late += [piece for batch in engine.cleaned() for piece in late_records(batch)]
+        self._late += [piece for batch in self._of.cleaned() for piece in late_records(batch)]
         return bool(self._late)
 
-    def commit(self, engine: Engine) -> tuple[list[Encoded], list[BlockRecord]]:
+    def commit(self) -> tuple[list[Encoded], list[BlockRecord]]:
         """Late results, and what has happened since the last commit, to be part of the next one."""
         late, self._late = self._late, []
-        records = self._log.add(engine.spill_events())
-        self._log.forget(engine.spills_needed_from())
+        records = self._log.add(self._of.spill_events())
+        self._log.forget(self._of.spills_needed_from())
         return late, records
 
-    def clean(self, engine: Engine, now: float) -> None:
+    def clean(self, now: float) -> None:
         """Find some of what is owed, if there is time; all of it where that is what the task begins with."""
         if not self._settled:
             self._settled = True
-            engine.clean()
-        elif engine.load < SPARE_LOAD and now >= self._rested:
-            found = engine.clean(BITE_GROUPS)
+            self._of.clean()
+        elif self._of.load < SPARE_LOAD and now >= self._rested:
+            found = self._of.clean(BITE_GROUPS)
             ended = time.monotonic()
             self._rested = ended + ((ended - now) / CLEANUP_SHARE if found else REST_S)
 

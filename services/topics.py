@@ -35,6 +35,7 @@ class OutputTopics:
     """Where a query writes.
 
     Attributes:
+        sink: of results; empty for a group, whose queries have one each.
         partitions: how many each topic has.
         limits: largest record of each topic, in bytes.
     """
@@ -42,8 +43,8 @@ class OutputTopics:
     sink: str
     late: str
     dead: str
-    partitions: Mapping[str, int]
-    limits: Mapping[str, int]
+    partitions: dict[str, int]
+    limits: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class ControlTopics:
     statistics: str
     feedback: str
     spills: str
+    members: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -61,7 +63,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        return ControlTopics(*(f"{stem}.{name}" for name in ("control", "statistics", "feedback", "spills")))
+        return ControlTopics(*(f"{stem}.{name}" for name in ("control", "statistics", "feedback", "spills", "members")))
 
 
 class TopicAdmin:
@@ -130,7 +132,7 @@ class TopicAdmin:
         return found, ""
 
     def outputs(self, query: str, sink: str, tasks: int, replication: int) -> OutputTopics:
-        """Create the sink (a partition per task), late and dead-letter topics where missing.
+        """Create the sink (a partition per task), if it has a name, late and dead-letter topics where missing.
 
         Raises:
             BrokerError: a topic cannot be created.
@@ -138,12 +140,22 @@ class TopicAdmin:
         late, dead = f"{query}.late", f"{query}.dead"
         letters = {"max.message.bytes": str(LETTER_MAX_BYTES)}
         wanted = [
-            NewTopic(sink, tasks, replication),
+            *([NewTopic(sink, tasks, replication)] if sink else []),
             NewTopic(late, tasks, replication, config=letters),
             NewTopic(dead, tasks, replication, config=letters),
         ]
         partitions = self._create(wanted)
         return OutputTopics(sink, late, dead, partitions, self._limits(partitions))
+
+    def add_output(self, topics: OutputTopics, sink: str, tasks: int, replication: int) -> None:
+        """Create one more sink where missing, and add it to the topics that are written to.
+
+        Raises:
+            BrokerError: it cannot be created.
+        """
+        partitions = self._create([NewTopic(sink, tasks, replication)])
+        topics.limits.update(self._limits(partitions))
+        topics.partitions.update(partitions)
 
     def control(self, group: str, replication: int) -> ControlTopics:
         """Create the control and statistics topics of a group where missing.
@@ -216,6 +228,17 @@ class TopicAdmin:
                 if self._listed().get(topic, 0) < tasks:
                     why = error.args[0].str()
                     raise BrokerError(f"topic {topic!r} cannot have a partition per task, {tasks}: {why}") from None
+        return topic
+
+    def members(self, group: str, replication: int) -> str:
+        """Create the topic of what the tasks of a group run where missing: one partition, the newest record per task
+        and query.
+
+        Raises:
+            BrokerError: it cannot be created.
+        """
+        topic = ControlTopics.of(group).members
+        self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
         return topic
 
     def trim(self, offsets: Mapping[Lane, int]) -> None:

@@ -31,9 +31,10 @@ from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
 from services.control_log import ControlLog
+from services.decoders import decoder_of
 from services.feedback_log import FeedbackLog
 from services.fingerprint import fingerprint
-from services.lane import decoder_of
+from services.group_watch import GroupWatch, check_group_settings
 from services.logs import get_log
 from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout, check_settings
@@ -47,10 +48,10 @@ from services.spilling import prepare_memory
 from services.state_dir import StateDir
 from services.tables import Tables
 from services.task_opener import TaskOpener, Work
-from services.task_spec import TaskSpec, streams_by_topic
+from services.task_spec import GroupWork, TaskSpec, streams_by_topic
 from services.task_spill import check_budget
 from services.task_statistics import Publisher
-from services.topics import ControlTopics, TopicAdmin
+from services.topics import ControlTopics, OutputTopics, TopicAdmin
 from services.transport import Consumer, Transport
 from services.web import add_pages
 
@@ -81,24 +82,27 @@ class Worker:
     Args:
         accept_loss: go on where Kafka's retention has deleted input that is still needed.
         tables: the query's reference tables.
+        group: the query stands for what a registered group reads, and the group's queries run.
     """
 
     def __init__(
-        self, query: Query, settings: WorkerSettings, accept_loss: bool = False, tables: Tables | None = None
+        self,
+        query: Query,
+        settings: WorkerSettings,
+        accept_loss: bool = False,
+        tables: Tables | None = None,
+        *,
+        group: bool = False,
     ) -> None:
         """Check everything that can be checked without a broker.
 
         Raises:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
-        if query.sink is None:
-            raise UsageError("a worker needs to know where results go: begin the query with INSERT INTO 'topic'")
-        check_output_names(query)
-        check_partition_by(query)
-        for stream in query.streams():
-            decoder_of(stream)
-        if query.sink in {stream.topic for stream in query.streams()}:
-            raise UsageError(f"query writes to {query.sink!r}, which it also reads")
+        if group:
+            check_group_settings(settings)
+        else:
+            _check_query(query)
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
         if settings.jit:
             check_feedback(query)
@@ -110,6 +114,8 @@ class Worker:
         if settings.budget is not None:
             check_budget(query, settings)
         self._query = query
+        self._group = group
+        self._watch: GroupWatch | None = None
         self._settings = settings
         self._accept_loss = accept_loss
         self._tables = tables or Tables()
@@ -151,6 +157,8 @@ class Worker:
                 asyncio.run(self._main(counts, topics_of_group.statistics, Path(scratch)))
         finally:
             self._control.close()
+            if self._watch is not None:
+                self._watch.close()
             self._snapshot_thread.shutdown()
             for folder in (self._state, self._spilled):
                 if folder is not None:
@@ -192,7 +200,6 @@ class Worker:
         """What there is to run now; makes the topics that it needs."""
         settings, control, version, since = self._settings, self._control, 0, 0
         assert control is not None
-        assert self._query.sink is not None
         layout: Layout | PlacedLayout = lay_out(self._query, counts)
         group, plan = settings.group, self._plan
         if self._versions is not None:
@@ -210,18 +217,29 @@ class Worker:
                 self._admin.delete([*self._versions.layout(version - 2, view).internal, gone])
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
+        outputs = self._admin.outputs(self._query.name, self._query.sink or "", layout.sinks, settings.replication)
         spec = TaskSpec(
             query=self._query,
             plan=plan,
             streams=streams_by_topic(self._query.streams()),
             fingerprint=fingerprint(self._query),
             cluster=self._admin.cluster_id(),
-            topics=self._admin.outputs(self._query.name, self._query.sink, layout.sinks, settings.replication),
+            topics=outputs,
             settings=settings,
             since=since,
             tables=self._tables,
+            group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
         return Work(version, group, layout, spec)
+
+    def _group_work(self, outputs: OutputTopics, tasks: int) -> GroupWork:
+        """What tasks of a group need; follows the registry from here on."""
+        settings = self._settings
+        members = self._admin.members(settings.group, settings.replication)
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = GroupWatch(settings.clients, self._query, outputs, tasks, settings.replication).start()
+        return GroupWork(self._watch, members)
 
     async def _run_version(self, work: Work, publisher: Publisher, scratch: Path) -> None:
         """Run until the worker is to stop, or another plan takes over."""
@@ -411,6 +429,18 @@ def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:
         # Without acks Faust keeps no offsets of its own.
         channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
         app.agent(channel, name=f"feed.{topic}")(feed)
+
+
+def _check_query(query: Query) -> None:
+    """Refuse a query that cannot run as a service."""
+    if query.sink is None:
+        raise UsageError("a worker needs to know where results go: begin the query with INSERT INTO 'topic'")
+    check_output_names(query)
+    check_partition_by(query)
+    for stream in query.streams():
+        decoder_of(stream)
+    if query.sink in {stream.topic for stream in query.streams()}:
+        raise UsageError(f"query writes to {query.sink!r}, which it also reads")
 
 
 def _as_weir_error(error: BaseException) -> WeirError:

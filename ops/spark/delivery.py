@@ -63,6 +63,7 @@ class TopicDestination:
         self._say = say
         self._clients = clients
         self._query, self._debt, self._root = query, debt, root
+        self._topic = topic
         self._begin = begin
         self._begun = False
         admin = TopicAdmin(clients)
@@ -108,8 +109,8 @@ class TopicDestination:
         if not self._begun:
             self._begin()
             self._begun = True
-        encoded = [encode_results(batch, CLEANUP_PHASE) for batch in batches]
-        results = sum(len(own.offsets) - 1 for own in encoded)
+        encoded = [(self._topic, encode_results(batch, CLEANUP_PHASE)) for batch in batches]
+        results = sum(len(own.offsets) - 1 for _, own in encoded)
         record = CommitRecord(self._debt, self._query, self._root, group, results)
         commit = Letter(self._commits, msgspec.json.encode(record), f"{self._debt}/{group}".encode(), ())
         try:

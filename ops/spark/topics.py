@@ -40,8 +40,8 @@ from schemas.columns import I64, Mask
 from schemas.commits import Commit, decode_commit
 from schemas.errors import BrokerError, StateError
 from schemas.query import Query
+from services.decoders import decoder_of
 from services.fingerprint import fingerprint
-from services.lane import decoder_of
 from services.placement import Layout, lay_out
 from services.security import KafkaClients
 from services.topics import Lane, TopicAdmin

@@ -7,17 +7,27 @@ from typing import Annotated
 
 import typer
 
-from schemas.control import RegisteredQuery
+from schemas.control import Member, RegisteredQuery
 from schemas.errors import UsageError
+from schemas.timestamps import format_iso
 from services import registry
 from services.commands.kafka_options import with_kafka
-from services.commands.query_options import QueryName, Replication
-from services.query_files import pick_query, read_query
+from services.commands.query_options import Group, QueryName, Replication
+from services.group_registry import (
+    GroupEntry,
+    drop_from_group,
+    find_group,
+    registry_groups,
+)
+from services.member_log import read_members
+from services.query_files import pick_query, read_queries, read_query
 from services.security import KafkaClients
+from services.topics import ControlTopics, TopicAdmin
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Query files under names, kept in Kafka: worker, coordinator and migrate take such a name for a file.",
+    help="Query files under names, kept in Kafka: worker, coordinator and migrate take such a name for a file. With "
+    "--group, several queries under one name, which a worker runs together, and which come and go while it does.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query: letters, digits, _ and -.")]
@@ -29,13 +39,36 @@ def register(
     name: Name,
     query: Annotated[Path, typer.Argument(metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO.")],
     pick: QueryName = None,
+    group: Annotated[
+        bool,
+        typer.Option(
+            "--group",
+            help="NAME is a group: all queries of the file run in it together. Those that are there stay, one with "
+            "the same INSERT INTO is replaced. A running worker begins them at once.",
+        ),
+    ] = False,
+    from_now: Annotated[
+        bool,
+        typer.Option(
+            "--from-now",
+            help="With --group: a new query sees only tuples from its beginning on. Default: also those that the "
+            "group's windows hold then.",
+        ),
+    ] = False,
     replication: Replication = -1,
     *,
     clients: KafkaClients,
 ) -> None:
-    """Register a query file under a name, in place of what the name stood for."""
+    """Register a query file under a name, in place of what the name stood for; with --group, add to the group."""
     if not name.replace("_", "").replace("-", "").isalnum():
         raise UsageError(f"a query's name has letters, digits, _ and - only, got {name!r}")
+    if from_now and not group:
+        raise UsageError("--from-now is for queries that join a group: add --group")
+    if group:
+        _register_in_group(clients, name, query, pick, from_now=from_now, replication=replication or -1)
+        return
+    if find_group(clients, name) is not None:
+        raise UsageError(f"{name!r} is a group of queries: add --group, or take another name")
     bound = read_query(query, pick)
     text = query.read_text("utf-8-sig")
     registry.register(clients, RegisteredQuery(name=name, text=text, pick=pick), replication or -1)
@@ -44,8 +77,8 @@ def register(
 
 @app.command("list")
 @with_kafka
-def list_(*, clients: KafkaClients) -> None:
-    """List the registered queries, one per line."""
+def list_(group: Group = None, *, clients: KafkaClients) -> None:
+    """List the registered queries, one per line; of groups also what their workers made of each."""
     for name, found in registry.registered(clients).items():
         try:
             bound = pick_query(found.text, found.pick, f"registered query {name}")
@@ -54,14 +87,57 @@ def list_(*, clients: KafkaClients) -> None:
             continue
         streams = ", ".join(stream.topic for stream in bound.streams())
         typer.echo(f"{name}: {streams} to {_shown(bound.sink)}")
+    for name, entry in registry_groups(clients).items():
+        typer.echo(f"{name}: a group of {len(entry.queries)} over {', '.join(entry.declared.streams)}")
+        for line in _members(clients, entry, group or f"weir-{name}"):
+            typer.echo(f"  {line}")
 
 
 @app.command()
 @with_kafka
-def drop(name: Name, *, clients: KafkaClients) -> None:
-    """Forget a name; workers that run its query go on."""
-    registry.drop(clients, name)
-    typer.echo(f"dropped {name}")
+def drop(name: Name, pick: QueryName = None, *, clients: KafkaClients) -> None:
+    """Forget a name; workers that run its query go on. Of a group, or with --query of one of it: they end it."""
+    entry = find_group(clients, name)
+    if entry is None:
+        if pick is not None:
+            raise UsageError(f"--query {pick}: no group is registered as {name!r} on {clients.bootstrap}")
+        registry.drop(clients, name)
+    else:
+        drop_from_group(clients, entry, pick)
+    typer.echo(f"dropped {name}" if pick is None else f"dropped {pick} of {name}")
+
+
+def _register_in_group(
+    clients: KafkaClients, name: str, file: Path, pick: str | None, *, from_now: bool, replication: int
+) -> None:
+    if name in registry.registered(clients):
+        raise UsageError(f"{name!r} is a query, not a group: take another name, or `weir query drop {name}`")
+    read_queries(file, pick)  # says what is wrong with the file
+    text = file.read_text("utf-8-sig")
+    # Imported here: it checks output as workers do, and kernels take a second.
+    from services.group_registration import register_in_group
+
+    begin = register_in_group(clients, name, text, pick, from_now=from_now, replication=replication)
+    typer.echo(f"registered in group {name}: {', '.join(begin) or 'nothing new'}")
+
+
+def _members(clients: KafkaClients, entry: GroupEntry, group: str) -> list[str]:
+    """A line per query of a group: since when it runs, or why it does not."""
+    topic = ControlTopics.of(group).members
+    said = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
+    lines = [f"{name}: {_state([m for m in said if m.id == query.id])}" for name, query in entry.queries.items()]
+    ended = [m for m in said if m.ended is not None and m.name not in entry.queries]
+    return [*lines, *(f"{m.name}: ended {format_iso(m.ended or 0)}" for m in ended)]
+
+
+def _state(tasks: list[Member]) -> str:
+    if not tasks:
+        return "not begun: does a worker run?"
+    first = tasks[0]
+    if first.error:
+        return f"refused: {first.error}"
+    partly = ", ".join(f"{alias} from {format_iso(ts)}" for alias, ts in first.since.items())
+    return f"runs since {format_iso(first.began or 0)}" + (f", sees {partly}" if partly else "")
 
 
 def _shown(sink: str | None) -> str:

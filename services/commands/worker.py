@@ -28,6 +28,7 @@ from services.commands.query_options import (
     WaitForTopics,
     group_of,
 )
+from services.group_registry import find_group
 from services.logs import set_up_logs
 from services.query_files import table_paths
 from services.registry import find_query
@@ -200,7 +201,8 @@ def worker(
     *,
     clients: KafkaClients,
 ) -> None:
-    """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic.
+    """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic. QUERY may
+    also be a registered group: then all its queries run, and come and go with `weir query register --group` and `drop`.
 
     Late tuples go to <sink>.late, records that are no tuples to <sink>.dead; missing output topics are created.
     Start more workers with the same group to share a PARTITION BY query's partitions, or with placement per-operator
@@ -208,7 +210,10 @@ def worker(
     SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or
     the arguments are wrong; 1 anything else.
     """
-    bound = find_query(query, name, clients)
+    entry = None if query.exists() else find_group(clients, str(query))
+    if entry is not None and name is not None:
+        raise UsageError(f"--query {name}: {entry.name!r} is a group, whose queries all run")
+    bound = find_query(query, name, clients) if entry is None else entry.query()
     rows = table_paths(bound, query, table or [])
     settings = WorkerSettings(
         clients=clients,
@@ -243,7 +248,7 @@ def worker(
     from services.worker import Worker
 
     settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
-    Worker(bound, settings, accept_loss, read_tables(bound, rows)).run()
+    Worker(bound, settings, accept_loss, read_tables(bound, rows), group=entry is not None).run()
 
 
 def _at_least(option: str, text: str, least_ms: int) -> int:

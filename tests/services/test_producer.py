@@ -49,7 +49,7 @@ def delivery(lane: Lane, number: int, name: str = "epoch") -> Delivery:
     """One result, and an offset that says how far it goes."""
     text = b'{"%s": %d}\n' % (name.encode(), number)
     message = Commit("query", number, number, 0, 1, (StreamPoint(number, number),)).encode()
-    return Delivery([Encoded(text, np.array([0, len(text)]))], [], {lane: (number, message)})
+    return Delivery([(lane[0], Encoded(text, np.array([0, len(text)])))], [], {lane: (number, message)})
 
 
 def sink_of(bootstrap: str, topic: str, group: str) -> TransactionalSink:

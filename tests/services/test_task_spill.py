@@ -112,8 +112,8 @@ class Lives:
         self._deliver(results, commit=True)
 
     def _deliver(self, results: Batch, *, commit: bool) -> None:
-        self.spill.advanced(self.engine)
-        late, records = self.spill.commit(self.engine)
+        self.spill.advanced()
+        late, records = self.spill.commit()
         if not commit:
             return
         for piece in (encode_results(results), *late):
@@ -126,7 +126,7 @@ class Lives:
 
     def clean(self) -> None:
         """The task has some time."""
-        self.spill.clean(self.engine, math.inf)
+        self.spill.clean(math.inf)
 
     def die(self) -> None:
         """Nothing is left but what was committed; and blocks, which are worth nothing."""

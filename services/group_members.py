@@ -1,0 +1,156 @@
+"""Which queries a group's task runs: those that are registered, from a cut on that it chooses and writes down.
+
+A query begins and ends between two epochs, at the event time that the task has come to. That is written to the
+group's topic of members in the transaction of the next results, so what a query's topic holds is exactly its results
+from `began` on, and before `ended`. The task's next life runs what is written there, of the tuples that it saw
+(`since`), and finds by itself what has been registered since. A task that has committed offsets and finds nothing
+written, not even that it began, does not go on: without the topic it cannot know what it owes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from operators.groups.engine import GroupEngine
+from schemas.control import Member, encode_control
+from schemas.errors import UsageError
+from schemas.query import Query
+from services.delivery import BlockRecord
+from services.group_watch import Wanted
+from services.logs import Log
+from services.member_log import BEGAN
+from services.query_files import pick_query
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A query that runs."""
+
+    member: Member
+    query: Query
+
+
+class GroupMembers:
+    """One life of a group's task; used by its thread alone.
+
+    Args:
+        known: what earlier lives have written; None where there was none.
+        wanted: what is registered now; called between epochs.
+
+    Attributes:
+        version, doubted: a group has no plan to change, and no other life in the log (see `services.programs.Changes`).
+    """
+
+    version = 0
+    doubted = False
+
+    def __init__(
+        self, task: int, topic: str, known: Iterable[Member] | None, wanted: Callable[[], tuple[Wanted, ...]], log: Log
+    ) -> None:
+        self._task = task
+        self._topic = topic
+        self._wanted = wanted
+        self._log = log
+        self._seen: tuple[Wanted, ...] | None = None
+        self._unsaid: list[Member] = []
+        self._refused: set[str] = set()
+        self._running: dict[str, Running] = {}
+        self._engine: GroupEngine | None = None
+        if known is None:
+            self._unsaid.append(Member(task=task, name=BEGAN, id="", text=""))
+            for one in wanted():
+                self._begun(one, 0, {})
+            return
+        for member in known:
+            if member.error:
+                self._refused.add(member.id)
+            elif member.ended is None and member.name != BEGAN:
+                query = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
+                self._running[member.name] = Running(member, query)
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What runs."""
+        return tuple(one.query for one in self._running.values())
+
+    @property
+    def since(self) -> dict[str, dict[str, int]]:
+        """What each of them sees; see `GroupEngine`."""
+        return {name: one.member.since for name, one in self._running.items()}
+
+    def attach(self, engine: GroupEngine) -> None:
+        """Change this engine from here on, which runs `queries`."""
+        self._engine = engine
+
+    def glance(self, committed: float, now: float) -> None:
+        """Nothing: queries come and go between epochs."""
+
+    def look(self, committed: float, now: float) -> None:
+        """Begin and end what has been registered and dropped."""
+        wanted = self._wanted()
+        if wanted is self._seen:
+            return
+        self._seen = wanted
+        ids = {one.message.id for one in wanted}
+        for name in [name for name, one in self._running.items() if one.member.id not in ids]:
+            self._end(name)
+        for one in wanted:
+            if one.message.name not in self._running and one.message.id not in self._refused:
+                self._begin(one)
+
+    def limit(self, watermark: int, now: float) -> int:
+        """As far as the watermark."""
+        return watermark
+
+    def ended(self, cut: int) -> bool:
+        """Never."""
+        return False
+
+    def conclude(self, now: float) -> None:
+        """Nothing: it never ends by itself."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether something has changed that is not written yet."""
+        return bool(self._unsaid)
+
+    def records(self) -> list[BlockRecord]:
+        """What has changed since the last time, to be written in the next transaction."""
+        unsaid, self._unsaid = self._unsaid, []
+        return [
+            BlockRecord(self._topic, 0, encode_control(one), 0, f"{self._task}/{one.name}".encode()) for one in unsaid
+        ]
+
+    @property
+    def _of(self) -> GroupEngine:
+        assert self._engine is not None, "attached before anything is looked at"
+        return self._engine
+
+    def _end(self, name: str) -> None:
+        self._of.drop(name)
+        gone = self._running.pop(name)
+        self._unsaid.append(msgspec.structs.replace(gone.member, ended=self._of.cut))
+        self._log.info("query ended", name=name, event_time=self._of.cut)
+
+    def _begin(self, one: Wanted) -> None:
+        try:
+            since = self._of.add(one.query, from_now=one.message.from_now)
+        except UsageError as error:
+            self._refused.add(one.message.id)
+            self._unsaid.append(msgspec.structs.replace(self._member(one), error=str(error)))
+            self._log.error("query left out", name=one.message.name, reason=str(error))
+            return
+        self._begun(one, self._of.cut, since)
+        self._log.info("query begun", name=one.message.name, event_time=self._of.cut, since=since)
+
+    def _begun(self, one: Wanted, cut: int, since: dict[str, int]) -> None:
+        member = msgspec.structs.replace(self._member(one), began=cut, since=since)
+        self._running[one.message.name] = Running(member, one.query)
+        self._unsaid.append(member)
+
+    def _member(self, one: Wanted) -> Member:
+        message = one.message
+        return Member(task=self._task, name=message.name, id=message.id, text=message.text, pick=message.pick)

@@ -1,0 +1,69 @@
+"""A group of queries as a task runs it: one engine, every query's results to its own topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from operators.groups.parts import group_engine
+from schemas.codecs.encode import Encoded, key_names
+from schemas.columns import Batch
+from services.delivery import BlockRecord
+from services.group_members import GroupMembers
+from services.metrics import TaskMetrics
+from services.outlet import pieces
+from services.task_spec import TaskSpec
+
+
+class GroupProgram:
+    """See `services.programs.Program`."""
+
+    durable = None
+    final = True
+
+    def __init__(self, spec: TaskSpec, members: GroupMembers, partitions: Mapping[str, Sequence[int]]) -> None:
+        self._members = members
+        self._found: dict[str, Batch] = {}
+        self._results: dict[str, int] = {}
+        self.engine = group_engine(
+            members.queries,
+            streams=spec.query.streams(),
+            tables=spec.tables.batches,
+            partitions=partitions,
+            since=members.since,
+            clock=time.monotonic,
+        )
+
+    def begin(self) -> None:
+        """Let queries come and go."""
+        self._members.attach(self.engine)
+
+    def advance(self, cut: int) -> bool:
+        """Process an epoch."""
+        self._found = self.engine.advance(cut)
+        return any(len(found) for found in self._found.values())
+
+    def owes(self) -> bool:
+        """Whether a query has begun or ended."""
+        return self._members.owes
+
+    def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
+        """The last epoch's results, if they have not been given yet, and which queries have begun and ended."""
+        found, self._found = self._found, {}
+        encoded: list[tuple[str, Encoded]] = []
+        for query in self._members.queries:
+            results = found.get(query.name)
+            if results is not None and len(results) and query.sink is not None:
+                encoded += [(query.sink, piece) for piece in pieces(results, key_names(query))]
+                self._results[query.name] = self._results.get(query.name, 0) + len(results)
+        return encoded, self._members.records()
+
+    def report(self, metrics: TaskMetrics) -> float:
+        """To metrics."""
+        found = self.engine.statistics()
+        metrics.state_tuples.set(found.state_tuples)
+        metrics.state_bytes.set(found.state_bytes)
+        metrics.pending.set(found.pending_tuples)
+        delivered, self._results = self._results, {}
+        metrics.members(len(self.engine.names), delivered)
+        return found.busy_s

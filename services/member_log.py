@@ -1,0 +1,45 @@
+"""The topic in which the tasks of a group write which queries they run; see `services.group_members`."""
+
+from __future__ import annotations
+
+from schemas.control import Member, decode_control
+from schemas.errors import StateError
+from services.readback import reading
+from services.security import KafkaClients
+
+BEGAN = ""
+"""The name under which a task writes that it has begun to write."""
+
+
+def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> list[Member]:
+    """The newest record of every query of a task, or of all tasks.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+    """
+    found: dict[tuple[int, str], Member] = {}
+    with reading(clients, topic, f"{topic}.tasks") as readback:
+        begin, end = readback.ends(0)
+        for offset, message in readback.between(0, begin, end):
+            member = decode_control(message.value(), f"{topic}[0]@{offset}")
+            if isinstance(member, Member) and task in (None, member.task):
+                found.pop((member.task, member.name), None)
+                found[member.task, member.name] = member
+    return list(found.values())
+
+
+def known_members(clients: KafkaClients, topic: str, task: int) -> list[Member]:
+    """What a task that has committed has written.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: it has written nothing that is still there.
+    """
+    found = read_members(clients, topic, task)
+    if not any(member.name == BEGAN for member in found):
+        raise StateError(
+            f"topic {topic} does not say which queries task {task} runs, though it has committed: the topic was "
+            "deleted; give the workers a new group (--group) to start anew"
+        )
+    return found

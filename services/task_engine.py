@@ -1,0 +1,62 @@
+"""What a task asks of an engine, of one query or of a group."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from operators.intake import ReplayPoint
+from schemas.columns import I64, Batch, Mask
+
+
+class TaskEngine(Protocol):
+    """See `operators.engine.Engine`.
+
+    Attributes:
+        hold: what had not expired before it is kept.
+        load: the share of its time that it is busy, as the task has measured.
+    """
+
+    hold: int
+    load: float
+
+    @property
+    def cut(self) -> int:
+        """Everything with a smaller ts has been processed."""
+        ...
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples that wait for the watermark."""
+        ...
+
+    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
+        """Take tuples of one partition in arrival order; True where late."""
+        ...
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        ...
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark, or include it again."""
+        ...
+
+    def watermark(self) -> int:
+        """Up to where `advance` may go."""
+        ...
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """The watermark of one partition."""
+        ...
+
+    def horizon(self, stream: str) -> int:
+        """The smallest ts whose tuples some window still needs."""
+        ...
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """Where to read again to see every tuple with ts >= `horizon_ms`."""
+        ...
+
+    def advance(self, cut: int | None = None) -> object:
+        """Process all tuples with ts < cut."""
+        ...

@@ -1,0 +1,158 @@
+"""A group of queries on a real broker: registered, added to and dropped from while workers run it; and what each
+query's topic must hold in the end.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.control import Member, decode_control
+from schemas.groups import seeing
+from schemas.language import parse_program
+from schemas.query import Query, Source, Window
+from services.group_registration import register_in_group
+from services.group_registry import drop_from_group, find_group
+from services.security import KafkaClients
+from services.topics import ControlTopics
+from tests import oracle
+from tests.broker_fixture import Topics
+from tests.worker_harness import Case, Reader, WorkerProcess, canonical, wait_for
+
+STREAMS = """
+CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
+  WITH (topic = '{temperature}', format = 'json', timestamp = 'at', disorder = '200 MILLISECONDS');
+CREATE STREAM humidity (mote BIGINT, room STRING, percent DOUBLE, at TIMESTAMP)
+  WITH (topic = '{humidity}', format = 'json', timestamp = 'at', disorder = '200 MILLISECONDS');
+CREATE STREAM light (mote BIGINT, lux DOUBLE, at TIMESTAMP)
+  WITH (topic = '{light}', format = 'json', timestamp = 'at', disorder = '200 MILLISECONDS');
+"""
+
+
+def select(rng: random.Random) -> str:
+    """A query that has much in common with others."""
+    wide, narrow, hot = rng.choice([300, 500, 800]), rng.choice([200, 500]), rng.randint(5, 35)
+    t, h = f"temperature T [RANGE {wide} MILLISECONDS]", f"humidity H [RANGE {narrow} MILLISECONDS]"
+    light = f"light L [RANGE {wide} MILLISECONDS]"
+    return rng.choice(
+        [
+            f"SELECT T.mote, T.celsius, H.percent FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot}",
+            f"SELECT T.mote, H.percent, L.lux FROM {t}, {h}, {light} "
+            f"WHERE T.mote = H.mote AND L.mote = H.mote AND T.room = H.room AND H.percent < {hot}",
+            f"SELECT T.mote, T.celsius, L.lux FROM {t}, {light} "
+            f"WHERE T.mote = L.mote AND L.lux < T.celsius + {hot} AND T.at > L.at",
+            f"SELECT H.mote, H.percent, L.lux FROM {h}, {light} WHERE H.mote = L.mote AND H.percent * 2 > L.lux - {hot}",
+            f"SELECT T.mote, H.percent FROM temperature T [ROWS {hot}], {h} WHERE T.mote = H.mote",
+            f"SELECT T.room, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot} "
+            "GROUP BY T.room EMIT EVERY 250 MILLISECONDS",
+        ]
+    )
+
+
+@dataclass
+class GroupTrial:
+    """A registered group over fresh topics.
+
+    Attributes:
+        case: what its workers read; its `query` is nobody's.
+        selects: of the queries that are registered now, by sink.
+    """
+
+    case: Case
+    name: str
+    declared: str
+    folder: Path
+    selects: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def make(topics: Topics, folder: Path, partitions: int = 1) -> GroupTrial:
+        """Make the topics; nothing is registered yet."""
+        case = Case.make(
+            topics,
+            folder,
+            STREAMS + "INSERT INTO '{sink}' SELECT T.mote FROM temperature T, humidity H, "
+            "light L WINDOW RANGE 1 SECOND WHERE T.mote = H.mote AND H.mote = L.mote",
+            partitions=partitions,
+        )
+        name = f"g{case.sink.rpartition('-')[2]}"
+        declared = case.path.read_text().partition("INSERT")[0]
+        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in case.query.streams())
+        nobodys = Query(name, None, sources, (), ())
+        return GroupTrial(Case(case.bootstrap, nobodys, Path(name), partitions, case.rows), name, declared, folder)
+
+    @property
+    def _clients(self) -> KafkaClients:
+        return KafkaClients(self.case.bootstrap)
+
+    def weir(self, *arguments: str) -> str:
+        """Run `weir query`."""
+        command = [sys.executable, "-m", "services.cli", "query", *arguments, "--bootstrap", self.case.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    def register(self, selects: dict[str, str], *, from_now: bool = False) -> None:
+        """Register queries, by a part of their sinks' names."""
+        named = {f"{self.name}-{sink}": text for sink, text in selects.items()}
+        text = self.declared + "".join(f"INSERT INTO '{sink}'\n{text};\n" for sink, text in named.items())
+        register_in_group(self._clients, self.name, text, None, from_now=from_now, replication=-1)
+        self.selects |= named
+
+    def drop(self, sink: str) -> None:
+        """Drop one."""
+        entry = find_group(self._clients, self.name)
+        assert entry is not None
+        drop_from_group(self._clients, entry, f"{self.name}-{sink}")
+        del self.selects[f"{self.name}-{sink}"]
+
+    def members(self) -> list[Member]:
+        """What the group's tasks have written, the last word of each registration."""
+        reader = Reader(self.case.bootstrap, ControlTopics.of(f"weir-{self.name}").members)
+        found: dict[str, Member] = {}
+        for record in reader.poll():
+            member = decode_control(record.value, "members")
+            assert isinstance(member, Member)
+            if member.name:
+                found[member.id] = member
+        reader.close()
+        return list(found.values())
+
+    def wait_begun(self, worker: WorkerProcess) -> None:
+        """Wait until exactly what is registered runs."""
+
+        def texts() -> list[str]:
+            return sorted(m.name for m in self.members() if m.began is not None and m.ended is None)
+
+        wait_for(lambda: texts() == sorted(self.selects), lambda: worker.said(f"{self.selects.keys()}, have {texts()}"))
+
+    def expected(self) -> dict[str, Counter[str]]:
+        """By sink, all that its queries find from their beginnings to their ends, of the tuples that they see."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for member in self.members():
+            (query,) = [q for q in parse_program(member.text).queries if q.name == member.pick]
+            assert member.began is not None, member.error
+            end = 2**62 if member.ended is None else member.ended
+            rows = oracle.results(seeing(query, member.since), self.case.rows)
+            found[member.name] += canonical(row for row in rows if member.began <= row["_ts"] < end)
+        return dict(found)
+
+    def judge(self, worker: WorkerProcess) -> int:
+        """Every topic holds what it must, each result once, in order; how many results these are."""
+        expected = self.expected()
+        for sink, rows in expected.items():
+            reader = Reader(self.case.bootstrap, sink)
+            reader.wait_for_count(sum(rows.values()), worker._alive)
+            found = reader.rows()
+            reader.close()
+            missing, extra = rows - canonical(found), canonical(found) - rows
+            wrong = missing or extra
+            assert not wrong, worker.said(
+                f"{sink}: {sum(missing.values())} results missing, {sum(extra.values())} too many; "
+                f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; {self.members()}"
+            )
+            assert [row["_ts"] for row in found] == sorted(row["_ts"] for row in found), sink
+        return sum(sum(rows.values()) for rows in expected.values())
