@@ -35,7 +35,7 @@ CREATE STREAM light (mote BIGINT, lux DOUBLE, at TIMESTAMP)
 
 def select(rng: random.Random) -> str:
     """A query that has much in common with others."""
-    wide, narrow, hot = rng.choice([300, 500, 800]), rng.choice([200, 500]), rng.randint(5, 35)
+    wide, narrow, hot = rng.choice([200, 300, 400]), rng.choice([150, 300]), rng.randint(5, 35)
     t, h = f"temperature T [RANGE {wide} MILLISECONDS]", f"humidity H [RANGE {narrow} MILLISECONDS]"
     light = f"light L [RANGE {wide} MILLISECONDS]"
     return rng.choice(
@@ -45,7 +45,8 @@ def select(rng: random.Random) -> str:
             f"WHERE T.mote = H.mote AND L.mote = H.mote AND T.room = H.room AND H.percent < {hot}",
             f"SELECT T.mote, T.celsius, L.lux FROM {t}, {light} "
             f"WHERE T.mote = L.mote AND L.lux < T.celsius + {hot} AND T.at > L.at",
-            f"SELECT H.mote, H.percent, L.lux FROM {h}, {light} WHERE H.mote = L.mote AND H.percent * 2 > L.lux - {hot}",
+            f"SELECT H.mote, H.percent, L.lux FROM {h}, {light} "
+            f"WHERE H.mote = L.mote AND H.percent * 2 > L.lux - {hot}",
             f"SELECT T.mote, H.percent FROM temperature T [ROWS {hot}], {h} WHERE T.mote = H.mote",
             f"SELECT T.room, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot} "
             "GROUP BY T.room EMIT EVERY 250 MILLISECONDS",

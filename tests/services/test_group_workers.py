@@ -25,7 +25,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     for life in range(3):
         worker = workers.start(trial.case).wait_running()
         for part in range(3):
-            send(feed, rng, 600 * life + 200 * part, 200)
+            send(feed, rng, 360 * life + 120 * part, 120)
             seen = worker.metric("group_results_total")
             wait_for(lambda w=worker, n=seen: w.metric("group_results_total") > n, worker.said("results"))
             if part == 0:
@@ -40,9 +40,9 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     trial.register({"last": select(rng)})
     trial.wait_begun(worker)
     assert len(trial.selects) == 20
-    send(feed, rng, 1800, 200)
+    send(feed, rng, 1080, 120)
     feed.finish(CLOSING)
-    assert trial.judge(worker) > 5_000
+    assert trial.judge(worker) > 2_000
     told = trial.weir("list")
     assert f"{trial.name}: a group of 20 over " in told
     assert f"  {trial.name}-last: runs since 2023-11-14T" in told
