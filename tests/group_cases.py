@@ -104,6 +104,15 @@ def group_queries(
         number = ALIASES.index(alias) if draw(st.booleans()) else draw(st.integers(0, 2))
         return Source(alias, streams[number % len(streams)], draw(window()))
 
+    def constant(alias: str) -> st.SearchStrategy[Expr]:
+        return st.builds(
+            lambda op, value: Compare(op, column(alias, "k"), Literal(value, Type.BIGINT)),
+            st.sampled_from(["<", ">", "<="]),
+            st.integers(0, 2),
+        )
+
+    # Whether every query asks something of each stream alone, so that not all tuples are stored.
+    selective = draw(st.booleans())
     queries: list[Query] = []
     for number in range(draw(st.integers(1, most))):
         aliases = draw(st.permutations(ALIASES))[: draw(st.integers(1, most_aliases))]
@@ -118,7 +127,11 @@ def group_queries(
         named = {s.alias: s.stream for s in sources}
         # A table's rows have no event time.
         predicates = [p for p in predicates if not any(_time_of_table(c, named) for c in columns_of(p))]
-        outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in FIELDS[:4]]
+        if selective:
+            streamed = [alias for alias in aliases if isinstance(named[alias], Stream)]
+            predicates += [draw(constant(alias)) for alias in streamed]
+        kept = draw(st.sampled_from([FIELDS[:4], FIELDS[:2], FIELDS[2:]]))
+        outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in kept]
         queries.append(Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs)))
     return tuple(queries)
 

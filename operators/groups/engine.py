@@ -172,8 +172,8 @@ class Maker(Protocol):
         """Whether the query is executed together with others."""
         ...
 
-    def shared(self, queries: Sequence[Query]) -> SharedPart:
-        """A part of queries that share an operator."""
+    def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedPart:
+        """A part of queries that share an operator, which begins at `cut`."""
         ...
 
     def apart(self, query: Query) -> Part:
@@ -247,7 +247,7 @@ class GroupEngine:
             return self._shared.add(query, from_now=from_now)
         begun: Part
         if self._maker.can_share(query):
-            begun = self._shared = self._maker.shared([query])
+            begun = self._shared = self._maker.shared([query], self.cut)
         else:
             begun = self._apart[query.name] = self._maker.apart(query)
         begun.process({}, self.cut)

@@ -68,9 +68,11 @@ class Parts:
         """Whether the query is executed together with others."""
         return _can_share(query, self.executor)
 
-    def shared(self, queries: Sequence[Query]) -> SharedQueries:
-        """The queries in one operator."""
-        return SharedQueries(query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock)
+    def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedQueries:
+        """The queries in one operator, which begins at `cut`."""
+        return SharedQueries(
+            query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock, cut=cut
+        )
 
     def apart(self, query: Query) -> ApartQuery:
         """A query in an engine of its own."""

@@ -1,13 +1,11 @@
 """The queries of a group that share one operator, from source tuples to each query's output (Juggler 3.2).
 
-Source tuples are stored once, with every column that some query reads, under the inputs of `schemas.groups`; the
-operator gets their row ids and gives row ids per query; each query's SELECT list is computed of those.
+Source tuples are stored once, with every column that some query reads, under the inputs of `schemas.groups`, if the
+operator wants them for any query; it gets their row ids and gives row ids per query; each query's SELECT list is
+computed of those.
 
 Invariants: a query's results are those that it gives alone, in the same order: by (ts, row ids in its own FROM order),
 and row ids of a stream follow the total order whatever else is stored beside. Slices change nothing.
-
-Limits: source tuples are stored before the operator has looked at them, so that also those that no query selects are
-held for the longest window of their stream.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from operators.groups.engine import Clock, PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import Batch
+from schemas.columns import Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
 from schemas.query import TABLE_TS, Query, Stream, Table
@@ -46,6 +44,10 @@ class GroupExecutor(Protocol):
 
     def drop(self, name: str, *, cut: int) -> None:
         """Forget a query when everything before `cut` has been processed."""
+        ...
+
+    def wanted(self, batches: Mapping[str, Batch]) -> Mapping[str, Mask]:
+        """Where a tuple of the next slice is to be stored and processed, (n,) by stream; all of the others are."""
         ...
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
@@ -89,6 +91,7 @@ class SharedQueries:
     Args:
         tables: the rows of each of the group's tables, by name.
         executor: makes the operator over the group's stores.
+        cut: where it begins; tuples of before have not been seen.
     """
 
     def __init__(
@@ -99,12 +102,13 @@ class SharedQueries:
         name: str,
         tables: Mapping[str, Batch] | None = None,
         clock: Clock = lambda: 0.0,
+        cut: int = 0,
     ) -> None:
         self._name = name
         self._clock = clock
-        self._sources = GroupSources(group)
+        self._sources = GroupSources(group, cut or -FOREVER)
         self._executor = executor(self._sources, group)
-        self._cut = 0
+        self._cut = cut
         self._input_tuples = 0
         self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
@@ -162,7 +166,7 @@ class SharedQueries:
             if table.name not in tables:
                 raise InvariantError(f"the rows of {table} are not given")
             rows = tables[table.name]
-            epoch |= self._enter({table.name: Batch(np.full(len(rows), TABLE_TS), rows.columns)})
+            epoch |= self._sources.enter({table.name: Batch(np.full(len(rows), TABLE_TS), rows.columns)})
         if epoch:
             self._executor.process(epoch, TABLE_TS)
 
@@ -190,7 +194,7 @@ class SharedQueries:
 
     def _slice(self, batches: Mapping[str, Batch], cut: int) -> Mapping[str, Tuples]:
         """Store and join; what is dead stays in the stores until results have been read from them."""
-        tuples = self._enter(batches)
+        tuples = self._sources.enter(batches, self._executor.wanted(batches))
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         self._sources.cut = cut
         found = self._executor.process(tuples, now)
@@ -207,14 +211,6 @@ class SharedQueries:
             results = self._output(member, Tuples.concat(parts, member.inputs))
             out.setdefault(name, []).append(results)
             self._results[name] += len(results)
-
-    def _enter(self, batches: Mapping[str, Batch]) -> dict[str, Tuples]:
-        """Store tuples; their row ids per input."""
-        return {
-            name: Tuples((name,), rows[np.newaxis], batches[stream].ts, np.full(len(rows), FOREVER))
-            for stream, rows in self._sources.enter(batches).items()
-            for name in self._inputs[stream]
-        }
 
     def _output(self, member: Member, found: Tuples) -> Batch:
         """Results with the SELECT list's columns."""

@@ -8,7 +8,9 @@ that fail at once. `predicates`, the thesis': a tuple carries which predicates w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +20,6 @@ from operators.juggler.lists import Compiled, Lists, PredicateList, compiled, qu
 from operators.juggler.normal import Limits
 from operators.kernels.hashing import U64
 from operators.kernels.juggler import NULL, ODD, ask_queries, living, narrow, record
-from operators.sources import Sources
 from schemas.columns import I64, U8, Column, Mask
 
 QUERIES, PREDICATES = "queries", "predicates"
@@ -90,6 +91,14 @@ class Counters:
     results: dict[str, int] = field(default_factory=dict)
 
 
+class Resolves(Protocol):
+    """Says how columns of component rows are read: `operators.sources.Sources`."""
+
+    def resolver(self, aliases: Sequence[str], rows: I64) -> Resolve:
+        """Reads columns of (k, n) component rows."""
+        ...
+
+
 class Evaluator:
     """Evaluates predicate lists on flights.
 
@@ -98,7 +107,7 @@ class Evaluator:
         compiled: the lists with a normal form.
     """
 
-    def __init__(self, sources: Sources, lists: Lists, queries: int, encoding: str, counters: Counters) -> None:
+    def __init__(self, sources: Resolves, lists: Lists, queries: int, encoding: str, counters: Counters) -> None:
         self.sources = sources
         self.lists = lists
         self.words = max(1, -(-queries // 64))
@@ -108,6 +117,12 @@ class Evaluator:
         self._numbers = {id(one): number for number, one in enumerate(lists.lists)}
         self._shares = [1.0] * len(lists.lists)
         self._compiled = [None if one.form is None else compiled(one, self.words) for one in lists.lists]
+
+    def reading(self, sources: Resolves) -> Evaluator:
+        """This one, over tuples of other sources."""
+        other = copy(self)
+        other.sources = sources
+        return other
 
     def compiled(self, one: PredicateList) -> Compiled:
         """A list with a normal form, as kernels read it."""

@@ -271,7 +271,7 @@ def _register(
                 return
     if not forms:
         for one in lists:
-            if one.form is None and predicate in one.written:
+            if one.form is None and one.inputs == used and predicate in one.written:
                 one.add(None, predicate, number)
                 return
     new = PredicateList(kind, used)

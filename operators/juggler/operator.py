@@ -28,15 +28,17 @@ from operators.juggler.held import Held
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
 from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.juggler.output import Outputs, routes
+from operators.juggler.past import Past
 from operators.juggler.probe import Look, Pairs, Prober
 from operators.juggler.sampling import observe
+from operators.juggler.selection import Selection
 from operators.juggler.sources import GroupSources
 from operators.juggler.stages import Stages
 from operators.juggler.visits import Visit, visits
 from operators.kernels.juggler import living
 from operators.state import SideState
 from operators.tuples import Tuples
-from schemas.columns import Column
+from schemas.columns import Batch, Column, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup
 from schemas.query import TABLE_TS, Expr, Query
@@ -72,6 +74,7 @@ class Juggler:
         self.encoding = encoding
         self.counters = Counters()
         self._since: dict[str, dict[str, int]] = {}
+        self._past = Past(group, sources.since)
         self._build(group)
 
     @property
@@ -93,6 +96,7 @@ class Juggler:
         self._routes = routes(group)
         self._visits = {source.alias: visits(group, self.lists, source.alias) for source in group.inputs}
         words = self._evaluator.words
+        self._selection = Selection(group, self.lists, self._evaluator)
         self._held: dict[str, Held] = {}
         for source in group.inputs:
             name = source.alias
@@ -147,12 +151,25 @@ class Juggler:
             self.counters.results[query] = self.counters.results.get(query, 0) + len(tuples)
         return found
 
+    def wanted(self, batches: Mapping[str, Batch]) -> dict[str, Mask]:
+        """Where a tuple of the next slice is to be stored and processed; streams of which all are, may be absent.
+
+        Args:
+            batches: by stream, or table.
+        """
+        return self._selection.wanted(batches, {name for name, entry in self._entries.items() if entry.at_once})
+
     def _enter(self, name: str, tuples: Tuples, now: int) -> Flight:
         """Keep new tuples; the flight that they begin."""
         held, entry = self._held[name], self._entries[name]
         rows = tuples.rows[0]
         held.begin(rows)
+        arrived = len(rows)
         if entry.at_once:
+            selected = self._selection.take(name)
+            if selected is not None:
+                arrived, known = selected
+                held.learn(rows, known.alive, known.relevant, known.satisfied)
             self._stages.evaluate_rows(name, rows)
         elif self.adaptive and entry.asks(len(rows)):
             tried = rows[:: max(1, len(rows) // TRIED_TUPLES)]
@@ -161,8 +178,8 @@ class Juggler:
         flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
         if entry.at_once:
             flight = flight.still_alive()
-            self._count(ORDERS[0], ATTRIBUTE, len(rows), len(flight))
-            entry.passed(len(rows), len(flight))
+            self._count(ORDERS[0], ATTRIBUTE, arrived, len(flight))
+            entry.passed(arrived, len(flight))
         expiry = self.sources.expiry(name, flight.rows[0], flight.ts)
         held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, expiry), now)
         return flight
@@ -277,12 +294,14 @@ class Juggler:
         """
         group = self.group.adding(query)
         member = group.member(query.name)
+        held = self.sources
+        known = self._past.add(
+            self.group, member, cut, lambda source: held.known_from(source.stream.name, cut), held.counted
+        )
         since: dict[str, int] = {}
         for source in member.over_inputs.sources:
-            least = self.sources.seen_from(source, cut)
-            if from_now and not source.is_table:
-                least = cut
-            if least is not None:
+            least = cut if from_now else known[source.alias]
+            if not self.sources.holds_all(source, least, cut):
                 since[source.alias] = least
         self._since[query.name] = since
         self.sources.change(group, cut)

@@ -1,7 +1,7 @@
-"""The stores of a group's streams: every declared column, so that a query may come later that reads another one.
+"""The stores of a group's streams: the columns that some query reads, of tables all.
 
 What is known of a stream's past does not depend on when rows were purged: exactly the rows that its windows have held
-without a gap, `known_from`.
+without a gap, `known_from`; `operators.juggler.past` says what a query that comes may see of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from operators.juggler.rows import NUMBER, columns_of_slice, columns_of_store, k
 from operators.sources import Sources, life_of
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64, Batch
+from schemas.columns import DTYPES, I64, Batch, Mask
+from schemas.columns import Column as Values
 from schemas.groups import QueryGroup
-from schemas.query import Column, Query, Source, Window
+from schemas.query import Column, Query, Source, Type, Window
 
 
 class GroupSources(Sources):
@@ -28,14 +29,17 @@ class GroupSources(Sources):
         rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
     """
 
-    def __init__(self, group: QueryGroup) -> None:
-        self._known: dict[str, int] = {}
+    def __init__(self, group: QueryGroup, since: int = -FOREVER) -> None:
+        """Args: `since`: tuples that are older have not been seen; tables' rows are all there."""
+        self.since = since
         self._counts: dict[str, int] = {}
         self._begin(group)
+        self._known = {stream.name: since for stream in group.query.streams()}
 
     def _begin(self, group: QueryGroup) -> None:
         self._kept_for_rows = kept_for_rows(group)
-        kept = [Column(source.alias, f.name, f.type) for source in group.inputs for f in source.stream.fields]
+        tables = (source for source in group.inputs if source.is_table)
+        kept = [*group.columns(), *(Column(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
         super().__init__(_unbounded(group.query), kept=kept)
         self._windows = {source.alias: group.windows(source.alias) for source in group.inputs}
         for alias, windows in self._windows.items():
@@ -45,11 +49,19 @@ class GroupSources(Sources):
         self.life = {
             s.alias: FOREVER if s.alias in self.rows_windows else life_of(s) for s in group.inputs
         }
+        self._inputs: dict[str, tuple[str, ...]] = {
+            name: tuple(s.alias for s in group.inputs if s.stream.name == name) for name in self.stores
+        }
         self._needs = {stream: self._need(group, stream) for stream in self.stores}
         for stream in self.stores:
             if NUMBER in self._kept_for_rows.get(stream, ()):
                 self._counts.setdefault(stream, 0)
         self._counts = {s: count for s, count in self._counts.items() if NUMBER in self._kept_for_rows.get(s, ())}
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The streams whose tuples have numbers."""
+        return frozenset(self._counts)
 
     def _horizon_columns(self, stream: str) -> list[str]:
         return self._kept_for_rows.get(stream, [])
@@ -72,35 +84,48 @@ class GroupSources(Sources):
 
     # --- What comes -------------------------------------------------------------------------------------
 
-    def enter(self, batches: Mapping[str, Batch]) -> dict[str, I64]:
-        """Store a slice: the row ids of each stream's tuples.
+    def enter(self, batches: Mapping[str, Batch], wanted: Mapping[str, Mask] | None = None) -> dict[str, Tuples]:
+        """Store a slice: by input what is new of it.
 
         Args:
             batches: by stream or table, ascending in the total order; nothing of equal ts comes before them or after.
+            wanted: (n,) False where a tuple of a stream need not be stored; absent streams are stored as they are.
         """
+        wanted = wanted or {}
         beside = columns_of_slice(self._kept_for_rows, self._counts, batches)
-        rows: dict[str, I64] = {}
+        found: dict[str, Tuples] = {}
         for name, batch in batches.items():
-            batch = Batch(batch.ts, {**batch.columns, **beside[name]}) if beside[name] else batch
-            rows[name] = self.stores[name].append(batch)
             if name in self._counts:
                 self._counts[name] += len(batch)
-        return rows
+            store = self.stores[name]
+            kept = Batch(batch.ts, {**batch.columns, **beside[name]} if beside[name] else batch.columns)
+            if name in wanted:
+                read = {column: kept.columns[column] for column in store.columns if column != "_ts"}
+                kept = Batch(kept.ts, read).take(wanted[name])
+            rows = store.append(kept)
+            for alias in self._inputs[name]:
+                found[alias] = Tuples((alias,), rows[np.newaxis], kept.ts, np.full(len(rows), FOREVER))
+        return found
 
     def change(self, group: QueryGroup, cut: int) -> None:
         """Hold the inputs of another group from `cut` on; streams that both read keep their rows, others have none."""
-        stores, scratch, before = self.stores, self.scratch, self.cut
+        stores, scratch, was = self.stores, self.scratch, self.cut
         known = {name: self.known_from(name, cut) for name in stores}
         counts = dict(self._counts)
         self._begin(group)
-        self.scratch, self.cut = scratch, before
+        self.scratch, self.cut = scratch, was
         self._known = {name: known.get(name, cut) for name in self.stores}
         fresh, self.stores = self.stores, {name: stores.get(name, store) for name, store in self.stores.items()}
         for name in self._counts:
             self._counts[name] = counts.get(name, self.stores[name].hi)
-        for name, store in fresh.items():
-            if store.columns != self.stores[name].columns:
-                store.fill(self.stores[name], columns_of_store(self._horizon_columns(name), self.stores[name]))
+        for source in group.inputs:
+            name = source.stream.name
+            store, before = fresh[name], self.stores[name]
+            if store is not before and store.columns != before.columns:
+                # What was not kept is null; nobody who reads it sees those rows.
+                new = [f for f in source.stream.fields if f.name in set(store.columns) - set(before.columns)]
+                nulls = {field.name: _nulls(field.type, len(before)) for field in new}
+                store.fill(before, nulls | columns_of_store(self._horizon_columns(name), before))
                 self.stores[name] = store
         self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}
 
@@ -142,7 +167,7 @@ class GroupSources(Sources):
     def _first_counted(self, store: SourceStore, cut: int, size: int) -> int:
         """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all that ever came."""
         row = store.first_at(cut) - size
-        return int(store.gather("_ts", np.array([row])).values[0]) if row >= max(store.lo, 1) else -FOREVER
+        return int(store.gather("_ts", np.array([row])).values[0]) if row >= store.lo else -FOREVER
 
     def purge(self, cut: int) -> None:
         """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of
@@ -153,20 +178,21 @@ class GroupSources(Sources):
                 size = store.first_at(cut) - store.first_at(self._first_counted(store, cut, size))
             store.purge(life, cut, size)
 
-    def seen_from(self, source: Source, cut: int) -> int | None:
-        """The least ts of tuples that a query sees that comes at `cut`; None where it sees all that its window held."""
-        if source.is_table:
-            return None
-        stream = source.stream.name
-        known = self.known_from(stream, cut)
-        if known == -FOREVER:
-            return None
+    def holds_all(self, source: Source, known: int, cut: int) -> bool:
+        """Whether a source's window holds nothing at `cut` that is older than `known`, since when tuples are held."""
+        if source.is_table or known == -FOREVER:
+            return True
         if source.window.kind != "ROWS":
-            return known if known > cut - life_of(source) else None
-        if stream not in self.stores:
-            return known
+            return known <= cut - life_of(source)
+        store = self.stores.get(source.stream.name)
+        return store is not None and store.first_at(cut) - source.window.size >= store.first_at(known)
+
+    def horizon(self, stream: str, cut: int) -> int:
+        """The smallest ts whose tuples of the stream any window still needs at `cut`; 0 too where a ROWS window could
+        hold more than is known."""
+        _, size = self._needs[stream]
         store = self.stores[stream]
-        return known if store.first_at(cut) - source.window.size < store.first_at(known) else None
+        return 0 if size is not None and store.first_at(cut) - size < store.lo else super().horizon(stream, cut)
 
     def stored_since(self, name: str, ts: int) -> Tuples:
         """All stored tuples of an input with at least this ts."""
@@ -182,3 +208,10 @@ def _unbounded(query: Query) -> Query:
     """The query with ROWS windows made endless: `rows_windows` says which end."""
     ends = (replace(s, window=Window("UNBOUNDED")) if s.window.kind == "ROWS" else s for s in query.sources)
     return replace(query, sources=tuple(ends))
+
+
+def _nulls(type: Type, n: int) -> Values:
+    """(n,) nulls."""
+    offsets = np.zeros(n + 1, np.int64) if type is Type.STRING else None
+    values = np.zeros(0 if type is Type.STRING else n, DTYPES.get(type, np.uint8))
+    return Values(type, values, np.zeros(n, np.bool_), offsets)

@@ -9,7 +9,7 @@ import numpy as np
 from operators.evaluate import holds
 from operators.sources import Sources, life_of
 from operators.tuples import FOREVER, Tuples
-from schemas.columns import I64
+from schemas.columns import I64, Batch, Mask
 from schemas.groups import Member, QueryGroup
 
 
@@ -23,6 +23,10 @@ class NestedLoops:
         self._rows: dict[str, I64] = dict.fromkeys((i.alias for i in group.inputs), none)
         self._ts: dict[str, I64] = dict(self._rows)
         self.purged_to = 0
+
+    def wanted(self, batches: Mapping[str, Batch]) -> dict[str, Mask]:
+        """All are."""
+        return {}
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> dict[str, Tuples]:
         """All combinations with a new tuple."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from operators.evaluate import evaluate
 from operators.juggler.operator import Juggler
 from operators.juggler.sources import GroupSources
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import Tuples
 from schemas.columns import Batch
 from schemas.groups import QueryGroup, query_group
 from schemas.query import (
@@ -205,18 +204,13 @@ class Runner:
     def to(self, cut: int) -> None:
         """Process everything before `cut`."""
         group = self.juggler.group
-        epoch: dict[str, Tuples] = {}
         batches: dict[str, Batch] = {}
         for stream in group.query.streams():
             rows = [row for row in self.rows[stream.name] if self.cut <= row["ts"] < cut]
             if not rows:
                 continue
             batches[stream.name] = to_batch(stream, rows)
-        for name, ids in self.sources.enter(batches).items():
-            for source in group.inputs:
-                if source.stream.name == name:
-                    ts = batches[name].ts
-                    epoch[source.alias] = Tuples((source.alias,), ids[np.newaxis], ts, np.full(len(ids), FOREVER))
+        epoch = self.sources.enter(batches, self.juggler.wanted(batches))
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         self.sources.cut = self.cut = cut
         for name, tuples in self.juggler.process(epoch, now).items():

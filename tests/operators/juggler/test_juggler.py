@@ -191,12 +191,7 @@ def run(
     juggler = Juggler(sources, group, order, encoding)
     found: dict[str, list[Tuples]] = {name: [] for name in group.names}
     for part, cut in slices(batches, 40):
-        epoch = {}
-        for name, rows in sources.enter(part).items():
-            for source in group.inputs:
-                if source.stream.name == name:
-                    ends = np.full(len(rows), FOREVER)
-                    epoch[source.alias] = Tuples((source.alias,), rows[np.newaxis], part[name].ts, ends)
+        epoch = sources.enter(part, juggler.wanted(part))
         sources.cut = cut
         for name, tuples in juggler.process(epoch, min(int(b.ts[0]) for b in part.values())).items():
             found[name].append(tuples)

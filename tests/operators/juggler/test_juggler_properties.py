@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from operators.juggler.flight import ENCODINGS
 from operators.juggler.operator import ORDERS
 from schemas.groups import QueryGroup, query_group
-from schemas.query import Compare, Output, Query, Source, Window
+from schemas.query import Compare, Literal, Output, Query, Source, Type, Window
 from tests.cases import column
 from tests.feeding import canonical
 from tests.operators.juggler.groups import (
@@ -91,6 +91,15 @@ def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str
     for name, (query, begin, end) in asked.items():
         wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
         assert canonical(runner.found.get(name, [])) == canonical(wanted), name
+
+
+def test_a_constant_that_does_not_hold_is_asked_of_each_query() -> None:
+    """It was put into one list with another query's, whose first input it then belonged to."""
+    never = Compare(">", Literal(1, Type.BIGINT), Literal(2, Type.BIGINT))
+    sources = (Source(alias, STREAMS[n], Window("RANGE", 5)) for n, alias in enumerate("AB"))
+    first, second = (Query(f"q{s.alias}", None, (s,), (never,), (Output("v", column(s.alias, "v")),)) for s in sources)
+    runner = Runner(query_group([first, second]), {"S0": [_row(1)], "S1": [_row(1)], "S2": []})
+    assert runner.all(5) == {"qA": [], "qB": []}
 
 
 def test_what_the_windows_hold_is_seen() -> None:
