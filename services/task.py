@@ -280,7 +280,7 @@ class Task:
         for lane in lanes:
             lane.set_idle(self._engine, False)
             while lane.held:
-                lane.take(self._engine, lane.held.popleft(), self._letters)
+                self._metrics.input_tuples.inc(lane.take(self._engine, lane.held.popleft(), self._letters))
         self._metrics.replayed.inc(replayed)
         self._log.info(
             "task running",

@@ -17,6 +17,7 @@ from schemas.language import parse_program
 from schemas.query import Query, Source, Window
 from services.group_registration import register_in_group
 from services.group_registry import drop_from_group, find_group
+from services.readback import reading
 from services.security import KafkaClients
 from services.topics import ControlTopics
 from tests import oracle
@@ -112,14 +113,13 @@ class GroupTrial:
 
     def members(self) -> list[Member]:
         """What the group's tasks have written, the last word of each registration."""
-        reader = Reader(self.case.bootstrap, ControlTopics.of(f"weir-{self.name}").members)
         found: dict[str, Member] = {}
-        for record in reader.poll():
-            member = decode_control(record.value, "members")
-            assert isinstance(member, Member)
-            if member.name:
-                found[member.id] = member
-        reader.close()
+        with reading(self._clients, ControlTopics.of(f"weir-{self.name}").members, "members") as readback:
+            for _, message in readback.between(0, *readback.ends(0)):
+                member = decode_control(message.value(), "members")
+                assert isinstance(member, Member)
+                if member.name:
+                    found[member.id] = member
         return list(found.values())
 
     def wait_begun(self, worker: WorkerProcess) -> None:
@@ -153,7 +153,8 @@ class GroupTrial:
             wrong = missing or extra
             assert not wrong, worker.said(
                 f"{sink}: {sum(missing.values())} results missing, {sum(extra.values())} too many; "
-                f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; {self.members()}"
+                f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; "
+                f"{[(m.name, m.id, m.began, m.ended, m.since) for m in self.members()]}"
             )
             assert [row["_ts"] for row in found] == sorted(row["_ts"] for row in found), sink
         return sum(sum(rows.values()) for rows in expected.values())

@@ -1,0 +1,46 @@
+"""Small errors in how a worker runs a group of queries: see `tests.mutation.mutants`.
+
+python -m tests.mutation.worker_groups    # exit code 1 if one survives
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.mutation.outside import survivors
+
+WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
+    "services/group_members.py": (
+        ("ended=self._of.cut))", "ended=self._of.cut + 1))"),
+        ("began=cut, since=since)", "began=cut, since={})"),
+        ("began=cut, since=since)", "began=cut + 1, since=since)"),
+        ("        self._of.drop(name)\n", ""),
+        ("from_now=one.message.from_now", "from_now=False"),
+        ("unsaid, self._unsaid = self._unsaid, []", "unsaid = self._unsaid"),
+        (
+            "        if wanted is self._seen:\n            return\n",
+            "        if self._seen is not None:\n            return\n",
+        ),
+        ("elif member.ended is None and member.name", "elif member.name"),
+        ("if one.member.id not in ids]", "if name not in {w.message.name for w in wanted}]"),
+        ("                self._refused.add(member.id)\n", "                pass\n"),
+        ("                self._begun(one, 0, {})\n", "                self._begun(one, 1, {})\n"),
+    ),
+    "services/group_program.py": (
+        ("            since=members.since,\n", ""),
+        ("found, self._found = self._found, {}", "found = self._found"),
+        ("encoded, self._members.records()", "encoded, []"),
+        ("return self._members.owes", "return False"),
+        ("return any(len(found)", "return all(len(found)"),
+    ),
+    "schemas/groups.py": (
+        ("if alias not in taken_off)", ")"),
+        ("replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for", "one for"),
+    ),
+}
+"""Per file."""
+
+TESTS = {name: ["tests/services/test_group_members.py"] for name in WORKER_GROUPS}
+
+if __name__ == "__main__":
+    sys.exit(1 if survivors(WORKER_GROUPS, TESTS, sys.argv[1:]) else 0)

@@ -1,0 +1,229 @@
+"""Which queries a group's task runs, over lives that end after commits and before them; without Kafka."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from schemas.control import Member, RegisteredQuery, decode_control
+from schemas.errors import UsageError
+from schemas.groups import seeing
+from schemas.language import parse_program
+from schemas.query import Query, Source, Window
+from services.group_members import GroupMembers
+from services.group_program import GroupProgram
+from services.group_registration import check_group_queries
+from services.group_watch import Wanted
+from services.logs import get_log
+from services.member_log import BEGAN
+from services.security import KafkaClients
+from services.settings import WorkerSettings
+from services.task_spec import TaskSpec, streams_by_topic
+from services.topics import OutputTopics
+from tests import oracle
+from tests.feeding import to_batch
+from tests.worker_harness import canonical
+
+DECLARED = """
+CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
+CREATE STREAM b (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
+"""
+PAIRS = "SELECT A.v AS a, B.v AS b FROM a A [RANGE {} MILLISECONDS], b B [RANGE {} MILLISECONDS] WHERE A.k = B.k"
+SELECTS = (
+    PAIRS.format(30, 30),
+    PAIRS.format(10, 50) + " AND A.v > B.v - 990",
+    PAIRS.format(30, 30) + " AND A.at > B.at",
+    "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 20 MILLISECONDS], b B [RANGE 20 MILLISECONDS] WHERE A.k = B.k "
+    "GROUP BY A.k EMIT EVERY 10 MILLISECONDS",
+    "SELECT A.v FROM a A [RANGE 30 MILLISECONDS] EXCEPT b B [RANGE 30 MILLISECONDS] ON A.k = B.k",
+)
+END = 600
+
+
+class Registry:
+    """What is registered, as `GroupWatch` shows it."""
+
+    def __init__(self) -> None:
+        self.wanted: tuple[Wanted, ...] = ()
+        self._ids = 0
+
+    def register(self, name: str, select: str, *, from_now: bool = False) -> None:
+        """Register a query, in place of the one of that name."""
+        self._ids += 1
+        text = f"{DECLARED}INSERT INTO {name} {select};"
+        message = RegisteredQuery(name=name, text=text, pick=name, group="g", from_now=from_now, id=f"id{self._ids}")
+        others = tuple(one for one in self.wanted if one.message.name != name)
+        self.wanted = (*others, Wanted(message, parse_program(text).queries[0]))
+
+    def drop(self, name: str) -> None:
+        """Forget a query."""
+        self.wanted = tuple(one for one in self.wanted if one.message.name != name)
+
+
+class Lives:
+    """One task's lives over a log of input, and what they have committed.
+
+    Attributes:
+        out: results by topic.
+        written: records of members, in order.
+    """
+
+    def __init__(self, registry: Registry, rng: random.Random) -> None:
+        self.registry = registry
+        self.streams = parse_program(DECLARED).streams
+        self.rows = {
+            s.name: [{"k": rng.randrange(4), "v": 1000 * n + at, "at": at} for at in range(n, END, 3)]
+            for n, s in enumerate(self.streams)
+        }
+        self.out: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.written: list[Member] = []
+        self._cut = 0
+        self._committed: dict[str, int] = {}
+        self._points: dict[str, tuple[int, int]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A life begins, at the last commit."""
+        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in self.streams)
+        query = Query("g", None, sources, (), ())
+        topics = OutputTopics("", "g.late", "g.dead", {}, {})
+        settings = WorkerSettings(KafkaClients("localhost:1"), "weir-g")
+        spec = TaskSpec(query, None, streams_by_topic(query.streams()), "f", "c", topics, settings)
+        newest = {member.name: member for member in self.written}
+        known = list(newest.values()) if self._committed else None
+        self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, get_log("test"))
+        self.program = GroupProgram(spec, self.members, {s.name: (0,) for s in self.streams})
+        self.program.begin()
+        self._taken: dict[str, int] = {}
+        for name in self.rows:
+            offset, max_ts = self._points.get(name, (0, -1))
+            if max_ts >= 0:
+                self.program.engine.set_clock(name, 0, max_ts)
+            self._push(name, offset, self._committed.get(name, 0))
+        if self._cut:
+            self.program.engine.advance(self._cut)
+
+    def _push(self, name: str, begin: int, end: int) -> None:
+        stream = next(stream for stream in self.streams if stream.name == name)
+        if end > begin:
+            self.program.engine.push(name, 0, to_batch(stream, self.rows[name][begin:end]), np.arange(begin, end))
+        self._taken[name] = end
+
+    def epoch(self, until: int, *, commit: bool) -> None:
+        """Process what has come before an event time, and commit it, or die before that is done."""
+        for name, rows in self.rows.items():
+            end = self._taken[name]
+            while end < len(rows) and rows[end]["at"] <= until:
+                end += 1
+            self._push(name, self._taken[name], end)
+            if until >= END:
+                self.program.engine.close(name, 0)
+        engine = self.program.engine
+        self.members.look(0.0, 0.0)
+        found = self.program.advance(engine.watermark())
+        if not commit:
+            return
+        owes = self.program.owes()
+        encoded, records = self.program.encode()
+        assert found == bool(encoded)
+        assert owes == bool(records)
+        for topic, piece in encoded:
+            self.out[topic] += [orjson.loads(line) for line in piece.data.splitlines()]
+        for record in records:
+            member = decode_control(record.value, "log")
+            assert isinstance(member, Member)
+            assert (record.topic, record.partition, record.key) == ("members", 0, f"0/{member.name}".encode())
+            self.written.append(member)
+        self._cut, self._committed = engine.cut, dict(self._taken)
+        for name in self.rows:
+            point = engine.replay_point(name, 0, engine.horizon(name))
+            self._points[name] = (point.offset, point.max_ts)
+
+    def expected(self) -> dict[str, Counter[str]]:
+        """By topic, what its queries find between their beginnings and ends, of the tuples that they see."""
+        last = {member.id: member for member in self.written if member.name != BEGAN}
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for member in last.values():
+            assert member.began is not None
+            end = 2**62 if member.ended is None else member.ended
+            (query,) = parse_program(member.text).queries
+            rows = oracle.results(seeing(query, member.since), {name: [part] for name, part in self.rows.items()})
+            found[member.name] += canonical(row for row in rows if member.began <= row["_ts"] < end)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_come_and_go_over_lives(seed: int) -> None:
+    """Registered, replaced and dropped at random, while commits fail and tasks die."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    registry = Registry()
+    for number, select in enumerate(SELECTS[:3]):
+        registry.register(f"q{number}", select)
+    lives = Lives(registry, rng)
+    until = 0
+    while until < END:
+        until += rng.randrange(5, 25)
+        if rng.random() < 0.3:
+            registry.register(f"q{rng.randrange(6)}", rng.choice(SELECTS), from_now=rng.random() < 0.3)
+        if rng.random() < 0.15 and registry.wanted:
+            registry.drop(rng.choice(registry.wanted).message.name)
+        commit = until >= END or rng.random() < 0.7
+        lives.epoch(until, commit=commit)
+        if until < END and (not commit or rng.random() < 0.2):
+            lives.begin()
+    lives.epoch(END, commit=True)
+    expected = lives.expected()
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == {
+        n: rows for n, rows in expected.items() if rows
+    }
+    for rows in lives.out.values():
+        times = [row["_ts"] for row in rows]
+        assert times == sorted(times)
+    running = {member.name for member in {m.name: m for m in lives.written}.values() if member.ended is None} - {BEGAN}
+    assert running == {one.message.name for one in registry.wanted} == set(lives.program.engine.names)
+    assert sum(sum(rows.values()) for rows in expected.values()) > 500
+
+
+def test_what_a_group_cannot_take_is_written_once() -> None:
+    """A query over a table that no query of the group has read: its error is written, and it is not tried again."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(30, 30))
+    lives = Lives(registry, random.Random(0))
+    lives.epoch(50, commit=True)
+    table = "CREATE TABLE t (k BIGINT) WITH (path = 't.csv');"
+    text = f"{DECLARED}{table}INSERT INTO bad SELECT A.v FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k;"
+    message = RegisteredQuery(name="bad", text=text, pick="bad", group="g", id="bad")
+    registry.wanted = (*registry.wanted, Wanted(message, parse_program(text).queries[0]))
+    for until in (100, 150):
+        lives.epoch(until, commit=True)
+        lives.begin()
+    registry.register("q1", PAIRS.format(10, 10))
+    lives.epoch(200, commit=True)
+    (refused,) = [member for member in lives.written if member.error]
+    assert (refused.name, refused.began) == ("bad", None)
+    assert refused.error == "query 'bad' reads table 't', which no query of the group has read so far"
+    assert lives.program.engine.names == ("q0", "q1")
+
+
+def test_a_group_is_checked_before_it_is_registered() -> None:
+    """Streams that the group does not read, and queries that read each other."""
+
+    def check(select: str, declared: str = DECLARED) -> None:
+        check_group_queries("g", parse_program(DECLARED).streams, parse_program(f"{declared}{select}").queries)
+
+    check(f"INSERT INTO q {PAIRS.format(1, 1)}")
+    other = DECLARED + "CREATE STREAM c (k BIGINT) WITH (topic = 'c');"
+    with pytest.raises(UsageError, match="stream 'c', which query 'q' reads, and that is not read by group 'g'"):
+        check("INSERT INTO q SELECT C.k FROM c C [RANGE 1 SECOND], a A [RANGE 1 SECOND] WHERE A.k = C.k", other)
+    with pytest.raises(UsageError, match="stream 'a', which query 'q' declares otherwise than group 'g'"):
+        check(f"INSERT INTO q {PAIRS.format(1, 1)}", DECLARED.replace("topic = 'a'", "topic = 'a2'"))
+    with pytest.raises(UsageError, match="query 'q' reads what query 'b' of the same group writes, topic 'b'"):
+        check(f"INSERT INTO b SELECT A.v FROM a A [RANGE 1 SECOND]; INSERT INTO q {PAIRS.format(1, 1)}")
+    with pytest.raises(UsageError, match="begin it with INSERT INTO 'topic'"):
+        check(PAIRS.format(1, 1))
