@@ -4,9 +4,8 @@ A kernel is compiled anew for each combination of argument types (a column that 
 another's), so a list of kernels would not do: what must be met is what real runs pass. A test holds that
 random queries compile nothing more after a warm-up.
 
-Numba keeps what it has compiled in a folder (`services.kernel_cache`), per source file, Python, Numba and
-model of processor. It does not notice a change in a kernel that others call from another file: `fresh` throws
-the folder's contents away.
+Numba keeps what it has compiled in a folder (`services.kernel_cache`), per kernel and its sources
+(`schemas.compiled`), Python, Numba and model of processor. `fresh` throws the folder's contents away.
 """
 
 from __future__ import annotations

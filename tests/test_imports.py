@@ -6,8 +6,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_origin
 
+import numpy as np
 import pytest
+
+from schemas import columns
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("schemas", "operators", "services", "ops")
@@ -156,6 +160,48 @@ def test_schemas_know_no_kafka() -> None:
         if found.module.split(".")[0] in KAFKA
     ]
     assert problems == []
+
+
+KERNELS = ("operators/kernels", "schemas/codecs/kernels")
+
+
+def beside_kernels(path: Path, source: str | None = None) -> list[str]:
+    """What a kernel file uses that `schemas.compiled` does not follow: Weir's, but for kernels beside it and types."""
+    beside = {".".join([*package_of(path), other.stem]) for other in path.parent.glob("*.py")}
+    problems = []
+    for node in ast.walk(ast.parse(path.read_text() if source is None else source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else names[0]
+            good = node.col_offset == 0 and module in {"schemas.compiled", *beside}
+            if module == "schemas.columns":
+                good = all(get_origin(getattr(columns, name)) is np.ndarray for name in names)
+            if module.split(".")[0] in LAYERS and not good:
+                problems.append(f"{place(path, node)} imports {', '.join(names)} of {module}")
+            if module.split(".")[0] == "numba":
+                problems.append(f"{place(path, node)} imports numba")
+    return problems
+
+
+def test_kernels_use_nothing_that_their_caches_do_not_mind() -> None:
+    found = files(*KERNELS)
+    assert len(found) > 20
+    assert [problem for path in found for problem in beside_kernels(path)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from operators.tuples import FOREVER",
+        "from schemas.columns import I64, Batch",
+        "import operators.tuples",
+        "from operators.kernels import hashing",
+        "def late():\n    from operators.kernels.hashing import U64",
+        "from numba import njit",
+    ],
+)
+def test_what_a_cache_would_not_mind_is_seen(source: str) -> None:
+    assert beside_kernels(ROOT / "operators/kernels/index.py", source) != []
 
 
 def test_every_module_is_named_for_an_idea() -> None:

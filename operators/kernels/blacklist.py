@@ -9,14 +9,14 @@ in the pool, so the table holds no copy of it. `behind` leads from an entry to t
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled, inlined
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _slot_of(signature, pool, heads):  # type: ignore[no-untyped-def]
     """The slot of a signature's list, or the free one where it would go."""
     mask = heads.shape[0] - 1
@@ -26,7 +26,7 @@ def _slot_of(signature, pool, heads):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def link_entries(first: int, stop: int, pool: U64, behind: I32, heads: I32) -> int:
     """Put entries first .. stop of the pool, whose signatures are there, in front of their lists. How many lists that
     begins."""
@@ -40,7 +40,7 @@ def link_entries(first: int, stop: int, pool: U64, behind: I32, heads: I32) -> i
     return begun
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def has_lists(signatures: U64, pool: U64, heads: I32) -> Mask:
     """(n,) True where a signature has a list."""
     out = np.empty(signatures.shape[0], np.bool_)
@@ -49,7 +49,7 @@ def has_lists(signatures: U64, pool: U64, heads: I32) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _take_head(signature: np.uint64, pool: U64, heads: I32) -> int:
     """Take a list out of the table; its newest entry, -1 where there is none."""
     mask = heads.shape[0] - 1
@@ -69,7 +69,7 @@ def _take_head(signature: np.uint64, pool: U64, heads: I32) -> int:
     return entry
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take_lists(signatures: U64, pool: U64, behind: I32, heads: I32) -> tuple[I64, int]:
     """Take the lists of (n,) signatures, which may repeat, out of the table; the entries of all, in any order, and how
     many lists these were."""

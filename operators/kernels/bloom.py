@@ -8,13 +8,13 @@ BITS_PER_ENTRY in `operators.feedback.bloom` pays for.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from schemas.columns import Mask
+from schemas.compiled import compiled, inlined
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _pattern(h):  # type: ignore[no-untyped-def]
     """The four bits of a hash, of which some may be the same."""
     one, low = np.uint64(1), np.uint64(63)
@@ -26,7 +26,7 @@ def _pattern(h):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def set_bits(hashes: U64, blocks: U64) -> None:
     """Enter (n,) hashes into a filter of a power of two blocks."""
     last = np.uint64(blocks.shape[0] - 1)
@@ -35,7 +35,7 @@ def set_bits(hashes: U64, blocks: U64) -> None:
         blocks[np.int64((h >> np.uint64(24)) & last)] |= _pattern(h)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def has_bits(hashes: U64, blocks: U64) -> Mask:
     """(n,) False where the hash was certainly never entered."""
     last = np.uint64(blocks.shape[0] - 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from schemas.columns import I64
+from schemas.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def combine_pairs(
     rows: I64,
     ts: I64,
@@ -56,7 +56,7 @@ def combine_pairs(
     return out_rows, out_ts, out_expiry
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge_runs(
     rows_a: I64, ts_a: I64, expiry_a: I64, rows_b: I64, ts_b: I64, expiry_b: I64
 ) -> tuple[I64, I64, I64]:

@@ -8,12 +8,12 @@ neighbours, each as the row plus one, 0 for none. Taking one out of the middle c
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def uncovered_runs(
     given: I64,
     present: Mask,
@@ -79,7 +79,7 @@ def uncovered_runs(
     return out_offsets, out_first[:count], out_last[:count]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_edges(
     rows: I64, before: Mask, offsets: I64, first: I64, last: I64, from_ts: int, to_ts: int
 ) -> tuple[I64, I64, Mask]:
@@ -117,7 +117,7 @@ def run_edges(
     return out_rows[:count], out_ts[:count], out_comes[:count]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
     """The rows that wait for matches lo .. hi, whose chains are then empty. Cost: O(hi - lo + rows)."""
     head_mask = heads.shape[0] - 1
@@ -140,7 +140,7 @@ def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def move_in_chains(
     rows: I64, matches: I64, waits_for: I64, heads: I64, following: I64, preceding: I64, taken: int
 ) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.ordered import I8
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 UNIT_OF_DOUBLES = -1074
 """A unit of a DOUBLE's digits is 2**-1074, the smallest that there is; of a BIGINT's it is 1."""
@@ -26,7 +26,7 @@ _LOW = np.int64(0xFFFFFFFF)
 _SIGN = np.int64(-(2**63))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def order_codes(bits: I64) -> I64:
     """DOUBLE bits -> int64 whose order is that of the values, and back: the map is its own inverse."""
     out = np.empty(bits.shape[0], np.int64)
@@ -35,7 +35,7 @@ def order_codes(bits: I64) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64, np.int64]:
     """A value as sign, low and high 32 bits of its magnitude, and the place in units of its lowest bit."""
     if not doubles:
@@ -54,7 +54,7 @@ def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64,
     return sign, mantissa & _LOW, mantissa >> 32, exponent - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def digit_range(slots: I64, valid: Mask, codes: I64, doubles: bool) -> tuple[int, int]:
     """First digit and one past the last that the valid values of these slots reach; (0, 0) when there is none but 0."""
     low, high = 1 << 30, -1
@@ -68,7 +68,7 @@ def digit_range(slots: I64, valid: Mask, codes: I64, doubles: bool) -> tuple[int
     return low, high
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def exact_events(
     digits: I64,
     first: int,
@@ -116,7 +116,7 @@ def exact_events(
         _read(digits, group, first, counts, unit, out, touch)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def exact_sums(
     digits: I64, first: int, counts: I64, groups: I64, unit: int, out: tuple[I64, I64, Mask, I64]
 ) -> None:
@@ -130,7 +130,7 @@ def exact_sums(
         _read(digits, groups[i], first, counts, unit, out, i)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read(
     digits: I64, group: int, first: int, counts: I64, unit: int, out: tuple[I64, I64, Mask, I64], i: int
 ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from schemas.columns import I64
+from schemas.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def enter_groups(
     codes: I64, words: U64, table: I64, known: I64, hashes: U64, free: I64, count: int
 ) -> tuple[I64, int]:
@@ -48,7 +48,7 @@ def enter_groups(
     return out, count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def index_groups(groups: I64, table: I64, hashes: U64) -> None:
     """Enter groups whose hashes are known into a table that has room for them."""
     mask = np.uint64(table.shape[0] - 1)
@@ -59,7 +59,7 @@ def index_groups(groups: I64, table: I64, hashes: U64) -> None:
         table[at] = groups[i] + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def forget_groups(groups: I64, table: I64, hashes: U64, free: I64, count: int) -> int:
     """Take groups out of the table, moving up what had been pushed behind them; how many are unused now."""
     mask = np.uint64(table.shape[0] - 1)
@@ -83,7 +83,7 @@ def forget_groups(groups: I64, table: I64, hashes: U64, free: I64, count: int) -
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_touches(counts: I64, groups: I64, changes: I64) -> tuple[I64, I64]:
     """Change groups' counts touch by touch; (t,) counts before and after each touch."""
     before = np.empty(groups.shape[0], np.int64)
@@ -95,7 +95,7 @@ def count_touches(counts: I64, groups: I64, changes: I64) -> tuple[I64, I64]:
     return before, after
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def previous_touches(groups: I64, seen: I64) -> I64:
     """(t,) for each touch the one before of the same group, -1 for its first; `seen` is all -1 before and after."""
     out = np.empty(groups.shape[0], np.int64)

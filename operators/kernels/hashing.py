@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from schemas.columns import I64, U8
+from schemas.compiled import compiled, inlined
 
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _mix(x):  # type: ignore[no-untyped-def]
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51AFD7ED558CCD)
@@ -26,7 +26,7 @@ def _mix(x):  # type: ignore[no-untyped-def]
     return x
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def mix_words(words: U64) -> U64:
     """(n,) uint64 -> (n,) uint64, a bijection of each word."""
     out = np.empty(words.shape[0], np.uint64)
@@ -35,7 +35,7 @@ def mix_words(words: U64) -> U64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def combine_words(acc: U64, words: U64) -> U64:
     """Fold a further key component into (n,) hashes; order of components matters."""
     out = np.empty(acc.shape[0], np.uint64)
@@ -44,7 +44,7 @@ def combine_words(acc: U64, words: U64) -> U64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def double_words(values: F64) -> U64:
     """The word of a DOUBLE: a whole number in int64's range has the word of that BIGINT, so that 1.0 meets
     1 (and -0.0 meets 0); any other value has its bits, flipped. Two unequal values can share a word."""
@@ -61,7 +61,7 @@ def double_words(values: F64) -> U64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def string_words(offsets: I64, data: U8) -> U64:
     """The word of each string: 8 bytes at a time, multiplied and mixed; (n + 1,) offsets into data."""
     n = offsets.shape[0] - 1

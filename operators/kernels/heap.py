@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from schemas.columns import I64
+from schemas.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def heap_push(keys: I64, items: I64, size: int, new_keys: I64, new_items: I64) -> int:
     """Enter (n,) pairs into a heap of `size`; the arrays have room. Returns the new size. Cost: O(log size) each."""
     for i in range(new_keys.shape[0]):
@@ -27,7 +27,7 @@ def heap_push(keys: I64, items: I64, size: int, new_keys: I64, new_items: I64) -
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def heap_take(keys: I64, items: I64, size: int, until: int) -> tuple[I64, I64]:
     """Remove all pairs with key < until.
 

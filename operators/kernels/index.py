@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from operators.kernels.hashing import U64
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 I32 = npt.NDArray[np.int32]
 PROBES_AHEAD = 128
 """Probe rows whose first cache misses are waited for together."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def insert_keys(keys: U64, ring_keys: U64, dist: I32, heads: I32, hi: int) -> None:
     """Enter (n,) keys as entries hi .. hi + n; the ring has room for them."""
     mask = ring_keys.shape[0] - 1
@@ -42,7 +42,7 @@ def insert_keys(keys: U64, ring_keys: U64, dist: I32, heads: I32, hi: int) -> No
         heads[bucket] = np.int32(slot + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def index_ring(ring_keys: U64, dist: I32, heads: I32, lo: int, hi: int) -> None:
     """Index entries lo .. hi anew; `heads` is all zero before."""
     mask = ring_keys.shape[0] - 1
@@ -55,7 +55,7 @@ def index_ring(ring_keys: U64, dist: I32, heads: I32, lo: int, hi: int) -> None:
         heads[bucket] = np.int32(slot + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def probe_keys(
     keys: U64,
     ts: I64,
@@ -149,7 +149,7 @@ def probe_keys(
     return count, n, -1, compared
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def has_keys(
     keys: U64, before: int, ring_keys: U64, ring_ts: I64, dist: I32, heads: I32, lo: int, hi: int
 ) -> Mask:

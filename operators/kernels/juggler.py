@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from operators.kernels.hashing import U64
 from operators.kernels.scan import fails
 from schemas.columns import I64, U8
+from schemas.compiled import compiled, inlined
 
 NULL, ODD = np.uint8(1), np.uint8(2)
 """States of a tuple: a value is null, so nothing holds; its values are outside of the form's limits. Else 0."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _first_holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
     """The first place of begin .. end whose predicate holds, of an inequality; and the number of evaluations."""
     steps = 0
@@ -38,7 +38,7 @@ def _first_holding(op, left, base, addends, begin, end):  # type: ignore[no-unty
     return begin, steps
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
     """The places first .. last of begin .. end whose predicates hold, and the number of evaluations."""
     if op != 4:
@@ -55,7 +55,7 @@ def _holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-de
     return first, last, steps
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def narrow(
     op: int,
     x: npt.NDArray[np.generic],
@@ -112,7 +112,7 @@ def narrow(
     return compared, touched
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def record(
     op: int,
     x: npt.NDArray[np.generic],
@@ -165,7 +165,7 @@ def record(
     return compared, touched
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ask_queries(relevant: U64, satisfied: U64, dependencies: U64, alive: U64) -> int:
     """Take from each tuple's query list those queries that asked in vain for a predicate (Fig. 3.15, candidates).
 
@@ -190,7 +190,7 @@ def ask_queries(relevant: U64, satisfied: U64, dependencies: U64, alive: U64) ->
     return touched
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def living(alive: U64) -> npt.NDArray[np.bool_]:
     """(n,) True where a tuple has a query left."""
     out = np.zeros(alive.shape[0], np.bool_)
@@ -202,7 +202,7 @@ def living(alive: U64) -> npt.NDArray[np.bool_]:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def by_query(alive: U64, queries: I64) -> tuple[I64, I64]:
     """The tuples of each of some queries: query k's are out[offsets[k]:offsets[k + 1]], ascending.
 
@@ -238,7 +238,7 @@ def by_query(alive: U64, queries: I64) -> tuple[I64, I64]:
     return offsets, out
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _place_of(bit):  # type: ignore[no-untyped-def]
     """Of a power of two, its exponent."""
     place = 0

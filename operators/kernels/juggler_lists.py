@@ -15,17 +15,17 @@ ones; factors, divisors and addends are given in both kinds.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import F64, U64
 from operators.kernels.juggler import _holding
 from schemas.columns import I64
+from schemas.compiled import compiled, inlined
 
 COUNTED_EVERY = 16
 """Of so many pairs one is counted for the order of lists."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _bits(word):  # type: ignore[no-untyped-def]
     """How many bits are set."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -34,7 +34,7 @@ def _bits(word):  # type: ignore[no-untyped-def]
     return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def through(
     probe: I64,
     rows_a: I64,

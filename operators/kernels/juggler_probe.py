@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from operators.kernels.hashing import U64
 from operators.kernels.juggler import ODD
 from operators.kernels.scan import fails
 from schemas.columns import I64, U8, Mask
+from schemas.compiled import compiled, inlined
 
 EVER = 2**62
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bounding(alive: U64, asking: U64) -> Mask:
     """(n,) True where every query of a tuple asks for some predicate of the list; asking: (b, words)."""
     out = np.ones(alive.shape[0], np.bool_)
@@ -33,7 +33,7 @@ def bounding(alive: U64, asking: U64) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _asked(alive, masks, i, p):  # type: ignore[no-untyped-def]
     found = False
     for w in range(alive.shape[1]):
@@ -41,7 +41,7 @@ def _asked(alive, masks, i, p):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bound_times(
     op: int, found_is_x: bool, times: I64, addends: I64, masks: U64, bounded: Mask, alive: U64, low: I64, high: I64
 ) -> int:
@@ -85,7 +85,7 @@ def bound_times(
     return steps
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_times(low: I64, high: I64, ring_ts: I64, lo: int, hi: int) -> tuple[I64, I64]:
     """(n,) where the entries of lo .. hi begin whose ts is in low .. high, and where they end; they ascend by ts."""
     mask = ring_ts.shape[0] - 1
@@ -110,14 +110,14 @@ def place_times(low: I64, high: I64, ring_ts: I64, lo: int, hi: int) -> tuple[I6
     return first, last
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _holds(op, sorted_is_x, divisor, factor, addend, value, other):  # type: ignore[no-untyped-def]
     if sorted_is_x:
         return not fails(op, divisor * value, factor * other + addend)
     return not fails(op, divisor * other, factor * value + addend)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _edge(op, sorted_is_x, divisor, factor, addend, values, other, rising):  # type: ignore[no-untyped-def]
     """The place where a predicate begins (`rising`) or ceases to hold over ascending values."""
     begin, end = 0, values.shape[0]
@@ -130,7 +130,7 @@ def _edge(op, sorted_is_x, divisor, factor, addend, values, other, rising):  # t
     return begin
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bound_values(
     op: int,
     sorted_is_x: bool,
@@ -200,7 +200,7 @@ def bound_values(
     return steps
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_places(
     first: I64,
     last: I64,

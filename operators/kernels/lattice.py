@@ -10,17 +10,17 @@ does in lines 6-10, level by level, in one comparison per term, and lines 7-9 on
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import F64
 from operators.kernels.scan import fails
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 MOST_NODES = 8
 """Level-1 nodes that one pass looks at: the lattice has 2**n nodes."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def note_matches(
     int_ops: I64,
     int_probe: I64,
@@ -86,7 +86,7 @@ def note_matches(
     return compared
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def minimal_alive(seen: Mask) -> Mask:
     """The MNSs by what `note_matches` noted.
 

@@ -11,11 +11,11 @@ the beginning: the arrays can be as large as may ever be needed, memory that is 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
 from schemas.columns import I64, U8, Mask
+from schemas.compiled import compiled
 
 Table = tuple[U64, U8, I32, I32, I64]
 """keys, marks, following, heads, sizes."""
@@ -33,7 +33,7 @@ def new_table(most: int) -> Table:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyped-def]
     """The bucket of a key, and its entry + 1, 0 where it has none."""
     bucket = np.int64(key & np.uint64(2 * power - 1))
@@ -45,7 +45,7 @@ def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyp
     return bucket, entry
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_marks(wanted: U64, table: Table) -> U8:
     """(n,) the marks of each key; 0 where the table has it not."""
     keys, marks, following, heads, sizes = table
@@ -57,7 +57,7 @@ def read_marks(wanted: U64, table: Table) -> U8:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_marks(wanted: U64, mark: int, table: Table) -> Mask:
     """Set a mark of each key, entering those that are not there: (n,) True where it had not been set, of a key that
     comes twice only the first time. The table has room."""

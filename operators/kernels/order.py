@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from schemas.columns import I64
+from schemas.compiled import compiled
 
 SHORT_RUN = 48
 """Runs up to this length are sorted by insertion, which needs no memory."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _after(rows: I64, a: int, b: int) -> bool:
     """True when result a comes after result b among results of one ts."""
     for k in range(rows.shape[0]):
@@ -20,7 +20,7 @@ def _after(rows: I64, a: int, b: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def order_ties(ts: I64, rows: I64) -> I64:
     """Positions that put results into (ts, rows) order.
 

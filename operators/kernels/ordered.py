@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from operators.kernels.hashing import _mix
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
@@ -20,22 +20,22 @@ NOTHING = -1
 LEFT, RIGHT, SIZE = 0, 1, 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _priority(slot: int) -> np.uint64:
     return np.uint64(_mix(np.uint64(slot) + np.uint64(0x9E3779B97F4A7C15)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _before(codes: I64, a: int, b: int) -> bool:
     return bool(codes[a] < codes[b] or (codes[a] == codes[b] and a < b))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _size(nodes: I32, slot: int) -> np.int64:
     return np.int64(nodes[SIZE, slot]) if slot != NOTHING else np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _hang(roots: I32, group: int, nodes: I32, parent: int, side: int, child: int) -> None:
     """Make `child` the child of `parent` on a side; the root where the parent is NOTHING."""
     if parent == NOTHING:
@@ -44,7 +44,7 @@ def _hang(roots: I32, group: int, nodes: I32, parent: int, side: int, child: int
         nodes[side, parent] = child
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ordered_insert(roots: I32, group: int, slot: int, codes: I64, nodes: I32) -> None:
     """Enter a slot into a group's treap."""
     priority = _priority(slot)
@@ -86,7 +86,7 @@ def ordered_insert(roots: I32, group: int, slot: int, codes: I64, nodes: I32) ->
     nodes[high_side, high] = NOTHING
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ordered_erase(roots: I32, group: int, slot: int, codes: I64, nodes: I32) -> None:
     """Remove a slot from a group's treap, which holds it."""
     parent, side = np.int64(NOTHING), LEFT
@@ -112,7 +112,7 @@ def ordered_erase(roots: I32, group: int, slot: int, codes: I64, nodes: I32) -> 
     _hang(roots, group, nodes, parent, side, a if a != NOTHING else b)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ordered_at(root: int, rank: int, nodes: I32) -> int:
     """The slot at a rank, counted from 0, of a treap with more values than that."""
     at = np.int64(root)
@@ -127,7 +127,7 @@ def ordered_at(root: int, rank: int, nodes: I32) -> int:
             at = np.int64(nodes[RIGHT, at])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ordered_quantiles(roots: I32, groups: I64, codes: I64, nodes: I32) -> I64:
     """(4, n) codes of each group's least, greatest and two middle values; 0 for a group without values."""
     out = np.zeros((4, groups.shape[0]), np.int64)
@@ -136,7 +136,7 @@ def ordered_quantiles(roots: I32, groups: I64, codes: I64, nodes: I32) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _quantiles(root: int, codes: I64, nodes: I32, out: I64, i: int) -> None:
     if root == NOTHING:
         return
@@ -147,7 +147,7 @@ def _quantiles(root: int, codes: I64, nodes: I32, out: I64, i: int) -> None:
     out[3, i] = codes[ordered_at(root, n >> 1, nodes)]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ordered_events(
     roots: I32, slots: I64, signs: I8, groups: I64, ends: I64, valid: Mask, codes: I64, nodes: I32
 ) -> I64:

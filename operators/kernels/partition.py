@@ -7,19 +7,19 @@ and independent of the lower bits that a state's index uses.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled, inlined
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _group(key, count):  # type: ignore[no-untyped-def]
     return np.int64(((key >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def groups_of(keys: U64, count: int) -> I32:
     """(n,) int32 groups of key hashes, of `count` groups."""
     out = np.empty(keys.shape[0], np.int32)
@@ -28,7 +28,7 @@ def groups_of(keys: U64, count: int) -> I32:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
     """(hi - lo,) int32 groups of the entries lo .. hi."""
     mask = ring_keys.shape[0] - 1
@@ -38,7 +38,7 @@ def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
     """(count,) how many of the entries lo .. hi each group has."""
     mask = ring_keys.shape[0] - 1
@@ -48,7 +48,7 @@ def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) -> I64:
     """(count,) how many of the entries lo .. hi each group has that are not older than its (count,) `since`. Without
     keys (an empty ring) all are of group 0."""
@@ -62,7 +62,7 @@ def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) 
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
     """(hi - lo,) True where an entry's group is one of those where (groups,) `chosen` is True."""
     mask = ring_keys.shape[0] - 1
@@ -72,7 +72,7 @@ def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def entries_by_group(
     ring_keys: U64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, count: int
 ) -> tuple[I64, I64]:

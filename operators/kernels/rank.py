@@ -9,13 +9,13 @@ Source: rank directories of succinct bit vectors (Jacobson 1989), with one level
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled, inlined
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _ones(x):  # type: ignore[no-untyped-def]
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -23,12 +23,12 @@ def _ones(x):  # type: ignore[no-untyped-def]
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _bit(row):  # type: ignore[no-untyped-def]
     return np.uint64(1) << np.uint64(row & 63)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
     """Enter rows first .. stop, which follow all that were entered; `first` gets the rank given.
 
@@ -42,7 +42,7 @@ def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
         bits[slot] |= _bit(row)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
     """(n,) ranks of held rows; of any other row the rank of the next one held."""
     mask = bits.shape[0] - 1
@@ -53,7 +53,7 @@ def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rows_at(ranks: I64, bits: U64, bases: I64, lo: int, hi: int) -> I64:
     """(n,) the rows, among lo .. hi, of ranks that are held. O(log) each."""
     mask = bits.shape[0] - 1
@@ -74,7 +74,7 @@ def rows_at(ranks: I64, bits: U64, bases: I64, lo: int, hi: int) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def are_held(rows: I64, bits: U64) -> Mask:
     """(n,) True where a row is held."""
     mask = bits.shape[0] - 1
@@ -84,7 +84,7 @@ def are_held(rows: I64, bits: U64) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
     """The `count` rows of lo .. hi that are held, ascending."""
     mask = bits.shape[0] - 1
@@ -96,7 +96,7 @@ def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
     return out[:count]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask) -> int:
     """Let go of the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, later ones close up.
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from schemas.columns import I64, U8, Mask
+from schemas.compiled import compiled
 
 Array = npt.NDArray[Any]
 
@@ -114,7 +114,7 @@ def touched_bytes(ring: Array, first: int, last: int) -> int:
     return ring.nbytes // capacity * min(last - first, capacity) if capacity else 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def first_at_least(ring: I64, lo: int, hi: int, bound: int) -> int:
     """The first number in lo .. hi whose value is >= bound; values ascend; hi when there is none."""
     mask = ring.shape[0] - 1
@@ -127,7 +127,7 @@ def first_at_least(ring: I64, lo: int, hi: int, bound: int) -> int:
     return lo
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def firsts_at_least(ring: I64, lo: int, hi: int, bounds: I64) -> I64:
     """(n,) `first_at_least` of each bound."""
     out = np.empty(bounds.shape[0], np.int64)
@@ -136,7 +136,7 @@ def firsts_at_least(ring: I64, lo: int, hi: int, bounds: I64) -> I64:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def gather_strings(starts: I64, lengths: I64, data: U8, rows: I64) -> tuple[I64, U8]:
     """The strings of the given rows.
 
@@ -162,7 +162,7 @@ def gather_strings(starts: I64, lengths: I64, data: U8, rows: I64) -> tuple[I64,
     return offsets, out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
     """(hi - lo,) bool: which entries still live at `now` (expiry >= now)."""
     mask = expiry.shape[0] - 1
@@ -172,7 +172,7 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def mark_rows(
     rows: I64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, first: int, held: Mask
 ) -> None:
@@ -194,7 +194,7 @@ def mark_rows(
             held[at] = True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
     """Move numbers lo .. lo + n whose (n,) `alive` is True together, into the ring itself or another that has room,
     beginning at lo."""
@@ -212,7 +212,7 @@ def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
         i += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_where(ring: I64, lo: int, alive: Mask) -> int:
     """The sum of the numbers' values lo .. lo + n whose (n,) `alive` is True."""
     mask = ring.shape[0] - 1
@@ -222,7 +222,7 @@ def sum_where(ring: I64, lo: int, alive: Mask) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def compact_strings(starts: I64, lengths: I64, data: U8, lo: int, alive: Mask, to: int, into: U8) -> int:
     """Move the bytes of the strings lo .. lo + n whose (n,) `alive` is True together, into their ring itself or another
     that has room, beginning at byte number `to`; their starts follow, at the numbers they have.

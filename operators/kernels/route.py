@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from operators.kernels.hashing import F64, U64
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_links(
     visited: U64,
     required: U64,
@@ -82,7 +82,7 @@ def draw_links(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def covers(visited: U64, required: U64) -> Mask:
     """(m,) True where all bits of (w,) `required` are set in the tuple's (w, m) words."""
     words, m = visited.shape

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from operators.kernels.hashing import F64
 from schemas.columns import I64
+from schemas.compiled import compiled, inlined
 
 OPS = {"<": 0, "<=": 1, ">": 2, ">=": 3, "=": 4}
 MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def fails(op, a, b):  # type: ignore[no-untyped-def]
     """True when `a op b` does not hold."""
     if op == 0:
@@ -25,7 +24,7 @@ def fails(op, a, b):  # type: ignore[no-untyped-def]
     return a != b
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_terms(
     int_ops: I64,
     int_probe: I64,

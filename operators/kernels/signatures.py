@@ -8,16 +8,16 @@ say where to look first. Callers keep a third of a table free, so everything is 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from operators.kernels.hashing import U64
 from schemas.columns import I64, Mask
+from schemas.compiled import compiled, inlined
 
 VACANT = -(2**63)
 """The value of a free slot; no value that is entered."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def slot_of(word, keys, values):  # type: ignore[no-untyped-def]
     """The slot of a word, or the free one where it would go."""
     mask = keys.shape[0] - 1
@@ -27,7 +27,7 @@ def slot_of(word, keys, values):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
     """Enter (n,) words with values; one that is there keeps the greater value. How many are new."""
     added = 0
@@ -42,7 +42,7 @@ def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
     return added
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def holds_words(words: U64, keys: U64, values: I64) -> Mask:
     """(n,) True where the table has the word."""
     out = np.empty(words.shape[0], np.bool_)
@@ -51,7 +51,7 @@ def holds_words(words: U64, keys: U64, values: I64) -> Mask:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take_value(word: np.uint64, keys: U64, values: I64) -> int:
     """Take a word out; its value, VACANT if it is not there."""
     mask = keys.shape[0] - 1
@@ -72,7 +72,7 @@ def take_value(word: np.uint64, keys: U64, values: I64) -> int:
     return int(value)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def drop_words(words: U64, keys: U64, values: I64) -> int:
     """Take (n,) words out; how many were there."""
     dropped = 0

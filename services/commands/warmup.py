@@ -10,7 +10,7 @@ import typer
 def warmup(
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Compile again what is in the cache (after changes to kernels)."),
+        typer.Option("--fresh", help="Compile again what is in the cache."),
     ] = False,
 ) -> None:
     """Compile all kernels ahead, so that the first query starts in a second and not in half a minute.

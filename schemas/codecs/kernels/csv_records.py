@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from schemas.codecs.kernels.compiled import compiled
 from schemas.codecs.kernels.scan import (
     BIGINT,
     BLANK,
@@ -29,6 +28,7 @@ from schemas.codecs.kernels.scan import (
     scan_number,
 )
 from schemas.columns import I64, U8
+from schemas.compiled import compiled
 
 
 @compiled

@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.codecs.kernels.compiled import compiled
 from schemas.codecs.kernels.scan import (
     BLANK,
     BOOLEAN,
@@ -35,6 +34,7 @@ from schemas.codecs.kernels.scan import (
     skip_space,
 )
 from schemas.columns import I64, U8
+from schemas.compiled import compiled
 
 MAX_ORDERED_KEYS: Final = 64
 """Keys of a record whose place is remembered from one record to the next."""

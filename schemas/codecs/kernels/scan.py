@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from schemas.codecs.kernels.compiled import compiled
 from schemas.columns import I64, U8
+from schemas.compiled import compiled
 
 BIGINT: Final = 0
 DOUBLE: Final = 1
