@@ -93,3 +93,31 @@ def test_who_comes_sees_what_was_kept(comes: Query, seen: dict[str, int]) -> Non
 def test_what_one_selection_says_of_another(more: str, less: str, answer: bool) -> None:
     first, second = (pairs("q", f"AND {text}").predicates[1:] for text in (less, more))
     assert implied(first, second) is answer
+
+
+def test_who_comes_sees_no_more_than_the_one_that_covers_it() -> None:
+    runner = Runner(query_group([pairs("old", "AND A.v < 5")]), ROWS)
+    runner.to(20)
+    wide = pairs("wide", "AND A.v < 9")
+    assert runner.juggler.add(wide, from_now=False, cut=20) == {"A": 20}
+    runner.to(24)
+    again = pairs("again", "AND A.v < 8")
+    assert runner.juggler.add(again, from_now=False, cut=24) == {"A": 20}
+    runner.to(41)
+    wanted = [row for row in expected(seen_since(again, {"A": 20}), ROWS) if row["_ts"] >= 24]
+    assert canonical(runner.found["again"]) == canonical(wanted)
+
+
+def test_a_query_that_selects_nothing_covers_nobody() -> None:
+    runner = Runner(query_group([pairs("old", "AND 1 > 2")]), ROWS)
+    runner.to(20)
+    assert runner.juggler.add(pairs("new", ""), from_now=False, cut=20) == {"A": 20, "B": 20}
+
+
+def test_what_either_of_two_inputs_selects_is_stored() -> None:
+    window = "[RANGE 8 MILLISECONDS]"
+    text = f"SELECT A.ts, B.ts AS other FROM S0 A {window}, S0 B {window} WHERE A.k = B.k AND A.v = 4 AND B.v = 8"
+    (query,) = parse_program(f"{STREAMS} INSERT INTO q {text};").queries
+    runner = Runner(query_group([query]), ROWS, "AJW")
+    assert canonical(runner.all(3)["q"]) == canonical(expected(query, ROWS))
+    assert runner.found["q"]
