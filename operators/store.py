@@ -370,6 +370,18 @@ class SourceStore:
             self._ranks = None
             self._less = self.lo - self._first
 
+    def leave(self, row: int) -> None:
+        """Forget the rows below `row`, whatever their lives, and give their memory back."""
+        self._drop_before(row)
+        while self._marks and self._marks[0][0] <= row:
+            self._marks.popleft()
+        self.trim()
+
+    def type_of(self, name: str) -> Type:
+        """The type of a column."""
+        ring = self._lasting.get(name) or self._columns[name]
+        return ring.type if isinstance(ring, _Fixed) else Type.STRING
+
     def purge(self, life: int, cut: int, keep_rows: int | None) -> None:
         """Drop rows that no tuple at or after `cut` can meet.
 

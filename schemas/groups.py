@@ -142,6 +142,10 @@ class QueryGroup:
             raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names) or 'none'}")
         return _of(tuple(member for member in self.members if member.name != name), self.inputs)
 
+    def restricted(self, members: Iterable[Member]) -> QueryGroup:
+        """Some members, or the like over the same inputs, with the inputs that they read."""
+        return _of(tuple(members), self.inputs)
+
     def _check_beside(self, query: Query) -> None:
         """Refuse what does not go with the queries that are there."""
         if query.name in self.names:

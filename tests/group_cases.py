@@ -88,7 +88,7 @@ def similar(aliases: list[str]) -> st.SearchStrategy[Expr]:
 
 @st.composite
 def group_queries(
-    draw: st.DrawFn, *, most: int = 4, most_aliases: int = 3, tables: bool = True
+    draw: st.DrawFn, *, most: int = 4, least_aliases: int = 1, most_aliases: int = 3, tables: bool = True
 ) -> tuple[Query, ...]:
     """Queries `q0`, `q1`, ... over a few streams."""
     streams = [
@@ -115,7 +115,7 @@ def group_queries(
     selective = draw(st.booleans())
     queries: list[Query] = []
     for number in range(draw(st.integers(1, most))):
-        aliases = draw(st.permutations(ALIASES))[: draw(st.integers(1, most_aliases))]
+        aliases = draw(st.permutations(ALIASES))[: draw(st.integers(least_aliases, most_aliases))]
         sources = tuple(source(alias, first) for alias, first in zip(aliases, [True, *[False] * 9], strict=False))
         alikes = st.lists(similar(list(aliases)), max_size=3)
         predicates = draw(alikes)
@@ -141,14 +141,16 @@ def _time_of_table(column: Column, streams: dict[str, Stream | Table]) -> bool:
 
 
 @st.composite
-def group_cases(draw: st.DrawFn, *, most_rows: int = 10, partitions: int = 2, **of: Any) -> GroupCase:
+def group_cases(
+    draw: st.DrawFn, *, least_rows: int = 0, most_rows: int = 10, partitions: int = 2, **of: Any
+) -> GroupCase:
     """A random group with input; `of` is `group_queries`'s."""
     queries = draw(group_queries(**of))
 
     def some() -> list[dict[str, Any]]:
         return [
             {"ts": draw(st.integers(0, 60)), **{name: draw(v) for name, v in VALUES.items()}}
-            for _ in range(draw(st.integers(0, most_rows)))
+            for _ in range(draw(st.integers(least_rows, most_rows)))
         ]
 
     rows: Rows = {s.name: [some() for _ in range(draw(st.integers(1, partitions)))] for s in streams_of(queries)}

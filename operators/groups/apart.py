@@ -36,6 +36,15 @@ class ApartQuery:
         """No results."""
         return {self.name: self.engine.advance(self.engine.cut)}
 
+    def clean(self) -> None:
+        """Find all results that are owed for want of memory; `cleaned` has them."""
+        self.engine.clean()
+
+    def cleaned(self) -> dict[str, list[Batch]]:
+        """What was found late since this was last asked."""
+        found = self.engine.cleaned()
+        return {self.name: found} if found else {}
+
     def horizon(self, stream: str) -> int | None:
         """The smallest ts whose tuples of the stream the query still needs; None where it does not read it."""
         return self.engine.horizon(stream) if stream in self._streams else None

@@ -144,6 +144,14 @@ class Part(Protocol):
         """No results, per query."""
         ...
 
+    def clean(self) -> None:
+        """Find all results that are owed for want of memory; `cleaned` has them."""
+        ...
+
+    def cleaned(self) -> Mapping[str, list[Batch]]:
+        """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
+        ...
+
     def horizon(self, stream: str) -> int | None:
         """The smallest ts whose tuples of the stream some window still needs; None where nobody reads it."""
         ...
@@ -213,6 +221,8 @@ class GroupEngine:
         self._apart: dict[str, Part] = {query.name: maker.apart(query) for query in alone}
         self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
         self._input_tuples = 0
+        # What those who were dropped have found late.
+        self._last: dict[str, list[Batch]] = {}
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -261,6 +271,11 @@ class GroupEngine:
         """
         if name not in self.names:
             raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names)}")
+        of = self._apart.get(name, self._shared)
+        assert of is not None
+        if len(of.names) == 1:
+            of.clean()
+            self._last |= of.cleaned()
         if self._apart.pop(name, None) is not None or self._shared is None:
             return
         if len(self._shared.names) == 1:
@@ -321,6 +336,23 @@ class GroupEngine:
             found |= part.process(epoch, cut)
         for stream in self._intake.streams:
             self._intake.forget(stream.name, self.horizon(stream.name))
+        return found
+
+    def clean(self) -> None:
+        """Find all results that are owed for want of memory; `cleaned` has them.
+
+        Raises:
+            StateError: a block cannot be read or written.
+        """
+        for part in self.parts:
+            part.clean()
+
+    def cleaned(self) -> dict[str, list[Batch]]:
+        """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
+        found, self._last = self._last, {}
+        for part in self.parts:
+            for name, batches in part.cleaned().items():
+                found.setdefault(name, []).extend(batches)
         return found
 
     def horizon(self, stream: str) -> int:

@@ -15,14 +15,22 @@ from operators.engine import Engine
 from operators.executor import JUGGLER
 from operators.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.groups.apart import ApartQuery
+from operators.groups.blocks import Within
 from operators.groups.engine import Clock, GroupEngine
 from operators.groups.shared import SharedQueries
+from operators.groups.spill import GroupSpill
 from operators.juggler.operator import Juggler
+from operators.spill.block_store import BlockStore
+from operators.spill.spilling import Budget
+from operators.spill.spills import check_spillable
+from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import check_member, query_group, streams_of
 from schemas.query import Query, Stream
 
+XJOIN = "xjoin"
+"""What executes a query apart within a memory budget, which no other executor keeps to."""
 APART = "apart"
 """Every query by the executor that suits it."""
 
@@ -55,6 +63,41 @@ def _can_share(query: Query, executor: str | None) -> bool:
     return True
 
 
+def check_group_spillable(queries: Sequence[Query], executor: str | None) -> None:
+    """Refuse what cannot be kept within a memory budget.
+
+    Raises:
+        UsageError: says which query, and why.
+    """
+    for query in queries:
+        if not _can_share(query, executor):
+            try:
+                check_spillable(query, executor if executor in EXECUTORS else XJOIN)
+            except UsageError as error:
+                raise UsageError(f"query {query.name!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """What a group may use: each query has its share, and those that share an operator have theirs together.
+
+    Attributes:
+        limit_bytes: of all of the first queries; who comes later has as much as one of them.
+        queries: how many those are.
+        blocks: where what leaves memory goes.
+        strategy: what leaves of queries apart; of a shared operator the oldest tuples do.
+    """
+
+    limit_bytes: int
+    queries: int
+    blocks: BlockStore
+    strategy: str = DEFAULT_STRATEGY
+
+    def share(self, queries: int) -> int:
+        """What so many queries have."""
+        return max(1, self.limit_bytes * queries // max(self.queries, 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Makes the parts of a group's engine; see `group_engine` for what it takes."""
@@ -63,6 +106,7 @@ class Parts:
     samples: Mapping[str, Batch] | None
     tables: Mapping[str, Batch]
     clock: Clock
+    memory: GroupMemory | None = None
 
     def can_share(self, query: Query) -> bool:
         """Whether the query is executed together with others."""
@@ -70,8 +114,11 @@ class Parts:
 
     def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedQueries:
         """The queries in one operator, which begins at `cut`."""
+        spill = None
+        if self.memory is not None:
+            spill = GroupSpill(self.memory.share(len(queries)), Within(self.memory.blocks, "shared/"))
         return SharedQueries(
-            query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock, cut=cut
+            query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock, cut=cut, spill=spill
         )
 
     def apart(self, query: Query) -> ApartQuery:
@@ -82,6 +129,11 @@ class Parts:
             statistics = sample_statistics(query, {**self.samples, **self.tables})
         plan = choose_plan(query, statistics)
         given = self.executor if self.executor in EXECUTORS else None
+        budget = blocks = None
+        if self.memory is not None:
+            given = given or XJOIN
+            budget = Budget(self.memory.share(1), self.memory.strategy)
+            blocks = Within(self.memory.blocks, f"{query.name}/")
         engine = Engine(
             query,
             plan=plan,
@@ -89,6 +141,8 @@ class Parts:
             tables=self.tables,
             executor=given or cheapest_executor(query, plan, statistics),
             clock=self.clock,
+            budget=budget,
+            blocks=blocks,
         )
         return ApartQuery(engine)
 
@@ -103,6 +157,8 @@ def group_engine(
     partitions: Mapping[str, Sequence[int]] | None = None,
     since: Mapping[str, Mapping[str, int]] | None = None,
     clock: Clock = lambda: 0.0,
+    budget: Budget | None = None,
+    blocks: BlockStore | None = None,
 ) -> GroupEngine:
     """The engine of several queries, which have different names.
 
@@ -113,10 +169,15 @@ def group_engine(
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
         since: see `GroupEngine`.
+        budget: of all states and source tuples; with it `blocks`, where what leaves memory goes.
     """
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:
         check_group_executor(executor, queries)
-    maker = Parts(executor, samples, tables or {}, clock)
+    memory = None
+    if budget is not None and blocks is not None:
+        check_group_spillable(queries, executor)
+        memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
+    maker = Parts(executor, samples, tables or {}, clock, memory)
     return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions, since)

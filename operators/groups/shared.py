@@ -17,9 +17,12 @@ import numpy as np
 
 from operators.evaluate import evaluate
 from operators.groups.engine import Clock, PartStatistics, QueryStatistics
+from operators.groups.spill import STAYS, GroupSpill, GroupSpillCounters
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
+from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
 from operators.tuples import FOREVER, Tuples
+from operators.watermark import END
 from schemas.columns import Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
@@ -64,6 +67,15 @@ class GroupExecutor(Protocol):
         """
         ...
 
+    @property
+    def since(self) -> Mapping[str, Mapping[str, int]]:
+        """By query and input, the least ts of tuples that a query may see."""
+        ...
+
+    def rebuild(self, cut: int) -> None:
+        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
+        ...
+
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet, in every state."""
         ...
@@ -92,6 +104,7 @@ class SharedQueries:
         tables: the rows of each of the group's tables, by name.
         executor: makes the operator over the group's stores.
         cut: where it begins; tuples of before have not been seen.
+        spill: what keeps it within a memory budget; None for no limit.
     """
 
     def __init__(
@@ -103,8 +116,12 @@ class SharedQueries:
         tables: Mapping[str, Batch] | None = None,
         clock: Clock = lambda: 0.0,
         cut: int = 0,
+        spill: GroupSpill | None = None,
     ) -> None:
         self._name = name
+        self._spill = spill
+        self._make = executor
+        self._late: dict[str, list[Batch]] = {}
         self._clock = clock
         self._sources = GroupSources(group, cut or -FOREVER)
         self._executor = executor(self._sources, group)
@@ -112,6 +129,7 @@ class SharedQueries:
         self._input_tuples = 0
         self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
+        self._compared = 0
         self._busy_s = 0.0
         self._regroup(group)
         self._load(tables or {})
@@ -145,8 +163,11 @@ class SharedQueries:
         for table in query.tables():
             if table.name not in self._inputs:
                 raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
+        # Whatever the group cannot take is refused before anything is settled.
+        self.group.adding(query)
+        self._settle(self._cut)
         seen = self._executor.add(query, from_now=from_now, cut=self._cut)
-        self._regroup(self._executor.group)
+        self._regrouped()
         alias_of = {name: alias for alias, name in self._members[query.name].input_of().items()}
         return {alias_of[name]: ts for name, ts in seen.items()}
 
@@ -156,8 +177,14 @@ class SharedQueries:
         Raises:
             UsageError: there is no such query.
         """
+        self._settle(self._cut)
         self._executor.drop(name, cut=self._cut)
+        self._regrouped()
+
+    def _regrouped(self) -> None:
         self._regroup(self._executor.group)
+        if self._spill is not None:
+            self._spill.forget(self._sources, self._cut)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -177,17 +204,19 @@ class SharedQueries:
         found: dict[str, list[Tuples]] = {}
         out: dict[str, list[Batch]] = {}
         waiting = 0
-        for piece, at in slices(mine, cut, made=made, window=self._shortest, rows=(self._fewest,)):
+        least = self._least_slices(sum(len(batch) for batch in mine.values()))
+        for piece, at in slices(mine, cut, made=made, window=self._shortest, rows=(self._fewest,), least=least):
             began = self._clock()
             for name, tuples in self._slice(piece, at).items():
                 if len(tuples):
                     found.setdefault(name, []).append(tuples)
                     waiting += len(tuples)
             waiting += sum(len(batch) for batch in piece.values())
-            if waiting >= WAITING_TUPLES or at == cut:
+            if waiting >= WAITING_TUPLES or at == cut or self._spill is not None:
                 self._finish(found, out)
-                self._sources.purge(at)
+                self._sources.purge(at if self._spill is None else self._spill.kept_from(at))
                 found, waiting = {}, 0
+                self._keep_within(at)
             self._busy_s += self._clock() - began
         self._input_tuples += sum(len(batch) for batch in mine.values())
         return {name: Batch.concat(out[name]) if name in out else self._nothing[name] for name in self.names}
@@ -204,6 +233,60 @@ class SharedQueries:
         self._cut = cut
         return found
 
+    def _least_slices(self, tuples: int) -> int:
+        """How many slices a budget asks for."""
+        if self._spill is None:
+            return 0
+        return min(int(tuples * TUPLE_BYTES / (SLICE_SHARE * self._spill.limit_bytes)), tuples // SLICE_LEAST)
+
+    def _keep_within(self, cut: int) -> None:
+        """Keep to the budget after a slice, if there is one."""
+        spill = self._spill
+        if spill is None or cut == END:
+            return
+        while (used := self._size_bytes()) > spill.limit_bytes and spill.leave(self._sources, cut, used):
+            self._executor.rebuild(cut)
+        if spill.due(self._sources, cut):
+            self._settle(cut)
+
+    def _settle(self, cut: int) -> None:
+        """Find what is owed of results before `cut`; `cleaned` has it."""
+        if self._spill is None:
+            return
+        if self._spill.on_disk_tuples and (used := self._size_bytes()) > STAYS * self._spill.limit_bytes:
+            # What is read back needs room.
+            self._spill.leave(self._sources, cut, used)
+            self._executor.rebuild(cut)
+        owed = self._spill.settle(self.group, self._executor.since, self._sources, cut, self._join)
+        for sources, member, found in owed:
+            self._late.setdefault(member.name, []).append(self._output(member, found, sources))
+        self._spill.forget(self._sources, cut)
+
+    def _join(self, sources: GroupSources, group: QueryGroup, epoch: Mapping[str, Tuples]) -> Mapping[str, Tuples]:
+        """The results of tuples by an operator of their own."""
+        operator = self._make(sources, group)
+        found = operator.process(epoch, min(int(tuples.ts[0]) for tuples in epoch.values()))
+        self._compared += operator.comparisons()
+        used = self._size_bytes() + sources.size_bytes() + operator.size_bytes()
+        self._peak_bytes = max(self._peak_bytes, used)
+        return found
+
+    @property
+    def spilled(self) -> GroupSpillCounters | None:
+        """What has left memory and was settled; None without a budget."""
+        return None if self._spill is None else self._spill.counters
+
+    def clean(self) -> None:
+        """Find all results that are owed for want of memory; `cleaned` has them."""
+        self._settle(self._cut)
+
+    def cleaned(self) -> dict[str, list[Batch]]:
+        """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
+        late, self._late = self._late, {}
+        for name, batches in late.items():
+            self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
+        return late
+
     def _finish(self, found: Mapping[str, list[Tuples]], out: dict[str, list[Batch]]) -> None:
         """Compute the SELECT lists of results."""
         for name, parts in found.items():
@@ -212,9 +295,9 @@ class SharedQueries:
             out.setdefault(name, []).append(results)
             self._results[name] += len(results)
 
-    def _output(self, member: Member, found: Tuples) -> Batch:
-        """Results with the SELECT list's columns."""
-        resolve = self._sources.resolver(found.aliases, found.rows)
+    def _output(self, member: Member, found: Tuples, sources: GroupSources | None = None) -> Batch:
+        """Results with the SELECT list's columns, of rows of some stores, the part's own where None."""
+        resolve = (sources or self._sources).resolver(found.aliases, found.rows)
         columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in member.over_inputs.outputs}
         return Batch(found.ts, columns)
 
@@ -237,7 +320,7 @@ class SharedQueries:
         shared = len(self.names) > 1
         return PartStatistics(
             queries=tuple(QueryStatistics(n, self._results[n], self._name, "", shared) for n in self.names),
-            comparisons=self._executor.comparisons(),
+            comparisons=self._executor.comparisons() + self._compared,
             intermediate_results=self._executor.intermediate_results(),
             state_tuples=tuples,
             state_bytes=size,

@@ -319,6 +319,15 @@ class Juggler:
         self.sources.change(group, cut)
         self._rebuild(group, cut)
 
+    @property
+    def since(self) -> Mapping[str, Mapping[str, int]]:
+        """By query and input, the least ts of tuples that a query may see."""
+        return self._since
+
+    def rebuild(self, cut: int) -> None:
+        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
+        self._rebuild(self.group, cut)
+
     def _rebuild(self, group: QueryGroup, cut: int) -> None:
         self._build(group)
         for name, held in self._held.items():

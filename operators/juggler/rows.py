@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from operators.store import SourceStore
-from schemas.columns import Batch, Column
+from schemas.columns import I64, Batch, Column
 from schemas.groups import Member, QueryGroup
 from schemas.query import Column as ColumnRef
 from schemas.query import Type
@@ -97,9 +97,9 @@ def columns_of_store(kept: Sequence[str], store: SourceStore) -> dict[str, Colum
     A stream that was not counted has its row ids for numbers. Horizons are less than any number: a query gives no
     result whose latest tuple came before it did, and the horizon of the latest is the largest.
     """
-    rows = store.held_rows()
-    return {
-        name: Column(Type.BIGINT, rows if name == NUMBER else np.full(len(rows), -1))
-        for name in kept
-        if name not in store.columns
-    }
+    return columns_of_rows([name for name in kept if name not in store.columns], store.held_rows())
+
+
+def columns_of_rows(names: Sequence[str], rows: I64) -> dict[str, Column]:
+    """The columns of rows of a stream that was not counted when they came."""
+    return {name: Column(Type.BIGINT, rows if name == NUMBER else np.full(len(rows), -1)) for name in names}

@@ -13,7 +13,6 @@ import numpy as np
 
 from operators.juggler.rows import NUMBER, columns_of_slice, columns_of_store, kept_for_rows
 from operators.sources import Sources, life_of
-from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import DTYPES, I64, Batch, Mask
 from schemas.columns import Column as Values
@@ -27,11 +26,13 @@ class GroupSources(Sources):
     Attributes:
         life: by input the longest RANGE; FOREVER too where a ROWS window may outlast it.
         rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
+        away: by stream the rows lo .. hi that are on disk, and their last ts, ascending; all before those stored.
     """
 
     def __init__(self, group: QueryGroup, since: int = -FOREVER) -> None:
         """Args: `since`: tuples that are older have not been seen; tables' rows are all there."""
         self.since = since
+        self.away: dict[str, list[tuple[int, int, int]]] = {}
         self._counts: dict[str, int] = {}
         self._begin(group)
         self._known = {stream.name: since for stream in group.query.streams()}
@@ -124,8 +125,8 @@ class GroupSources(Sources):
             if store is not before and store.columns != before.columns:
                 # What was not kept is null; nobody who reads it sees those rows.
                 new = [f for f in source.stream.fields if f.name in set(store.columns) - set(before.columns)]
-                nulls = {field.name: _nulls(field.type, len(before)) for field in new}
-                store.fill(before, nulls | columns_of_store(self._horizon_columns(name), before))
+                empty = {field.name: nulls(field.type, len(before)) for field in new}
+                store.fill(before, empty | columns_of_store(self._horizon_columns(name), before))
                 self.stores[name] = store
         self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}
 
@@ -155,19 +156,29 @@ class GroupSources(Sources):
         """Every tuple of the stream with at least this ts is stored, once everything before `cut` was processed."""
         if stream not in self.stores:
             return cut
-        store, known = self.stores[stream], self._known.get(stream, -FOREVER)
+        known = self._known.get(stream, -FOREVER)
         life, size = self._needs[stream]
         if life >= FOREVER:
             return known
         least = cut - life
         if size is not None:
-            least = min(least, self._first_counted(store, cut, size))
+            least = min(least, self._first_counted(stream, cut, size))
         return max(known, least)
 
-    def _first_counted(self, store: SourceStore, cut: int, size: int) -> int:
+    def _first_counted(self, name: str, cut: int, size: int) -> int:
         """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all that ever came."""
+        store = self.stores[name]
         row = store.first_at(cut) - size
-        return int(store.gather("_ts", np.array([row])).values[0]) if row >= store.lo else -FOREVER
+        if row >= store.lo:
+            return int(store.gather("_ts", np.array([row])).values[0]) if row < store.hi else FOREVER
+        # Of those on disk it is enough to know a ts that is none of theirs.
+        return next((most + 1 for lo, hi, most in self.away.get(name, ()) if lo <= row < hi), -FOREVER)
+
+    def needed_from(self, stream: str, cut: int) -> tuple[int, int]:
+        """Tuples of a stream meet nothing from `cut` on that are older than a ts and come before a row."""
+        life, size = self._needs[stream]
+        row = FOREVER if size is None else self.stores[stream].first_at(cut) - size
+        return cut - life if life < FOREVER else -FOREVER, row
 
     def purge(self, cut: int) -> None:
         """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of
@@ -175,7 +186,7 @@ class GroupSources(Sources):
         for name, store in self.stores.items():
             life, size = self._needs[name]
             if size is not None:
-                size = store.first_at(cut) - store.first_at(self._first_counted(store, cut, size))
+                size = store.first_at(cut) - store.first_at(self._first_counted(name, cut, size))
             store.purge(life, cut, size)
 
     def holds_all(self, source: Source, known: int, cut: int) -> bool:
@@ -210,7 +221,7 @@ def _unbounded(query: Query) -> Query:
     return replace(query, sources=tuple(ends))
 
 
-def _nulls(type: Type, n: int) -> Values:
+def nulls(type: Type, n: int) -> Values:
     """(n,) nulls."""
     offsets = np.zeros(n + 1, np.int64) if type is Type.STRING else None
     values = np.zeros(0 if type is Type.STRING else n, DTYPES.get(type, np.uint8))

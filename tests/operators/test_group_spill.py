@@ -1,0 +1,250 @@
+"""Groups within a memory budget: every query's results are the oracle's, each once, those that were owed late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators import slices as slicing
+from operators.groups import shared as shared_part
+from operators.groups import spill as group_spill
+from operators.groups.engine import GroupEngine
+from operators.groups.parts import APART, JUGGLER, group_engine
+from operators.groups.shared import SharedQueries
+from operators.spill.spilling import Budget
+from operators.watermark import END
+from schemas.columns import Batch, Column
+from schemas.errors import UsageError
+from schemas.groups import seeing, streams_of
+from schemas.language import parse_program
+from schemas.query import Query, Type
+from tests import oracle
+from tests.feeding import canonical, partitions_of, to_batch, to_rows
+from tests.group_cases import GroupCase, feed_group, group_cases
+from tests.operators.profiles import PROPERTY
+from tests.operators.spill.memory_blocks import MemoryBlocks
+
+BUDGETS = st.sampled_from([1, 150_000, 250_000, 350_000])
+SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])
+"""The least tuples of a slice, and of a block."""
+
+
+@contextmanager
+def cramped(sizes: tuple[int, int]) -> Iterator[None]:
+    """Small slices and blocks, as a budget asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_part, "SLICE_LEAST", sizes[0])
+        patch.setattr(slicing, "SAMPLES_PER_SLICE", sizes[0])
+        patch.setattr(group_spill, "LEAST_BLOCK_TUPLES", sizes[1])
+        yield
+
+
+def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
+    """Batches of late results as rows; each ascends."""
+    for batches in found.values():
+        for batch in batches:
+            assert (batch.ts[1:] >= batch.ts[:-1]).all()
+    return {name: [row for batch in batches for row in to_rows(batch)] for name, batches in found.items()}
+
+
+@PROPERTY
+@given(group_cases(least_rows=8, most_rows=16, least_aliases=2, most=3), BUDGETS, SIZES)
+def test_within_any_budget_every_result_is_found_once(case: GroupCase, limit: int, sizes: tuple[int, int]) -> None:
+    blocks = MemoryBlocks()
+    engine = group_engine(
+        case.queries,
+        executor=JUGGLER,
+        tables=case.batches(),
+        partitions=partitions_of(case.rows),
+        budget=Budget(limit, "bottom-up"),
+        blocks=blocks,
+    )
+    with cramped(sizes):
+        got = feed_group(engine, case)
+        engine.clean()
+        late = rows_of(engine.cleaned())
+    assert engine.cleaned() == {}
+    for query in case.queries:
+        expected = oracle.results(query, case.given(query))
+        assert canonical(got[query.name] + late.get(query.name, [])) == canonical(expected)
+        times = [row["_ts"] for row in got[query.name]]
+        assert times == sorted(times)
+    found = [*got.values(), *late.values()]
+    assert sum(query.results for query in engine.statistics().queries) == sum(map(len, found))
+    assert not blocks.keys("")
+
+
+@PROPERTY
+@given(group_cases(least_rows=8, most_rows=16, least_aliases=2, tables=False), BUDGETS, SIZES, st.data())
+def test_queries_come_and_go_within_a_budget(
+    case: GroupCase, limit: int, sizes: tuple[int, int], data: st.DataObject
+) -> None:
+    waiting = list(case.queries[1:])
+    engine = group_engine(
+        case.queries[:1],
+        executor=JUGGLER,
+        streams=streams_of(case.queries),
+        partitions=partitions_of(case.rows),
+        budget=Budget(limit, "bottom-up"),
+        blocks=MemoryBlocks(),
+    )
+    begins: dict[str, int] = {case.queries[0].name: 0}
+    ends: dict[str, int] = {}
+    sees: dict[str, Query] = {case.queries[0].name: case.queries[0]}
+    late: dict[str, list[dict[str, Any]]] = {}
+
+    def change() -> None:
+        for query in list(waiting):
+            if data.draw(st.booleans()):
+                waiting.remove(query)
+                seen = engine.add(query, from_now=data.draw(st.booleans()))
+                begins[query.name], sees[query.name] = engine.cut, seeing(query, seen)
+        for name in engine.names:
+            if data.draw(st.integers(0, 3)) == 0:
+                engine.drop(name)
+                ends[name] = engine.cut
+        for name, rows in rows_of(engine.cleaned()).items():
+            late.setdefault(name, []).extend(rows)
+
+    with cramped(sizes):
+        got = feed_group(engine, case, change)
+        engine.clean()
+        change()
+    for query in case.queries:
+        expected = []
+        if query.name in begins:
+            rows = oracle.results(sees[query.name], case.given(query))
+            end = ends.get(query.name, 2**63)
+            expected = [row for row in rows if begins[query.name] <= row["_ts"] < end]
+        assert canonical(got[query.name] + late.get(query.name, [])) == canonical(expected)
+
+
+DECLARED = """
+CREATE STREAM a (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE STREAM c (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'c', timestamp = 'ts');
+INSERT INTO pairs SELECT A.v, B.s, A.ts FROM a A [RANGE 900 MILLISECONDS], b B [RANGE 700 MILLISECONDS]
+WHERE A.k = B.k;
+INSERT INTO counted SELECT A.v, B.v AS w FROM b B [ROWS 500], a A [RANGE 50 MILLISECONDS] WHERE A.k = B.k;
+INSERT INTO self SELECT A.v, B.v AS w FROM a A [RANGE 600 MILLISECONDS], a B [ROWS 500] WHERE A.k = B.k AND A.v < B.v;
+INSERT INTO band SELECT A.v, C.v AS w FROM a A [RANGE 300 MILLISECONDS], c C [RANGE 900 MILLISECONDS]
+WHERE A.v <= C.v + 1 AND A.v >= C.v - 1 AND C.k < 9;
+INSERT INTO three SELECT A.v, B.v AS w, C.v AS x FROM c C [RANGE 400 MILLISECONDS], a A [RANGE 900 MILLISECONDS],
+b B [ROWS 300] WHERE A.k = B.k AND B.k = C.k;
+"""
+SPAN_MS = 4000
+
+
+def a_long_run(engine: GroupEngine, queries: tuple[Query, ...]) -> tuple[dict[str, list[tuple[Any, ...]]], int]:
+    """Every query's results in an order of their own, and how many came late."""
+    rng = np.random.default_rng(3)
+    got: dict[str, list[Batch]] = {query.name: [] for query in queries}
+    late = 0
+    for begin in range(0, SPAN_MS, 250):
+        for stream in streams_of(queries):
+            ts = np.sort(rng.integers(begin, begin + 250, 150))
+            strings = pa.array([f"{number % 7}" for number in range(len(ts))])
+            columns = {
+                "k": Column(Type.BIGINT, rng.integers(0, 150, len(ts))),
+                "v": Column(Type.BIGINT, rng.integers(0, 500, len(ts)), rng.random(len(ts)) < 0.95),
+                "s": Column.from_arrow(strings, Type.STRING),
+                "ts": Column(Type.TIMESTAMP, ts),
+            }
+            engine.push(stream.name, 0, Batch(ts, columns))
+        for name, batch in engine.advance(END if begin + 250 == SPAN_MS else None).items():
+            got[name].append(batch)
+        if begin + 250 == SPAN_MS:
+            engine.clean()
+        for name, batches in engine.cleaned().items():
+            late += sum(map(len, batches))
+            got[name] += batches
+    rows = {n: [tuple(row.items()) for batch in batches for row in to_rows(batch)] for n, batches in got.items()}
+    return {name: sorted(found, key=repr) for name, found in rows.items()}, late
+
+
+def test_a_long_run_settles_again_and_again() -> None:
+    """Windows of both kinds, of which many pass; what is dead leaves the disk."""
+    queries = parse_program(DECLARED).queries
+    whole, late = a_long_run(group_engine(queries, executor=JUGGLER), queries)
+    assert not late
+    assert all(whole.values())
+    blocks = MemoryBlocks()
+    engine = group_engine(queries, executor=JUGGLER, budget=Budget(600_000, "bottom-up"), blocks=blocks)
+    got, late = a_long_run(engine, queries)
+    assert got == whole
+    assert late > 1000
+    (part,) = engine.parts
+    assert isinstance(part, SharedQueries)
+    assert part.spilled is not None
+    assert part.spilled.settlements >= 3
+    assert part.spilled.spilled_tuples >= 3000
+    assert not blocks.keys("")
+
+
+PAIRS = "SELECT A.ts AS a, B.ts AS b FROM a A [RANGE 20 MILLISECONDS], b B [RANGE 20 MILLISECONDS];"
+
+
+def told(engine: GroupEngine, queries: tuple[Query, ...], a: list[int], b: list[int]) -> dict[str, list[str]]:
+    """Push tuples with these times, advance to the watermark, and show what every query finds, as `a-b`."""
+    for stream, times in zip(queries[0].streams(), (a, b), strict=True):
+        rows = [{"k": 1, "v": 1, "s": "", "ts": ts} for ts in times]
+        engine.push(stream.name, 0, to_batch(stream, rows))
+    return {name: shown([batch]) for name, batch in engine.advance().items()}
+
+
+def shown(batches: list[Batch]) -> list[str]:
+    """Results as `a-b`."""
+    return [f"{row['a']}-{row['b']}" for batch in batches for row in to_rows(batch)]
+
+
+def late_of(engine: GroupEngine) -> dict[str, list[str]]:
+    """What was found late, as `a-b`."""
+    return {name: sorted(shown(batches)) for name, batches in engine.cleaned().items()}
+
+
+def test_what_left_is_met_late_by_whom_it_concerns() -> None:
+    """With no room at all: tuples leave after each slice; what they owe comes before a query comes or goes."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    queries = parse_program(streams + "".join(f"INSERT INTO {name} {PAIRS}" for name in ("first", "second"))).queries
+    engine = group_engine(
+        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+    )
+    assert told(engine, queries, [1, 4], [2, 6]) == {"first": ["1-2"]}
+    assert told(engine, queries, [9], [9]) == {"first": ["4-6"]} 
+    assert engine.cleaned() == {}
+    assert engine.add(queries[1], from_now=True) == {"A": 9, "B": 9}
+    assert late_of(engine) == {"first": ["1-6", "4-2"]}
+    assert told(engine, queries, [12], [12]) == {"first": ["9-9"], "second": ["9-9"]}
+    engine.drop("first")
+    assert late_of(engine) == {"first": ["1-9", "4-9", "9-2", "9-6"]}
+    assert told(engine, queries, [30], [30]) == {"second": ["12-12"]}
+    engine.drop("second")
+    assert late_of(engine) == {"second": ["12-9", "9-12"]}
+    assert engine.parts == ()
+
+
+def test_what_cannot_be_kept_within_a_budget_is_refused() -> None:
+    streams, _, _ = DECLARED.partition("INSERT")
+    text = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
+    queries = parse_program(f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {text};").queries
+    with pytest.raises(UsageError, match="query 'n': this query cannot run with a memory budget"):
+        group_engine(queries, budget=Budget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
+
+
+@pytest.mark.parametrize("executor", [None, APART])
+def test_queries_apart_have_a_share_each(executor: str | None) -> None:
+    queries = parse_program(DECLARED).queries[:2]
+    whole, _ = a_long_run(group_engine(queries), queries)
+    blocks = MemoryBlocks()
+    engine = group_engine(queries, executor=executor, budget=Budget(200_000, "bottom-up"), blocks=blocks)
+    got, late = a_long_run(engine, queries)
+    assert got == whole
+    assert late
+    assert not blocks.keys("")
