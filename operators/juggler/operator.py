@@ -216,6 +216,8 @@ class Juggler:
         held, choice = self._held[name], self._choices[id(visit)]
         strict = self._place[name] > self._place[visit.inputs[0]]
         flight = self._with_its_own(visit, flight, choice.order)
+        if not len(flight):
+            return
         state, look = self._structure(visit, flight, held, choice.order, strict=strict)
         pieces, entries = (0, 0) if look is None else (len(look.pieces), look.entries())
         if self.adaptive and choice.asks(len(flight), pieces, entries):

@@ -20,11 +20,11 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     "kernels/juggler_probe.py": (
         ("low, high = 0, max(high, edge)", "low, high = 0, edge"),
         ("sorted_is_x else ((op <= 1) == (f < 0))", "sorted_is_x else op <= 1"),
-        ("            if low[i] <= ts[e] <= high[i]:", "            if ts[e] <= high[i]:"),
+        ("            if low[i] <= ts[at] <= high[i]:", "            if ts[at] <= high[i]:"),
         ("        if not found_is_x:", "        if False:"),
         ("            if alive[i, w] & ~asked:", "            if False:"),
         ("        last = count - 1\n", "        last = 0\n"),
-        ("e < hi and ring_ts[e & mask] <= high[i]:", "e < hi and ring_ts[e & mask] < high[i]:"),
+        ("            if ring_ts[mid & mask] <= high[i]:", "            if ring_ts[mid & mask] < high[i]:"),
     ),
     "juggler/normal.py": (
         ("            divisor, factor, addend, op = -divisor, -factor, -addend, MIRROR[op]\n", "            pass\n"),
@@ -61,14 +61,15 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "juggler/probe.py": (
         ("flight.ts - 1 if strict else flight.ts.copy()", "flight.ts.copy()"),
-        ("self._scan(run, first, last, low, high)", "self._scan(run, first, last - 1, low, high)"),
+        ("                pieces.append(Piece(first, last, run.rows, run.ts))",
+         "                pieces.append(Piece(first, last - 1, run.rows, run.ts))"),
     ),
     "juggler/operator.py": (
         ("strict = self._place[name] > self._place[visit.inputs[0]]", "strict = True"),
-        ("            alive & flight.alive[probe] & mask,", "            flight.alive[probe] & mask,"),
-        ("                flight = self._with_attributes(flight, visit.inputs)\n", "                pass\n"),
-        ("visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])", "visit.inputs[-1:])"),
-        ("            least = cut if from_now else self", "            least = self"),
+        ("                flight = self._stages.with_attributes(flight, visit.inputs)\n", "                pass\n"),
+        ("        return self._stages.with_attributes(flight, visit.inputs[:1])", "        return flight"),
+        ("        if not len(flight):\n            return\n", ""),
+        ("            if from_now and not source.is_table:", "            if False:"),
         ("        self._since.pop(name, None)\n", ""),
     ),
     "juggler/output.py": (
@@ -78,6 +79,45 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     "juggler/rows.py": (
         ("first = order.index(counted.stream.name) < order", "first = order.index(counted.stream.name) > order"),
         ("numbers = counts[of] - 1 + np", "numbers = np"),
+    ),
+    "juggler/stages.py": (
+        ("flight.alive, held.alive,\n", "flight.alive, None,\n"),
+        ("visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])", "visit.inputs[-1:])"),
+        ("flight = flight.take(left.at).with_alive(left.alive)", "flight = flight.take(left.at)"),
+        ("        return self._evaluator.narrowed(flight, way.rest)", "        return flight"),
+        ("        return any(self._held[name].odd() for name in inputs)", "        return False"),
+        ("            alive = np.zeros_like(flight.alive)\n", "            alive = flight.alive.copy()\n"),
+        ("        for other, program in way.programs[done:]:", "        for other, program in way.programs[1:]:"),
+    ),
+    "juggler/fields.py": (
+        ("                nulls[~found.valid] |= np.uint64(1 << slot)", "                pass"),
+        ("            self._odd_until = max(self._odd_until, int(rows[odd].max()))", "            pass"),
+        ("            self.nulls[kept & (capacity - 1)] = nulls[kept & (len(nulls) - 1)]\n", ""),
+        ("values if whole else values.view(np.int64)", "values"),
+    ),
+    "juggler/programs.py": (
+        ("    of_b = column.alias != a\n", "    of_b = False\n"),
+        ("            places += len(table.addends)\n", ""),
+        ("                covers += len(before[-1])\n", ""),
+    ),
+    "kernels/juggler_lists.py": (
+        ("left[words[first_word + j]] & (before[head + j] | after[tail + j])",
+         "left[words[first_word + j]] & before[head + j]"),
+        ("left[words[first_word + j]] & (before[head + j] | after[tail + j])",
+         "left[words[first_word + j]] & after[tail + j]"),
+        ("if null:\n                    first, last = end, end", "if False:\n                    first, last = end, end"),
+        ("            if y >= 0:\n                null |=", "            if False:\n                null |="),
+        ("            if with_b:\n", "            if False:\n"),
+        ("                living = False\n", "                pass\n"),
+        ("head, tail = covers + (first - begin) * many", "head, tail = covers + first * many"),
+    ),
+    "juggler/adaptive.py": (
+        ("        self.costs = newest if self._shifted else", "        self.costs = newest if False else"),
+        ("        if entries > usual and", "        if False and"),
+        ("        self._sampled_at, self._shifted = self.work.ns(), False", "        self._shifted = False"),
+        ("        refused = (1 - left) / left if self.at_once else 1 - left", "        refused = 1 - left"),
+        ("elif best == self._proposed or", "elif"),
+        ("        if far and not 1", "        if not 1"),
     ),
     "juggler/sources.py": (
         ("                self._counts[name] += len(batch)\n", "                pass\n"),
@@ -89,7 +129,8 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        kept = times >= ts\n", "        kept = times > ts\n"),
     ),
     "juggler/order.py": (
-        ("        return replace(newest, samples=1)\n", "        return self\n"),
+        ("            cost += fresh * seen", "            cost += coming * seen"),
+        ("found.looked * LOOKED_NS + found.candidates", "found.candidates"),
         ("costs[best] < CLEARLY_LESS * costs[current]", "costs[best] < costs[current]"),
     ),
 }

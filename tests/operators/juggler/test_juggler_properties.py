@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.juggler import adaptive, operator, sampling
 from operators.juggler.flight import ENCODINGS
 from operators.juggler.operator import ORDERS
 from schemas.groups import QueryGroup, query_group
@@ -47,6 +49,22 @@ def test_each_query_alone(group: QueryGroup, rows: Rows, order: str, encoding: s
         assert canonical(got) == canonical(expected(member.query, rows)), member.name
         assert [row["_ts"] for row in got] == sorted(row["_ts"] for row in got)
         assert runner.juggler.counters.results[member.name] == len(got)
+
+
+@FEWER
+@given(groups(), inputs(), st.integers(1, 15), st.sampled_from([adaptive.EVALUATED_NS, 1e9]))
+def test_orders_change_with_every_flight(group: QueryGroup, rows: Rows, step: int, attribute_ns: float) -> None:
+    """Every flight is sampled, and whether attributes are evaluated at once is decided with every slice, by a tuple."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adaptive, "SAMPLE_NS", 0.0)
+        patch.setattr(adaptive, "NOW_AND_THEN_TUPLES", 1)
+        patch.setattr(operator, "TRIED_TUPLES", 1)
+        patch.setattr(sampling, "SAMPLED_TUPLES", 1)
+        patch.setattr(adaptive, "EVALUATED_NS", attribute_ns)
+        runner = Runner(group, rows)
+        found = runner.all(step)
+    for member in group.members:
+        assert canonical(found[member.name]) == canonical(expected(member.query, rows)), member.name
 
 
 @st.composite
