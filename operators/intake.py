@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.watermark import END, PartitionClock
+from operators.watermark import END, NEVER, PartitionClock
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import InvariantError
 from schemas.query import Stream
@@ -232,6 +232,14 @@ class Intake:
         if index < len(part.marks):
             return ReplayPoint(part.marks[index].offset, part.marks[index].clock_before)
         return ReplayPoint(part.next_offset, part.clock.max_ts)
+
+    def known_from(self, stream: str) -> int:
+        """The least ts whose tuples, and those of all later ones, `replay_point` knows a place for; NEVER for all."""
+        known = NEVER
+        for part in self._parts[stream].values():
+            before = part.marks[0].clock_before if part.marks else part.clock.max_ts
+            known = max(known, before if before == NEVER else before + 1)
+        return known
 
     def forget(self, stream: str, horizon_ms: int) -> None:
         """Drop the history of a stream that no horizon will ask for any more."""

@@ -5,11 +5,16 @@ group's topic of members in the transaction of the next results, so what a query
 from `began` on, and before `ended`. The task's next life runs what is written there, of the tuples that it saw
 (`since`), and finds by itself what has been registered since. A task that has committed offsets and finds nothing
 written, not even that it began, does not go on: without the topic it cannot know what it owes.
+
+A new query is to see what its windows hold of the past, and the group may have kept less: no tuples that nobody
+selects, no columns that nobody reads, no windows that nobody has. As long as the log has them, the task writes down
+that the query sees them, commits, and begins anew (`Again`): its next life reads the longest window again. Where
+partitions can fall idle, what was late then is not in the log, and the query sees what the group has kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +28,8 @@ from services.group_watch import Wanted
 from services.logs import Log
 from services.member_log import BEGAN
 from services.query_files import pick_query
+from services.task_spec import Again
+from services.topics import Lane as Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class GroupMembers:
     Args:
         known: what earlier lives have written; None where there was none.
         wanted: what is registered now; called between epochs.
+        readable: whether the log still has everything from these offsets on.
 
     Attributes:
         version, doubted: a group has no plan to change, and no other life in the log (see `services.programs.Changes`).
@@ -48,12 +56,21 @@ class GroupMembers:
     doubted = False
 
     def __init__(
-        self, task: int, topic: str, known: Iterable[Member] | None, wanted: Callable[[], tuple[Wanted, ...]], log: Log
+        self,
+        task: int,
+        topic: str,
+        known: Iterable[Member] | None,
+        wanted: Callable[[], tuple[Wanted, ...]],
+        readable: Callable[[Mapping[Place, int]], bool],
+        log: Log,
     ) -> None:
         self._task = task
         self._topic = topic
         self._wanted = wanted
+        self._readable = readable
         self._log = log
+        self._again = ""
+        self._partitions: Mapping[str, Sequence[int]] = {}
         self._seen: tuple[Wanted, ...] | None = None
         self._unsaid: list[Member] = []
         self._refused: set[str] = set()
@@ -81,15 +98,22 @@ class GroupMembers:
         """What each of them sees; see `GroupEngine`."""
         return {name: one.member.since for name, one in self._running.items()}
 
-    def attach(self, engine: GroupEngine) -> None:
-        """Change this engine from here on, which runs `queries`."""
+    def attach(self, engine: GroupEngine, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Change this engine from here on, which runs `queries` over these partitions of streams."""
         self._engine = engine
+        self._partitions = partitions
 
     def glance(self, committed: float, now: float) -> None:
         """Nothing: queries come and go between epochs."""
 
     def look(self, committed: float, now: float) -> None:
-        """Begin and end what has been registered and dropped."""
+        """Begin and end what has been registered and dropped.
+
+        Raises:
+            Again: the task is to begin anew; what it has changed is committed.
+        """
+        if self._again and not self._unsaid:
+            raise Again(f"query {self._again!r} sees tuples that are to be read again")
         wanted = self._wanted()
         if wanted is self._seen:
             return
@@ -102,8 +126,8 @@ class GroupMembers:
                 self._begin(one)
 
     def limit(self, watermark: int, now: float) -> int:
-        """As far as the watermark."""
-        return watermark
+        """As far as the watermark; no further where the task is to begin anew."""
+        return self._of.cut if self._again else watermark
 
     def ended(self, cut: int) -> bool:
         """Never."""
@@ -143,8 +167,27 @@ class GroupMembers:
             self._unsaid.append(msgspec.structs.replace(self._member(one), error=str(error)))
             self._log.error("query left out", name=one.message.name, reason=str(error))
             return
+        if not one.message.from_now:
+            since = self._seeing_more(one, since)
         self._begun(one, self._of.cut, since)
         self._log.info("query begun", name=one.message.name, event_time=self._of.cut, since=since)
+
+    def _seeing_more(self, one: Wanted, since: dict[str, int]) -> dict[str, int]:
+        """What a query sees that may be read again, if that is more than what it sees of what is held."""
+        past = self._of.past(one.query)
+        most = {alias: min(ts, past[alias]) for alias, ts in since.items() if alias in past}
+        if most == since or not self._readable(self._places(one.query)):
+            return since
+        self._again = one.message.name
+        return most
+
+    def _places(self, query: Query) -> dict[Place, int]:
+        """Where the log is read again for a query."""
+        return {
+            (stream.topic, number): self._of.replay_point(stream.name, number, self._of.horizon(stream.name)).offset
+            for stream in query.streams()
+            for number in self._partitions[stream.name]
+        }
 
     def _begun(self, one: Wanted, cut: int, since: dict[str, int]) -> None:
         member = msgspec.structs.replace(self._member(one), began=cut, since=since)

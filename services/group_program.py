@@ -23,6 +23,7 @@ class GroupProgram:
 
     def __init__(self, spec: TaskSpec, members: GroupMembers, partitions: Mapping[str, Sequence[int]]) -> None:
         self._members = members
+        self._partitions = partitions
         self._found: dict[str, Batch] = {}
         self._results: dict[str, int] = {}
         self.engine = group_engine(
@@ -36,7 +37,7 @@ class GroupProgram:
 
     def begin(self) -> None:
         """Let queries come and go."""
-        self._members.attach(self.engine)
+        self._members.attach(self.engine, self._partitions)
 
     def advance(self, cut: int) -> bool:
         """Process an epoch."""

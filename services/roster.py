@@ -370,6 +370,10 @@ class Roster:
         elif outcome.end is End.UNSPILLED:
             self._metrics.of(str(task.number)).spill_failures.inc()
             self._unspilled(seat, outcome.error)
+        elif outcome.end is End.AGAIN:
+            self._log.info("task begins anew", task=task.number, reason=reason)
+            seat.task = None
+            self._begin(seat, 0.0)
         else:
             self._log.warning("task goes back to its last commit", task=task.number, reason=reason)
             self._reopen(seat, outcome.error)

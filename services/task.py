@@ -34,7 +34,7 @@ from services.spill_store import SpillError
 from services.state_store import StateStore
 from services.task_feedback import TaskFeedback
 from services.task_migrations import LOOK_S
-from services.task_spec import End, Outcome, TaskSpec
+from services.task_spec import Again, End, Outcome, TaskSpec
 from services.task_spill import TaskSpill
 from services.topics import Lane
 
@@ -216,6 +216,8 @@ class Task:
             outcome = Outcome(End.FENCED, error)
         except (Aborted, BrokerError) as error:
             outcome = Outcome(End.FINISHED if self._give_up.is_set() else End.RESTART, error)
+        except Again as error:
+            outcome = Outcome(End.AGAIN, error)
         except _Damaged as error:
             outcome = Outcome(End.DAMAGED, error)
         except StateError as error:

@@ -306,7 +306,15 @@ class TaskOpener:
     def _members(self, spec: TaskSpec, group: GroupWork, number: int, recovery: RecoveryPlan, log: Log) -> GroupMembers:
         """Which queries a group's task runs."""
         known = None if recovery.source == "fresh" else known_members(spec.settings.clients, group.members, number)
-        return GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), log)
+        idle = [s.name for s in spec.query.streams() if s.idle_timeout_ms is not None]
+
+        def readable(places: Mapping[Lane, int]) -> bool:
+            if idle or spec.settings.idle_timeout_ms is not None:
+                return False
+            first = self._admin.log_ranges(places)
+            return all(max(at, recovery.lanes[lane].offset) >= first[lane][0] for lane, at in places.items())
+
+        return GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), readable, log)
 
     def _spec(self, number: int) -> TaskSpec:
         """What one task runs: the whole query, or a part of its plan."""

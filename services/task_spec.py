@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from operators.plan import Plan
+from schemas.errors import WeirError
 from schemas.query import Query, Stream
 from services.group_watch import GroupWatch
 from services.placed import Part
@@ -24,7 +25,12 @@ class End(StrEnum):
     RESTART = "restart"
     DAMAGED = "damaged"
     UNSPILLED = "unspilled"
+    AGAIN = "again"
     FAILED = "failed"
+
+
+class Again(WeirError):
+    """A task is to begin anew at what it has just committed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from operators.intake import Intake, ReplayPoint
-from operators.watermark import END
+from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.query import Query, Stream
+
+REACH_WINDOWS = 4
+REACH_MS = 3_600_000
+"""How far back places in the log are known at least, in longest windows and in ms: for queries with longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +339,9 @@ class GroupEngine:
         for part in self.parts:
             found |= part.process(epoch, cut)
         for stream in self._intake.streams:
-            self._intake.forget(stream.name, self.horizon(stream.name))
+            if cut < END:
+                reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))
+                self._intake.forget(stream.name, reach)
         return found
 
     def clean(self) -> None:
@@ -354,6 +360,22 @@ class GroupEngine:
             for name, batches in part.cleaned().items():
                 found.setdefault(name, []).extend(batches)
         return found
+
+    def past(self, query: Query) -> dict[str, int]:
+        """What `add` would return of a query that the group has taken, if the log was read again from the replay points
+        as they are now; more than `add` can give of what is held in memory, or as much.
+        """
+        since: dict[str, int] = {}
+        for source in query.sources:
+            if source.is_table:
+                continue
+            window, known = source.window, self._intake.known_from(source.stream.name)
+            if window.kind == "ROWS":
+                # How far back its tuples lie, nobody knows before they are read.
+                since[source.alias] = self.cut
+            elif known > (NEVER if window.kind == "UNBOUNDED" else self.cut - window.size):
+                since[source.alias] = known
+        return since
 
     def horizon(self, stream: str) -> int:
         """The smallest ts whose tuples of `stream` some window still needs."""

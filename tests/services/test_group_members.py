@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from services.logs import get_log
 from services.member_log import BEGAN
 from services.security import KafkaClients
 from services.settings import WorkerSettings
-from services.task_spec import TaskSpec, streams_by_topic
-from services.topics import OutputTopics
+from services.task_spec import Again, TaskSpec, streams_by_topic
+from services.topics import Lane, OutputTopics
 from tests import oracle
 from tests.feeding import to_batch
 from tests.worker_harness import canonical
@@ -71,10 +72,14 @@ class Lives:
     Attributes:
         out: results by topic.
         written: records of members, in order.
+        reads_again: whether the log has everything.
+        agains: how often a life has begun for that.
     """
 
-    def __init__(self, registry: Registry, rng: random.Random) -> None:
+    def __init__(self, registry: Registry, rng: random.Random, *, reads_again: bool = True) -> None:
         self.registry = registry
+        self.reads_again = reads_again
+        self.agains = 0
         self.streams = parse_program(DECLARED).streams
         self.rows = {
             s.name: [{"k": rng.randrange(4), "v": 1000 * n + at, "at": at} for at in range(n, END, 3)]
@@ -94,12 +99,18 @@ class Lives:
         topics = OutputTopics("", "g.late", "g.dead", {}, {})
         settings = WorkerSettings(KafkaClients("localhost:1"), "weir-g")
         spec = TaskSpec(query, None, streams_by_topic(query.streams()), "f", "c", topics, settings)
+
+        def readable(places: Mapping[Lane, int]) -> bool:
+            assert set(places) == {("a", 0), ("b", 0)}
+            return self.reads_again
+
         newest = {member.name: member for member in self.written}
         known = list(newest.values()) if self._committed else None
-        self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, get_log("test"))
+        self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, readable, get_log("test"))
         self.program = GroupProgram(spec, self.members, {s.name: (0,) for s in self.streams})
         self.program.begin()
         self._taken: dict[str, int] = {}
+        self._starts = dict(self._points)
         for name in self.rows:
             offset, max_ts = self._points.get(name, (0, -1))
             if max_ts >= 0:
@@ -123,9 +134,15 @@ class Lives:
             self._push(name, self._taken[name], end)
             if until >= END:
                 self.program.engine.close(name, 0)
+        try:
+            self.members.look(0.0, 0.0)
+        except Again:
+            self.agains += 1
+            self.begin()
+            self.epoch(until, commit=commit)
+            return
         engine = self.program.engine
-        self.members.look(0.0, 0.0)
-        found = self.program.advance(engine.watermark())
+        found = self.program.advance(self.members.limit(engine.watermark(), 0.0))
         if not commit:
             return
         owes = self.program.owes()
@@ -142,7 +159,8 @@ class Lives:
         self._cut, self._committed = engine.cut, dict(self._taken)
         for name in self.rows:
             point = engine.replay_point(name, 0, engine.horizon(name))
-            self._points[name] = (point.offset, point.max_ts)
+            start = self._starts.get(name, (0, -1))
+            self._points[name] = start if point.offset <= start[0] else (point.offset, point.max_ts)
 
     def expected(self) -> dict[str, Counter[str]]:
         """By topic, what its queries find between their beginnings and ends, of the tuples that they see."""
@@ -157,15 +175,16 @@ class Lives:
         return found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_queries_come_and_go_over_lives(seed: int) -> None:
+@pytest.mark.parametrize("reads_again", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
     """Registered, replaced and dropped at random, while commits fail and tasks die."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     registry = Registry()
     for number, select in enumerate(SELECTS[:3]):
         registry.register(f"q{number}", select)
-    lives = Lives(registry, rng)
+    lives = Lives(registry, rng, reads_again=reads_again)
     until = 0
     while until < END:
         until += rng.randrange(5, 25)
@@ -177,7 +196,9 @@ def test_queries_come_and_go_over_lives(seed: int) -> None:
         lives.epoch(until, commit=commit)
         if until < END and (not commit or rng.random() < 0.2):
             lives.begin()
-    lives.epoch(END, commit=True)
+    for _ in range(3):
+        lives.epoch(END, commit=True)
+    assert (lives.agains > 0) == reads_again
     expected = lives.expected()
     assert {name: canonical(rows) for name, rows in lives.out.items()} == {
         n: rows for n, rows in expected.items() if rows
@@ -188,6 +209,28 @@ def test_queries_come_and_go_over_lives(seed: int) -> None:
     running = {member.name for member in {m.name: m for m in lives.written}.values() if member.ended is None} - {BEGAN}
     assert running == {one.message.name for one in registry.wanted} == set(lives.program.engine.names)
     assert sum(sum(rows.values()) for rows in expected.values()) > 500
+
+
+def test_a_query_with_a_longer_window_sees_all_of_it() -> None:
+    """What the group has not held is read again from the log, with what the group's tasks know of it; a query that
+    shares no operator sees its past too."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(10, 10) + " AND A.v > 5")
+    lives = Lives(registry, random.Random(1))
+    for until in range(20, 300, 20):
+        lives.epoch(until, commit=True)
+    registry.register("q1", PAIRS.format(200, 200))
+    registry.register("q2", SELECTS[3])
+    registry.register("q3", PAIRS.format(200, 200), from_now=True)
+    for until in (300, 320, 320, END, END):
+        lives.epoch(until, commit=True)
+    assert lives.agains == 1
+    began = {member.name: (member.began, member.since) for member in lives.written if member.began}
+    cut = began["q3"][0]
+    assert began == {"q1": (cut, {}), "q2": (cut, {}), "q3": (cut, {"A": cut, "B": cut})}
+    expected = lives.expected()
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == expected
+    assert sum(expected["q1"].values()) > 1.2 * sum(expected["q3"].values())
 
 
 def test_what_a_group_cannot_take_is_written_once() -> None:
