@@ -7,17 +7,35 @@ when matches end, exactly the rows that may come back are found: no heap, nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 
+from operators.evaluate import Resolve
 from operators.kernels.cover import move_in_chains, take_chains
 from operators.kernels.ring import ring_grow
-from operators.sources import Sources
 from operators.store import SourceStore
 from operators.tuples import FOREVER
 from schemas.columns import I64, Mask
 
 UNASKED, NO_MATCH, FIRST_MATCH = 0, 1, 2
 """What a ring says of a row: the operator was never asked about it; no match so far; match row + FIRST_MATCH."""
+
+
+class Windows(Protocol):
+    """What is asked of the stores of a query's streams; see `operators.sources.Sources`."""
+
+    life: dict[str, int]
+    rows_windows: dict[str, int]
+
+    def store(self, alias: str) -> SourceStore:
+        """The store behind an alias."""
+        ...
+
+    def resolver(self, aliases: Sequence[str], rows: I64) -> Resolve:
+        """Reads columns of (k, n) component rows."""
+        ...
 
 
 class Lives:
@@ -27,7 +45,7 @@ class Lives:
     successor on, and alive at no instant when that has its own ts.
     """
 
-    def __init__(self, sources: Sources, alias: str) -> None:
+    def __init__(self, sources: Windows, alias: str) -> None:
         self._store: SourceStore = sources.store(alias)
         self._life = sources.life[alias]
         self._rows = sources.rows_windows.get(alias)

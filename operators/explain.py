@@ -18,7 +18,7 @@ from operators.predicates import (
     selections,
 )
 from schemas.expression_text import aggregate_text, text_of
-from schemas.query import Compare, Query, duration_text
+from schemas.query import Aggregation, Compare, Query, duration_text
 
 
 class Notes(Protocol):
@@ -86,13 +86,19 @@ def heading(query: Query, plan: str) -> list[str]:
     return lines + [f"always {text_of(predicate)}" for predicate in constants(query)]
 
 
+def aggregation_lines(aggregation: Aggregation) -> list[str]:
+    """When aggregates are emitted, by what they are grouped, and what they are."""
+    lines = [f"aggregate every {duration_text(aggregation.every_ms)}"]
+    lines += [f"by    {text_of(expr)}" for expr in aggregation.group_by]
+    return lines + [f"value {aggregate_text(aggregate)}" for aggregate in aggregation.aggregates]
+
+
 def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
     """The plan, one operator per line with its details below it; above the joins what aggregates their results."""
     if query.aggregation is None:
         return _tree(query, plan, notes, "", "", _bar(plan))
-    lines = [f"aggregate every {duration_text(query.aggregation.every_ms)}{notes.above()}"]
-    lines += [f"│  by    {text_of(expr)}" for expr in query.aggregation.group_by]
-    lines += [f"│  value {aggregate_text(aggregate)}" for aggregate in query.aggregation.aggregates]
+    above = aggregation_lines(query.aggregation)
+    lines = [f"{above[0]}{notes.above()}", *(f"│  {line}" for line in above[1:])]
     return lines + _tree(query, plan, notes, "└─ ", "   ", _bar(plan))
 
 

@@ -14,7 +14,7 @@ the intake, the watermark and the snapshots of the whole group are made of.
 Invariants: adding and dropping never change which input another member's source reads, nor an input's name; the order
 of inputs is that of their first use, in the order of registration.
 
-Limits: a group cannot take aggregates and EXCEPT (`check_member`); such queries run apart.
+Limits: a group cannot take EXCEPT, nor aggregates over [ROWS n] windows (`check_member`); such queries run apart.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def check_member(query: Query) -> None:
     Raises:
         UsageError: says what stands in the way.
     """
-    if query.aggregation is not None:
-        why = "has aggregates"
+    if query.aggregation is not None and any(source.window.kind == "ROWS" for source in query.sources):
+        why = "has aggregates over a window that counts tuples"
     elif query.subtracted:
         why = "subtracts with EXCEPT"
     else:
@@ -247,17 +247,27 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
     """The query with other aliases."""
 
     def over(column: Column) -> Column:
-        return replace(column, alias=names[column.alias])
+        # What reads groups of an aggregation stays.
+        return replace(column, alias=names.get(column.alias, column.alias))
 
     def expr(expr: Expr) -> Expr:
         return substitute(expr, {column: over(column) for column in columns_of(expr)})
 
+    aggregation = query.aggregation
     return replace(
         query,
         sources=tuple(replace(source, alias=names[source.alias]) for source in query.sources),
         predicates=tuple(expr(predicate) for predicate in query.predicates),
         outputs=tuple(Output(output.name, expr(output.expr)) for output in query.outputs),
         partition_by=tuple(over(column) for column in query.partition_by),
+        aggregation=None if aggregation is None else replace(
+            aggregation,
+            group_by=tuple(expr(key) for key in aggregation.group_by),
+            aggregates=tuple(
+                one if one.argument is None else replace(one, argument=expr(one.argument))
+                for one in aggregation.aggregates
+            ),
+        ),
     )
 
 

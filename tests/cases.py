@@ -245,9 +245,15 @@ ARGUMENTS = ("k", "v", "d", "d", "_ts")
 
 @st.composite
 def aggregated(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
-    """A random case whose results are aggregated: any groups, functions and multiples."""
+    """A random case whose results are aggregated."""
     case = draw(of)
-    aliases = [source.alias for source in case.query.sources]
+    return replace(case, query=draw(aggregating(case.query)))
+
+
+@st.composite
+def aggregating(draw: st.DrawFn, query: Query) -> Query:
+    """A query's results aggregated: any groups, functions and multiples."""
+    aliases = [source.alias for source in query.sources]
     plain = st.builds(column, st.sampled_from(aliases), st.sampled_from(["k", "d", "s", "b"]))
     keys = st.one_of(plain, numeric(aliases))
     group_by = tuple(dict.fromkeys(draw(st.lists(keys, max_size=2))))
@@ -263,7 +269,7 @@ def aggregated(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
         outputs[len(group_by)] = Output("value 0", Arithmetic("/", columns[0], half, columns[0].type))
     every = draw(st.sampled_from([1, 2, 5, 7, 20, 50, 1000]))
     aggregation = Aggregation(every, group_by, tuple(chosen))
-    return replace(case, query=replace(case.query, outputs=tuple(outputs), aggregation=aggregation))
+    return replace(query, outputs=tuple(outputs), aggregation=aggregation)
 
 
 def aggregate(aliases: list[str]) -> st.SearchStrategy[Aggregate]:

@@ -30,7 +30,7 @@ from schemas.query import (
     Window,
     columns_of,
 )
-from tests.cases import FIELDS, ORDER, VALUES, column, join_predicate, selection, window
+from tests.cases import FIELDS, ORDER, VALUES, aggregating, column, join_predicate, selection, window
 from tests.feeding import Rows, to_batch, to_rows
 
 ALIASES = ("A", "B", "C", "D")
@@ -132,7 +132,11 @@ def group_queries(
             predicates += [draw(constant(alias)) for alias in streamed]
         kept = draw(st.sampled_from([FIELDS[:4], FIELDS[:2], FIELDS[2:]]))
         outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in kept]
-        queries.append(Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs)))
+        query = Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs))
+        counted = any(source.window.kind == "ROWS" for source in sources)
+        if draw(st.integers(0, 3)) == 0 and not counted:
+            query = draw(aggregating(query))
+        queries.append(query)
     return tuple(queries)
 
 

@@ -28,10 +28,9 @@ import pyarrow.compute as pc
 from operators.aggregate.groups import Groups
 from operators.aggregate.lives import NEVER, Events, Living
 from operators.aggregate.values import Reading, Values
-from operators.covers import Lives
+from operators.covers import Lives, Windows
 from operators.evaluate import Resolve, evaluate
 from operators.kernels.groups import count_touches, previous_touches
-from operators.sources import Sources
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Column, Mask, numbers_of
 from schemas.errors import InvariantError
@@ -58,14 +57,14 @@ class Aggregator:
         living_results: how many results it keeps.
     """
 
-    def __init__(self, query: Query, sources: Sources) -> None:
+    def __init__(self, query: Query, sources: Windows) -> None:
         if query.aggregation is None:
             raise InvariantError(f"query {query.name!r} has no aggregates")
         self._aggregation: Aggregation = query.aggregation
         self._outputs = query.outputs
         self._sources = sources
         self._every = self._aggregation.every_ms
-        self._lives = {alias: Lives(sources, alias) for alias in sources.life}
+        self._lives = {alias: Lives(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
         self._watched = tuple(sources.rows_windows)
         self._last = -1
         """The last multiple that has been settled."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from operators.explain import aggregation_lines
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, PredicateList, predicate_lists
 from operators.predicates import constants
 from schemas.expression_text import text_of
@@ -51,6 +52,8 @@ def _query(member: Member) -> list[str]:
     lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else "")]
     renamed = [f"{alias} is {name}" for alias, name in member.input_of().items() if alias != name]
     lines += [f"       {', '.join(renamed)}"] * bool(renamed)
+    if query.aggregation is not None:
+        lines += [f"       {line}" for line in aggregation_lines(query.aggregation)]
     return lines + [f"       always {text_of(predicate)}" for predicate in constants(query)]
 
 

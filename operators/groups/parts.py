@@ -70,7 +70,7 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
         UsageError: says which query, and why.
     """
     for query in queries:
-        if not _can_share(query, executor):
+        if query.aggregation is not None or not _can_share(query, executor):
             try:
                 check_spillable(query, executor if executor in EXECUTORS else XJOIN)
             except UsageError as error:
@@ -110,7 +110,8 @@ class Parts:
 
     def can_share(self, query: Query) -> bool:
         """Whether the query is executed together with others."""
-        return _can_share(query, self.executor)
+        kept = self.memory is None or query.aggregation is None
+        return kept and _can_share(query, self.executor)
 
     def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedQueries:
         """The queries in one operator, which begins at `cut`."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from operators.evaluate import evaluate
+from operators.groups.aggregated import Aggregated
 from operators.groups.engine import Clock, PartStatistics, QueryStatistics
 from operators.groups.spill import STAYS, GroupSpill, GroupSpillCounters
 from operators.juggler.sources import GroupSources
@@ -131,6 +132,7 @@ class SharedQueries:
         self._peak_tuples = self._peak_bytes = 0
         self._compared = 0
         self._busy_s = 0.0
+        self._aggregated: dict[str, Aggregated] = {}
         self._regroup(group)
         self._load(tables or {})
 
@@ -146,13 +148,23 @@ class SharedQueries:
         streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
         self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
         self._streams = {s.name for s in streams if isinstance(s, Stream)}
-        self._nothing = {m.name: self._output(m, Tuples.empty(m.inputs)) for m in group.members}
+        self._aggregated = {
+            m.name: self._aggregated.get(m.name) or Aggregated(self._sources, m)
+            for m in group.members
+            if m.query.aggregation is not None
+        }
+        self._nothing = {
+            m.name: self._aggregated[m.name].nothing
+            if m.name in self._aggregated
+            else self._output(m, Tuples.empty(m.inputs))
+            for m in group.members
+        }
 
     def add(self, query: Query, *, from_now: bool) -> dict[str, int]:
         """One more query, whose results begin where the part has come to.
 
         Args:
-            from_now: it sees no tuple from before; else those that are held.
+            from_now: it sees no tuple from before; else those that are held, unless it aggregates.
 
         Returns:
             By the query's aliases the least ts of tuples that it sees, where it does not see all.
@@ -166,6 +178,7 @@ class SharedQueries:
         # Whatever the group cannot take is refused before anything is settled.
         self.group.adding(query)
         self._settle(self._cut)
+        from_now = from_now or query.aggregation is not None
         seen = self._executor.add(query, from_now=from_now, cut=self._cut)
         self._regrouped()
         alias_of = {name: alias for alias, name in self._members[query.name].input_of().items()}
@@ -213,7 +226,7 @@ class SharedQueries:
                     waiting += len(tuples)
             waiting += sum(len(batch) for batch in piece.values())
             if waiting >= WAITING_TUPLES or at == cut or self._spill is not None:
-                self._finish(found, out)
+                self._finish(found, out, at)
                 self._sources.purge(at if self._spill is None else self._spill.kept_from(at))
                 found, waiting = {}, 0
                 self._keep_within(at)
@@ -287,9 +300,16 @@ class SharedQueries:
             self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
         return late
 
-    def _finish(self, found: Mapping[str, list[Tuples]], out: dict[str, list[Batch]]) -> None:
-        """Compute the SELECT lists of results."""
+    def _finish(self, found: Mapping[str, list[Tuples]], out: dict[str, list[Batch]], cut: int) -> None:
+        """Compute the SELECT lists of results, and aggregates; everything before `cut` has been processed."""
+        for name, aggregated in self._aggregated.items():
+            emitted = aggregated.process(found.get(name, ()), cut)
+            if len(emitted):
+                out.setdefault(name, []).append(emitted)
+                self._results[name] += len(emitted)
         for name, parts in found.items():
+            if name in self._aggregated:
+                continue
             member = self._members[name]
             results = self._output(member, Tuples.concat(parts, member.inputs))
             out.setdefault(name, []).append(results)
@@ -309,10 +329,12 @@ class SharedQueries:
         """The smallest ts whose tuples of the stream some window still needs; None where nobody reads it."""
         if stream not in self._streams:
             return None
-        return self._sources.horizon(stream, self._cut)
+        above = [one.horizon(stream, self._cut) for one in self._aggregated.values()]
+        return min([self._sources.horizon(stream, self._cut), *(ts for ts in above if ts is not None)])
 
     def _size_bytes(self) -> int:
-        return self._executor.size_bytes() + self._sources.size_bytes()
+        above = sum(one.size_bytes() for one in self._aggregated.values())
+        return self._executor.size_bytes() + self._sources.size_bytes() + above
 
     def statistics(self) -> PartStatistics:
         """Counters and sizes as of now."""

@@ -143,7 +143,7 @@ def run(
                 "are kept), eddy (none, and every tuple is routed on its own), stairs (an eddy that keeps them) or "
                 "juggler (what stands together in the plan, as A B C in '((A B C) D)', is one operator). Default: for "
                 "a given plan xjoin, else the cheaper of xjoin and mjoin. Several queries share one operator by "
-                "default, juggler, but for those that cannot, such as aggregates; apart runs each as it is run alone, "
+                "default, juggler, but for those that cannot, such as EXCEPT; apart runs each as it is run alone, "
                 "and any other name runs each by that executor."
             ),
         ),

@@ -37,4 +37,4 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-GROUPS_TESTS = ["test_groups.py"]
+GROUPS_TESTS = ["test_query_groups.py"]

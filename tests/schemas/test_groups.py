@@ -133,7 +133,7 @@ def test_who_comes_and_goes_leaves_the_inputs_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("select", "why"),
     [
-        ("SELECT COUNT(*) AS n FROM blood B [RANGE 1 SECOND] EMIT EVERY 1 SECOND", "query 'q1' has aggregates"),
+        ("SELECT COUNT(*) AS n FROM blood B [ROWS 5] EMIT EVERY 1 SECOND", "query 'q1' has aggregates over a window"),
         (
             "SELECT B.patient FROM blood B [RANGE 1 SECOND] EXCEPT temp T [RANGE 1 SECOND] ON B.patient = T.patient",
             "query 'q1' subtracts with EXCEPT",
