@@ -88,7 +88,13 @@ def similar(aliases: list[str]) -> st.SearchStrategy[Expr]:
 
 @st.composite
 def group_queries(
-    draw: st.DrawFn, *, most: int = 4, least_aliases: int = 1, most_aliases: int = 3, tables: bool = True
+    draw: st.DrawFn,
+    *,
+    most: int = 4,
+    least_aliases: int = 1,
+    most_aliases: int = 3,
+    tables: bool = True,
+    aggregates: bool = True,
 ) -> tuple[Query, ...]:
     """Queries `q0`, `q1`, ... over a few streams."""
     streams = [
@@ -134,7 +140,7 @@ def group_queries(
         outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in kept]
         query = Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs))
         counted = any(source.window.kind == "ROWS" for source in sources)
-        if draw(st.integers(0, 3)) == 0 and not counted:
+        if aggregates and not counted and draw(st.integers(0, 3)) == 0:
             query = draw(aggregating(query))
         queries.append(query)
     return tuple(queries)

@@ -55,7 +55,7 @@ def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
 
 
 @PROPERTY
-@given(group_cases(least_rows=8, most_rows=16, least_aliases=2, most=3), BUDGETS, SIZES)
+@given(group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, most=3), BUDGETS, SIZES)
 def test_within_any_budget_every_result_is_found_once(case: GroupCase, limit: int, sizes: tuple[int, int]) -> None:
     blocks = MemoryBlocks()
     engine = group_engine(
@@ -82,7 +82,9 @@ def test_within_any_budget_every_result_is_found_once(case: GroupCase, limit: in
 
 
 @PROPERTY
-@given(group_cases(least_rows=8, most_rows=16, least_aliases=2, tables=False), BUDGETS, SIZES, st.data())
+@given(
+    group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, tables=False), BUDGETS, SIZES, st.data()
+)
 def test_queries_come_and_go_within_a_budget(
     case: GroupCase, limit: int, sizes: tuple[int, int], data: st.DataObject
 ) -> None:
