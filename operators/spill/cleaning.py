@@ -119,13 +119,15 @@ class Cleaning:
     def _together(
         self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int
     ) -> Iterator[tuple[list[int], int]]:
-        """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has."""
+        """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has; those that do not fit into
+        `most` come one by one."""
         turn: list[int] = []
         tuples = 0
         for g in groups:
             size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
             if turn and tuples + size > min(most, MERGED_TUPLES):
                 yield turn, tuples
+                most -= tuples
                 turn, tuples = [], 0
             turn.append(g)
             tuples += size

@@ -71,6 +71,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("unwritten.append((number, *alive(held, expiry, bound)))", "pass"),
         ("                living[number] += pieces\n", "                living[number] = list(pieces)\n"),
         ("                turn, tuples = [], 0\n", ""),
+        ("                most -= tuples\n", ""),
         ("        yield turn, tuples\n\n", "\n"),
     ),
     "spill/leaving.py": (
@@ -98,6 +99,11 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._due[j].difference_update(cleaned)", "self._due[j].clear()"),
         ("done.setdefault(j, []).extend(cleaned)", "done[j] = cleaned"),
         ("        self._tell(cut, done)\n", ""),
+        ("            spent += tuples\n", ""),
+        ("            self._end = self._before + self._patience\n", "            pass\n"),
+        ("max(CLEAN_TUPLES, int(share * self._left()))", "CLEAN_TUPLES"),
+        ("        self._before = cut\n        self._clean", "        self._clean"),
+        ("int(life * HELD_SHARE)", "life"),
     ),
     "spill/spilling.py": (
         ("join.purge(self._purged_to[j], self._kept_from)", "join.purge(self._purged_to[j])"),
@@ -134,6 +140,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
 SPILLING_TESTS: dict[str, list[str]] = {
     file: [
         "spill/test_leaving.py",
+        "spill/test_instalments.py",
         "spill/test_spill_timelines.py",
         "spill/test_spilling.py",
         "spill/test_spill_properties.py",

@@ -1,0 +1,67 @@
+"""A plan whose states hold tuples, and what lets groups leave them: without an engine, which decides when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from operators.join import BinaryJoin
+from operators.plan import parse_plan
+from operators.sources import Sources
+from operators.spill.counters import SpillCounters
+from operators.spill.leaving import Leaving
+from operators.spill.ledger import Ledger
+from operators.spill.part import Writer
+from operators.tree import XJoinTree
+from operators.tuples import FOREVER, Tuples
+from schemas.columns import Batch, Column
+from schemas.language import parse_program
+from schemas.query import Type
+from tests.operators.spill.memory_blocks import MemoryBlocks
+
+TUPLES = 600
+KEYS = 200
+TAKEN_BYTES = 1_000
+
+
+class Holding:
+    """Two joins whose states hold tuples, over endless streams, and what lets groups leave them."""
+
+    def __init__(self, groups: int) -> None:
+        streams = "".join(
+            f"CREATE STREAM {name} (k BIGINT, at TIMESTAMP) WITH (topic = '{name}', timestamp = 'at');"
+            for name in "abc"
+        )
+        select = "SELECT a.at FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] WHERE a.k = b.k AND b.k = c.k;"
+        query = parse_program(streams + select).queries[0]
+        self.sources = Sources(query, partition_groups=groups)
+        tree = XJoinTree(self.sources, parse_plan("((a b) c)", query))
+        self.joins: list[BinaryJoin] = [join for _, join in tree.joins]
+        ts = np.arange(TUPLES)
+        columns = {"k": Column(Type.BIGINT, ts % KEYS), "at": Column(Type.TIMESTAMP, ts)}
+        epoch: dict[str, Tuples] = {}
+        for name in "abc":
+            rows = self.sources.stores[name].append(Batch(ts, columns))
+            epoch[name] = Tuples((name,), rows[np.newaxis], ts, self.sources.expiry(name, rows, ts))
+        tree.process(epoch, 0)
+        self.ledger = Ledger([node for node, _ in tree.joins], [FOREVER for _ in self.joins])
+        self.counters, self.blocks = SpillCounters(), MemoryBlocks()
+        self.writer = Writer(self.blocks)
+        self.told: list[tuple[int, list[int]]] = []
+        self.leaving = Leaving(
+            self.sources,
+            self.joins,
+            self.ledger,
+            self.writer,
+            self.counters,
+            groups,
+            TAKEN_BYTES,
+            lambda _, join, own: self.told.append((join, list(own))),
+        )
+
+    def entries(self, join: int) -> list[int]:
+        return [len(state) for state in self.joins[join].states]
+
+    def on_disk(self) -> list[int]:
+        """How many tuples each piece on disk has."""
+        pieces = [piece for _, parts in self.ledger.items() for part in parts for own in part.pieces for piece in own]
+        return [piece.rows for piece in pieces if piece.key]

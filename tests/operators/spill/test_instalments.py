@@ -1,0 +1,66 @@
+"""How far an instalment of a cleanup goes: so many tuples, or as many as it takes to end in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from operators.match import LEFT
+from operators.spill import instalments
+from operators.spill.cleaning import Cleaning
+from operators.spill.instalments import Instalments
+from operators.spill.part import FAR_PAST
+from tests.operators.spill.holding import TUPLES, Holding
+
+GROUPS = 20
+LIFE = 4_000
+PATIENCE = 1_000
+"""A quarter of it: how long a cleanup may take."""
+
+
+class Owing:
+    """All groups of the lower join have left; what of them each instalment cleans up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+        monkeypatch.setattr(instalments, "CLEAN_TUPLES", least)
+        held = Holding(GROUPS)
+        held.leaving.leave(0, range(GROUPS), TUPLES, 0)
+        self.sizes = [held.ledger.size((0, g)) for g in range(GROUPS)]
+        parents = ((1, LEFT), None)
+        cleaning = Cleaning(
+            held.sources, held.joins, parents, held.ledger, held.blocks, held.writer, held.counters, FAR_PAST
+        )
+        self.told: list[list[int]] = []
+        self.cleanup = Instalments(
+            cleaning, held.ledger, 2, LIFE, lambda _, groups: self.told.append(list(groups.get(0, ())))
+        )
+        self.cleanup.begin([set(range(GROUPS)), set()], TUPLES)
+
+    def merged(self, turn: int) -> int:
+        """Tuples of an instalment."""
+        return sum(self.sizes[g] for g in self.told[turn])
+
+
+def test_an_instalment_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is time; the last group may be too much. It goes on where the one before has stopped."""
+    least = 150
+    owing = Owing(monkeypatch, least)
+    turns = 0
+    while owing.cleanup:
+        owing.cleanup.go_on(TUPLES, 0)
+        turns += 1
+    cleaned = [owing.merged(turn) for turn in range(turns)]
+    assert max(cleaned) < least + max(owing.sizes)
+    assert min(cleaned[:-2]) >= least
+    assert [g for groups in owing.told for g in groups] == list(range(GROUPS))
+
+
+def test_a_cleanup_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every instalment takes its share of what is left, by the time that has gone by; a group more at most."""
+    owing = Owing(monkeypatch, 1)
+    done = 0
+    for turn, past in enumerate((100, 150, 500, 800, PATIENCE)):
+        owing.cleanup.go_on(TUPLES + past, 0)
+        done += owing.merged(turn)
+        due = past / PATIENCE * sum(owing.sizes)
+        assert due - 1 <= done <= due + (turn + 1) * max(owing.sizes)
+    assert done == sum(owing.sizes)
