@@ -12,6 +12,7 @@ from operators.state import SideState
 from operators.statistics import OperatorStatistics
 from operators.tuples import Tuples
 
+XJOIN = "xjoin"
 JUGGLER = "juggler"
 """The executor of multi-way operators. It stands apart: it cannot execute every query, and changes plans as a black box
 (`operators.migration.black_box`)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import group_engine
 from operators.watermark import END
+from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.columns import Batch
 from schemas.query import Query
 from services.files import SourceFile
@@ -20,6 +21,7 @@ from services.run import COALESCED_TUPLES
 from services.run_statistics import RunStatistics
 from services.sinks import LineSink, ResultWriter
 from services.source_feed import SourceFeed
+from services.spilling import Spill
 from services.tables import Tables
 
 
@@ -50,12 +52,16 @@ class GroupRun:
         executor: str | None = None,
         least_tuples: int = COALESCED_TUPLES,
         tables: Tables | None = None,
+        spill: Spill | None = None,
+        feedback: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Args:
         sources: by stream name, one per stream that some query reads.
         executor: see `operators.groups.parts`; None for what suits the queries.
         least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
+        spill: the memory budget, if there is one, and where what leaves it goes.
+        feedback: see `operators.groups.parts.group_engine`.
         progress: called with the bytes read so far.
         """
         self.queries = tuple(queries)
@@ -65,7 +71,9 @@ class GroupRun:
         self._outputs = outputs
         self._epoch_ms = epoch_ms
         self._executor = executor
-        self._least_tuples = least_tuples
+        self._least_tuples = least_tuples if spill is None else min(least_tuples, spill.waiting_tuples)
+        self._spill = spill
+        self._feedback = feedback
         self._tables = (tables or Tables()).batches
         self._progress = progress
         self._feed: SourceFeed | None = None
@@ -108,6 +116,8 @@ class GroupRun:
             self._advance(engine, writer, 0 if feed.waiting(name) else self._least_tuples)
             feed.take(engine, name)
         self._write(engine, writer, END)
+        engine.clean()
+        self._write_cleaned(engine, writer)
         self.statistics.advanced(self._boundary(feed.latest) + self._epoch_ms, engine.statistics())
         return engine
 
@@ -118,6 +128,9 @@ class GroupRun:
             samples=samples,
             tables=self._tables,
             clock=time.perf_counter,
+            budget=None if self._spill is None else self._spill.budget,
+            blocks=None if self._spill is None else self._spill.blocks,
+            feedback=self._feedback,
         )
 
     def _boundary(self, ts: int) -> int:
@@ -138,3 +151,10 @@ class GroupRun:
         results = engine.advance(cut)
         for number, query in enumerate(self.queries):
             writer.write(results[query.name], sink=number)
+        self._write_cleaned(engine, writer)
+
+    def _write_cleaned(self, engine: GroupEngine, writer: ResultWriter) -> None:
+        found = engine.cleaned()
+        for number, query in enumerate(self.queries):
+            for batch in found.get(query.name, ()):
+                writer.write(batch, CLEANUP_PHASE, sink=number)

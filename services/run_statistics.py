@@ -144,6 +144,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
                 "peak_state_tuples": part.peak_state_tuples,
                 "peak_state_bytes": part.peak_state_bytes,
                 "busy_s": round(part.busy_s, 6),
+                "spill": _spill(part.spill),
             }
             for part in engine.parts
         ],

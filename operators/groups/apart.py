@@ -61,4 +61,5 @@ class ApartQuery:
             peak_state_tuples=one.peak_state_tuples,
             peak_state_bytes=one.peak_state_bytes,
             busy_s=one.busy_s,
+            spill=one.spill,
         )

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from operators.intake import Intake, ReplayPoint
+from operators.statistics import SpillStatistics
 from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
@@ -51,7 +52,7 @@ class QueryStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PartStatistics:
-    """What is executed together: counters since the start, sizes now and at their peak."""
+    """What is executed together: counters since the start, sizes now and at their peak; `spill` with a budget."""
 
     queries: tuple[QueryStatistics, ...]
     comparisons: int
@@ -61,6 +62,7 @@ class PartStatistics:
     peak_state_tuples: int
     peak_state_bytes: int
     busy_s: float
+    spill: SpillStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)

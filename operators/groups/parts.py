@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from operators.choose import choose_plan, declared_statistics, sample_statistics
 from operators.engine import Engine
-from operators.executor import JUGGLER
+from operators.executor import JUGGLER, XJOIN
 from operators.executors import EXECUTORS, cheapest_executor, check_executor
+from operators.feedback.feedback import check_feedback
 from operators.groups.apart import ApartQuery
 from operators.groups.blocks import Within
 from operators.groups.engine import Clock, GroupEngine
@@ -29,8 +30,6 @@ from schemas.errors import InvariantError, UsageError
 from schemas.groups import check_member, query_group, streams_of
 from schemas.query import Query, Stream
 
-XJOIN = "xjoin"
-"""What executes a query apart within a memory budget, which no other executor keeps to."""
 APART = "apart"
 """Every query by the executor that suits it."""
 
@@ -77,6 +76,30 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
                 raise UsageError(f"query {query.name!r}: {error}") from None
 
 
+def check_group_feedback(queries: Sequence[Query], executor: str | None) -> tuple[str, ...]:
+    """Refuse feedback where it could not spare anything; the names of those queries that it does not reach.
+
+    It is between the operators of one query's plan. An operator that queries share has none within, keeps no
+    intermediate results, and drops a tuple where no query is left that it could be part of a result of.
+
+    Raises:
+        UsageError: says why.
+    """
+    shared = sharing(queries, executor)
+    if len(shared) == len(queries):
+        raise UsageError(
+            "feedback is between the joins of one query's plan, and these queries share one operator, which makes no "
+            f"intermediate results to be spared; --executor {APART} runs each by itself, with feedback"
+        )
+    for query in queries:
+        if query not in shared:
+            try:
+                check_feedback(query)
+            except UsageError as error:
+                raise UsageError(f"query {query.name!r}: {error}") from None
+    return tuple(query.name for query in shared)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
     """What a group may use: each query has its share, and those that share an operator have theirs together.
@@ -107,6 +130,7 @@ class Parts:
     tables: Mapping[str, Batch]
     clock: Clock
     memory: GroupMemory | None = None
+    feedback: bool = False
 
     def can_share(self, query: Query) -> bool:
         """Whether the query is executed together with others."""
@@ -132,6 +156,7 @@ class Parts:
         given = self.executor if self.executor in EXECUTORS else None
         budget = blocks = None
         if self.memory is not None:
+            # No other executor keeps to a budget.
             given = given or XJOIN
             budget = Budget(self.memory.share(1), self.memory.strategy)
             blocks = Within(self.memory.blocks, f"{query.name}/")
@@ -144,6 +169,7 @@ class Parts:
             clock=self.clock,
             budget=budget,
             blocks=blocks,
+            feedback=self.feedback,
         )
         return ApartQuery(engine)
 
@@ -160,6 +186,7 @@ def group_engine(
     clock: Clock = lambda: 0.0,
     budget: Budget | None = None,
     blocks: BlockStore | None = None,
+    feedback: bool = False,
 ) -> GroupEngine:
     """The engine of several queries, which have different names.
 
@@ -171,7 +198,10 @@ def group_engine(
         partitions: partition numbers per stream name; one partition 0 each when None.
         since: see `GroupEngine`.
         budget: of all states and source tuples; with it `blocks`, where what leaves memory goes.
+        feedback: whether queries apart are executed with it (`check_group_feedback`).
     """
+    if feedback:
+        check_group_feedback(queries, executor)
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:
@@ -180,5 +210,5 @@ def group_engine(
     if budget is not None and blocks is not None:
         check_group_spillable(queries, executor)
         memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
-    maker = Parts(executor, samples, tables or {}, clock, memory)
+    maker = Parts(executor, samples, tables or {}, clock, memory, feedback)
     return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions, since)

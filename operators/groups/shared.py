@@ -16,12 +16,14 @@ from typing import Protocol
 import numpy as np
 
 from operators.evaluate import evaluate
+from operators.executor import XJOIN
 from operators.groups.aggregated import Aggregated
 from operators.groups.engine import Clock, PartStatistics, QueryStatistics
-from operators.groups.spill import STAYS, GroupSpill, GroupSpillCounters
+from operators.groups.spill import STAYS, STAYS_BESIDE, GroupSpill
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
-from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
+from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
+from operators.statistics import SpillStatistics
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.columns import Batch, Mask
@@ -31,6 +33,10 @@ from schemas.query import TABLE_TS, Query, Stream, Table
 
 WAITING_TUPLES = 131_072
 """Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""
+
+
+OLDEST = "oldest"
+"""What statistics call the way that tuples leave a shared operator."""
 
 
 class GroupExecutor(Protocol):
@@ -130,7 +136,7 @@ class SharedQueries:
         self._input_tuples = 0
         self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
-        self._compared = 0
+        self._compared = self._settled_tuples = 0
         self._busy_s = 0.0
         self._aggregated: dict[str, Aggregated] = {}
         self._regroup(group)
@@ -175,6 +181,8 @@ class SharedQueries:
         for table in query.tables():
             if table.name not in self._inputs:
                 raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
+        if self._spill is not None:
+            check_spillable(query, XJOIN)
         # Whatever the group cannot take is refused before anything is settled.
         self.group.adding(query)
         self._settle(self._cut)
@@ -257,23 +265,35 @@ class SharedQueries:
         spill = self._spill
         if spill is None or cut == END:
             return
-        while (used := self._size_bytes()) > spill.limit_bytes and spill.leave(self._sources, cut, used):
-            self._executor.rebuild(cut)
+        while (used := self._size_bytes()) > spill.limit_bytes and self._leave(spill, cut, used):
+            pass
         if spill.due(self._sources, cut):
             self._settle(cut)
 
+    def _leave(self, spill: GroupSpill, cut: int, used_bytes: int, stays: float = STAYS) -> bool:
+        """Let the oldest tuples leave memory; False where there are none."""
+        began = self._clock()
+        left = spill.leave(self._sources, cut, used_bytes, stays)
+        if left:
+            self._executor.rebuild(cut)
+        spill.counters.longest_spill_s = max(spill.counters.longest_spill_s, self._clock() - began)
+        return left
+
     def _settle(self, cut: int) -> None:
         """Find what is owed of results before `cut`; `cleaned` has it."""
-        if self._spill is None:
+        spill = self._spill
+        if spill is None:
             return
-        if self._spill.on_disk_tuples and (used := self._size_bytes()) > STAYS * self._spill.limit_bytes:
-            # What is read back needs room.
-            self._spill.leave(self._sources, cut, used)
-            self._executor.rebuild(cut)
-        owed = self._spill.settle(self.group, self._executor.since, self._sources, cut, self._join)
-        for sources, member, found in owed:
+        began = self._clock()
+        if spill.on_disk_tuples and (used := self._size_bytes()) > STAYS_BESIDE * spill.limit_bytes:
+            self._leave(spill, cut, used, STAYS_BESIDE)
+        for sources, member, found in spill.settle(
+            self.group, self._executor.since, self._sources, cut, self._join
+        ):
             self._late.setdefault(member.name, []).append(self._output(member, found, sources))
-        self._spill.forget(self._sources, cut)
+        spill.forget(self._sources, cut)
+        spill.counters.settling_s += self._clock() - began
+        self._settled_tuples = self._input_tuples
 
     def _join(self, sources: GroupSources, group: QueryGroup, epoch: Mapping[str, Tuples]) -> Mapping[str, Tuples]:
         """The results of tuples by an operator of their own."""
@@ -284,10 +304,25 @@ class SharedQueries:
         self._peak_bytes = max(self._peak_bytes, used)
         return found
 
-    @property
-    def spilled(self) -> GroupSpillCounters | None:
-        """What has left memory and was settled; None without a budget."""
-        return None if self._spill is None else self._spill.counters
+    def _spill_statistics(self, used_bytes: int) -> SpillStatistics | None:
+        spill = self._spill
+        if spill is None:
+            return None
+        done = spill.counters
+        return SpillStatistics(
+            strategy=OLDEST,
+            budget_bytes=spill.limit_bytes,
+            used_bytes=used_bytes,
+            spills=done.spills,
+            spilled_tuples=done.spilled_tuples,
+            spilled_bytes=spill.written_bytes,
+            on_disk_tuples=spill.on_disk_tuples,
+            owed=spill.on_disk_tuples * (self._input_tuples - self._settled_tuples),
+            cleanups=done.settlements,
+            cleanup_results=done.results,
+            cleanup_s=done.settling_s,
+            longest_spill_s=done.longest_spill_s,
+        )
 
     def clean(self) -> None:
         """Find all results that are owed for want of memory; `cleaned` has them."""
@@ -349,4 +384,5 @@ class SharedQueries:
             peak_state_tuples=max(self._peak_tuples, tuples),
             peak_state_bytes=max(self._peak_bytes, size),
             busy_s=self._busy_s,
+            spill=self._spill_statistics(size),
         )

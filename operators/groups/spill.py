@@ -44,6 +44,8 @@ from schemas.groups import Member, QueryGroup, seeing
 
 STAYS = 0.5
 """Of the budget, what is left in memory when it was exceeded."""
+STAYS_BESIDE = 0.25
+"""And what is left while something is settled, for which there is to be room."""
 BLOCK_SHARE = 0.2
 """Of the budget, what the blocks of one choice take together before they are joined."""
 LEAST_BLOCK_TUPLES = 256
@@ -95,13 +97,15 @@ class Block:
 
 @dataclass(slots=True)
 class GroupSpillCounters:
-    """What has been done so far."""
+    """What has been done so far; `joins` of blocks."""
 
     spills: int = 0
     spilled_tuples: int = 0
     settlements: int = 0
     joins: int = 0
     results: int = 0
+    settling_s: float = 0.0
+    longest_spill_s: float = 0.0
 
 
 class GroupSpill:
@@ -138,8 +142,11 @@ class GroupSpill:
         """Tuples that are dead at this time may be forgotten, though they be needed before `cut`."""
         return min(cut, self.settled)
 
-    def leave(self, sources: GroupSources, cut: int, used_bytes: int) -> bool:
+    def leave(self, sources: GroupSources, cut: int, used_bytes: int, stays: float = STAYS) -> bool:
         """Let the oldest tuples leave when everything before `cut` was processed; False where there are none.
+
+        Args:
+            stays: how much of the budget is to be left.
 
         Raises:
             StateError: they could not be written.
@@ -149,7 +156,7 @@ class GroupSpill:
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *times.values()]))
         if not len(every):
             return False
-        stay = min(STAYS, STAYS * self.limit_bytes / max(used_bytes, 1))
+        stay = min(STAYS, stays * self.limit_bytes / max(used_bytes, 1))
         end = int(every[len(every) - 1 - int(stay * (len(every) - 1))]) if stay * len(every) >= 1 else FOREVER
         # Those of one ts leave together, and some must.
         end = end if end > every[0] else int(every[0]) + 1

@@ -170,7 +170,7 @@ class GroupSources(Sources):
         store = self.stores[name]
         row = store.first_at(cut) - size
         if row >= store.lo:
-            return int(store.gather("_ts", np.array([row])).values[0]) if row < store.hi else FOREVER
+            return int(store.gather("_ts", np.array([row])).values[0])
         # Of those on disk it is enough to know a ts that is none of theirs.
         return next((most + 1 for lo, hi, most in self.away.get(name, ()) if lo <= row < hi), -FOREVER)
 

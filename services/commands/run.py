@@ -221,10 +221,11 @@ def run(
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
     queries = read_queries(query, name)
     if len(queries) > 1 or executor is Executor.APART:
-        refused = {"--plan": plan, "--migrate": migrate, "--jit on": jit is Switch.ON, "--memory": memory}
+        refused = {"--plan": plan, "--migrate": migrate, f"--cleanup {cleanup}": cleanup is not Cleanup.LOCAL}
         options = GroupOptions(
-            source or [], table or [], out, stats, late, dead_letters, executor, epoch_ms, verbose, refused
-        )
+            source or [], table or [], out, stats, late, dead_letters, executor, epoch_ms, verbose, refused,
+            memory, spill, spill_dir, jit is Switch.ON,
+        )  # fmt: skip
         run_queries(query, queries, options)
         return
     bound = queries[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
+from services import memory as memory_use
 from services.commands.running import ending, read_progress, report
 from services.query_files import listed, source_paths, table_paths
 
@@ -35,6 +36,10 @@ class GroupOptions:
     epoch_ms: int
     verbose: bool
     refused: Mapping[str, object]
+    memory: str | None = None
+    spill: str | None = None
+    spill_dir: Path | None = None
+    feedback: bool = False
 
 
 def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> None:
@@ -54,18 +59,25 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     paths = source_paths(everything, options.source)
     rows = table_paths(everything, file, options.table)
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
-    from operators.groups.parts import check_group_executor
+    from operators.groups.parts import check_group_executor, check_group_feedback, check_group_spillable
     from schemas.codecs.encode import check_output_names
     from services.files import SourceFile
     from services.group_run import GroupOutputs, GroupRun
     from services.run_statistics import group_stats_json
     from services.sinks import LineSink, check_outputs
+    from services.spilling import budget_of, spill_of
     from services.tables import read_tables
 
     for query in queries:
         check_output_names(query)
     if options.executor is not None:
         check_group_executor(options.executor, queries)
+    budget_of(options.memory, options.spill, options.spill_dir)
+    if options.memory is not None:
+        memory_use.choose_arrow_pool()
+        check_group_spillable(queries, options.executor)
+    if options.feedback and (without := check_group_feedback(queries, options.executor)):
+        print(f"weir: --jit on does nothing for queries that share an operator: {listed(without)}", file=sys.stderr)
     given = {f"--out {name}" if several else "--out": path for name, path in results.items()}
     beside = {"--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters}
     inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
@@ -77,20 +89,23 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     sinks = {name: LineSink("--out", path) for name, path in results.items()}
     others = {option: LineSink(option, path) for option, path in beside.items() if path is not None}
     outputs = GroupOutputs(sinks, others.get("--late"), others.get("--dead-letters"))
-    with read_progress(files) as shown:
-        job = GroupRun(
-            queries,
-            files,
-            outputs,
-            epoch_ms=options.epoch_ms,
-            executor=options.executor,
-            tables=tables,
-            progress=shown,
-        )
-        with ending(job):
-            engine = job.run()
-    with ending(job):
+    with spill_of(options.memory, options.spill, options.spill_dir, cleans=True) as spilling:
+        with read_progress(files) as shown:
+            job = GroupRun(
+                queries,
+                files,
+                outputs,
+                epoch_ms=options.epoch_ms,
+                executor=options.executor,
+                tables=tables,
+                spill=spilling,
+                feedback=options.feedback,
+                progress=shown,
+            )
+            with ending(job):
+                engine = job.run()
         counters = engine.statistics()
+    with ending(job):
         if "--stats" in others:
             others["--stats"].write(group_stats_json(job.statistics, counters))
         for sink in (*sinks.values(), *others.values()):

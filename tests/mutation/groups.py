@@ -8,6 +8,7 @@ from __future__ import annotations
 
 GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "groups/engine.py": (
+        ("            self._last |= of.cleaned()\n", ""),
         ("if query.name in self.names:", "if False:"),
         ("if known.get(stream.name) != stream:", "if False:"),
         ("        begun.process({}, self.cut)\n", ""),
@@ -21,9 +22,12 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if stream in epoch:\n", "            if stream in epoch and stream == self._streams[0]:\n"),
     ),
     "groups/shared.py": (
-        (" or at == cut:", ":"),
+        (" or at == cut or self._spill", " or self._spill"),
+        ("        self._settle(self._cut)\n        seen", "        seen"),
+        ("        self._settle(self._cut)\n        self._executor.drop", "        self._executor.drop"),
+        ("        if spill.due(self._sources, cut):\n            self._settle(cut)\n", ""),
         ("                found, waiting = {}, 0\n", "                waiting = 0\n"),
-        ("self._sources.purge(at)", "pass"),
+        ("self._sources.purge(at if", "self._sources.purge(0 if"),
         ("        self._executor.purge(cut)\n", ""),
         ("now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)", "now = cut"),
         ("np.full(len(rows), TABLE_TS)", "np.zeros(len(rows), np.int64)"),
@@ -31,10 +35,23 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if table.name not in self._inputs:\n", "            if False:\n"),
         ("        self._cut = cut\n        return found", "        return found"),
     ),
+    "groups/spill.py": (
+        ("(tuples.ts >= self.settled) & ", ""),
+        (" & (left_at <= tuples.ts))", ")"),
+        ("return min(cut, self.settled)", "return cut"),
+        ("until = min(part.until for part in together)", "until = max(part.until for part in together)"),
+        ("        self.settled = min(self.settled, cut)\n", "        self.settled = cut\n"),
+        ("        self.settled = cut if self._parts else FOREVER\n", "        pass\n"),
+        ("if part.most >= ts or part.hi > row)", "if part.most >= ts)"),
+        ("block.most + windows[0].size < begin", "block.most + windows[0].size <= begin"),
+        ("_seeing(member, since.get(member.name, {}))", "member"),
+        ("np.full(len(batch), part.until)", "np.full(len(batch), block.until)"),
+        ("        batch = Batch(batch.ts, columns | beside)\n", "        batch = Batch(batch.ts, columns)\n"),
+    ),
     "groups/parts.py": (
         ("return executor == JUGGLER", "return True"),
         ("    except UsageError:\n        return False", "    except UsageError:\n        return True"),
     ),
 }
 
-GROUPS_TESTS = ["test_query_groups.py"]
+GROUPS_TESTS = ["test_query_groups.py", "test_group_spill.py"]

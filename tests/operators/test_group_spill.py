@@ -17,7 +17,6 @@ from operators.groups import shared as shared_part
 from operators.groups import spill as group_spill
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, group_engine
-from operators.groups.shared import SharedQueries
 from operators.spill.spilling import Budget
 from operators.watermark import END
 from schemas.columns import Batch, Column
@@ -182,11 +181,12 @@ def test_a_long_run_settles_again_and_again() -> None:
     got, late = a_long_run(engine, queries)
     assert got == whole
     assert late > 1000
-    (part,) = engine.parts
-    assert isinstance(part, SharedQueries)
-    assert part.spilled is not None
-    assert part.spilled.settlements >= 3
-    assert part.spilled.spilled_tuples >= 3000
+    (part,) = engine.statistics().parts
+    assert part.spill is not None
+    assert part.spill.cleanups >= 3
+    assert part.spill.spilled_tuples >= 3000
+    assert part.spill.cleanup_results == late
+    assert (part.spill.on_disk_tuples, part.spill.owed) == (0, 0)
     assert not blocks.keys("")
 
 
@@ -230,6 +230,28 @@ def test_what_left_is_met_late_by_whom_it_concerns() -> None:
     engine.drop("second")
     assert late_of(engine) == {"second": ["12-9", "9-12"]}
     assert engine.parts == ()
+
+
+def test_what_is_on_disk_is_known_and_what_is_gone_is_not() -> None:
+    """Who wants more tuples of a stream than anybody has held is told so, wherever those are that are held."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    text = "INSERT INTO r{0} SELECT A.ts AS a, B.ts AS b FROM a A [ROWS {0}], b B [UNBOUNDED];"
+    queries = parse_program(streams + "".join(text.format(size) for size in (2, 4, 3))).queries
+    engine = group_engine(
+        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+    )
+    for ts in range(0, 12, 2):
+        told(engine, queries, [ts, ts + 1], [ts])
+        engine.clean()
+    assert engine.cut == 10
+    assert engine.add(queries[1], from_now=False) == {"A": 10}
+    told(engine, queries, [12, 13], [13])
+    assert engine.add(queries[2], from_now=False) == {"A": 10}
+    told(engine, queries, [20], [20])
+    engine.cleaned()
+    engine.drop("r2")
+    engine.drop("r4")
+    assert engine.add(queries[1], from_now=False).keys() == {"A"}
 
 
 def test_what_cannot_be_kept_within_a_budget_is_refused() -> None:

@@ -128,6 +128,47 @@ def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, 
     )
 
 
+BOTH = """INSERT INTO 'both' SELECT T.at, H.at AS other
+FROM temperature T [RANGE 300 MILLISECONDS], humidity H [ROWS 40] WHERE T.mote = H.mote;
+"""
+
+
+@pytest.mark.parametrize("args", [("--memory", "1"), ("--memory", "100kiB", "--executor", "apart", "--spill-dir", "d")])
+def test_a_group_within_a_memory_budget(args: tuple[str, ...], folder: Path, weir: Weir) -> None:
+    """The same results, some of them late."""
+    Path("q.sql").write_text(QUERY + BOTH)
+    sources = ("--source", "temperature=t.jsonl", "--source", "humidity=h.jsonl")
+    with Path("t.jsonl").open("w") as temperature, Path("h.jsonl").open("w") as humidity:
+        for at in range(0, 6000, 2):
+            temperature.write(f'{{"mote":{at % 97},"at":{at}}}\n')
+            humidity.write(f'{{"mote":{at % 89},"percent":1.5,"at":{at + 1}}}\n')
+    assert weir("run", "q.sql", *sources, "--out", "whole", "--epoch", "100ms") == (0, b"", "")
+    code, _, err = weir("run", "q.sql", *sources, "--out", "r", "--epoch", "100ms", "--stats", "s.json", *args)
+    assert (code, err) == (0, "")
+    late = 0
+    for name in ("alarms", "both"):
+        whole = Path(f"whole/{name}.jsonl").read_text().splitlines()
+        lines = Path(f"r/{name}.jsonl").read_text().splitlines()
+        late += sum('"_phase":"cleanup"' in line for line in lines)
+        assert sorted(line.replace(',"_phase":"cleanup"', "") for line in lines) == sorted(whole)
+    assert late
+    stats = json.loads(Path("s.json").read_text())
+    assert sum(part["spill"]["cleanup_results"] for part in stats["parts"]) == late
+    assert all(part["spill"]["owed"] == 0 for part in stats["parts"])
+
+
+def test_what_a_budget_and_feedback_cannot_do_for_a_group_is_said(folder: Path, weir: Weir) -> None:
+    Path("q.sql").write_text(QUERY + SECOND + COUNT.replace("[RANGE 1 SECOND]", "[ROWS 3]"))
+    code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--memory", "1MiB")
+    assert code == 2
+    assert err.startswith("weir: query 'n': this query cannot run with a memory budget: an aggregate's values")
+    code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on")
+    assert (code, err) == (0, "weir: --jit on does nothing for queries that share an operator: 'alarms', 'all'\n")
+    assert Path("r/alarms.jsonl").read_bytes() == ALARMS
+    assert weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on", "--executor", "apart") == (0, b"", "")
+    assert Path("r/alarms.jsonl").read_bytes() == ALARMS
+
+
 def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
     counts = COUNT.replace("'n'", "'counts'")
     Path("q.sql").write_text(QUERY + SECOND.replace(";", " WHERE T.mote > 1;") + counts + LONE)
@@ -157,8 +198,10 @@ def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
         ((*SOURCES[:2], "--out", "r"), "no source for 'humidity': add --source humidity=PATH"),
         ((*SOURCES, "--source", "T=t.jsonl", "--out", "r"), "--source T: the query reads no such stream"),
         ((*SOURCES, "--out", "r", "--plan", "(T H)"), "--plan is about the plan of one query, and q.sql has 2 queries"),
-        ((*SOURCES, "--out", "r", "--memory", "1MiB"), "--memory is about the plan of one query, and q.sql has 2"),
-        ((*SOURCES, "--out", "r", "--jit", "on"), "--jit on is about the plan of one query, and q.sql has 2 queries"),
+        ((*SOURCES, "--out", "r", "--spill", "top"), "--spill top has no effect without --memory, such as --memory"),
+        ((*SOURCES, "--out", "r", "--memory", "1MiB", "--cleanup", "none", "--spill-dir", "d"),
+         "--cleanup none is about the plan of one query, and q.sql has 2 queries"),
+        ((*SOURCES, "--out", "r", "--jit", "on"), "these queries share one operator, which makes no intermediate resu"),
         ((*SOURCES, "--out", "r", "--migrate", "5:(T H):jisc"), "--migrate is about the plan of one query"),
         ((*SOURCES, "--out", "r", "--late", "r/all.jsonl"), "--late r/all.jsonl is the same file as --out all"),
         ((*SOURCES, "--query", "some"), "--query some: q.sql has 'alarms', 'all'"),
