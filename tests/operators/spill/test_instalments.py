@@ -11,7 +11,7 @@ from operators.spill.instalments import Instalments
 from operators.spill.part import FAR_PAST
 from tests.operators.spill.holding import TUPLES, Holding
 
-GROUPS = 20
+GROUPS = 100
 LIFE = 4_000
 PATIENCE = 1_000
 """A quarter of it: how long a cleanup may take."""
@@ -58,7 +58,7 @@ def test_a_cleanup_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every instalment takes its share of what is left, by the time that has gone by; a group more at most."""
     owing = Owing(monkeypatch, 1)
     done = 0
-    for turn, past in enumerate((100, 150, 500, 800, PATIENCE)):
+    for turn, past in enumerate((200, 400, 600, 800, PATIENCE)):
         owing.cleanup.go_on(TUPLES + past, 0)
         done += owing.merged(turn)
         due = past / PATIENCE * sum(owing.sizes)

@@ -120,6 +120,29 @@ def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted(found) == expected(window)
 
 
+def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never is more used than the budget has, and what leaves is all written, though no more would have to be."""
+    monkeypatch.setattr(spilling, "LEAVE_BYTES", 4_000)
+    monkeypatch.setattr(leaving, "CHUNK_BYTES", 1_000)
+    of, blocks, limit = query("endless"), MemoryBlocks(), 150_000
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(limit, "local-output"), blocks=blocks)
+    used = [0]
+    for begin in range(0, 10 * TUPLES, 10):
+        for name, batch in batches().items():
+            task.push(name, 0, batch.take((batch.ts >= begin) & (batch.ts < begin + 10)))
+        task.advance(begin + 10)
+        said = task.statistics().spill
+        assert said is not None
+        used.append(said.used_bytes)
+    assert max(used) <= limit
+    for more in range(1, 200):
+        task.advance(10 * TUPLES + more)
+    said = task.statistics().spill
+    written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.held.items())
+    assert said is not None
+    assert said.on_disk_tuples <= written
+
+
 def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "BLOCK_BYTES", 300)
     blocks = MemoryBlocks()
