@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "groups/shared.py": (
         (" or at == cut or self._spill", " or self._spill"),
-        ("        self._settle(self._cut)\n        seen", "        seen"),
+        ("        self._settle(self._cut)\n        from_now", "        from_now"),
         ("        self._settle(self._cut)\n        self._executor.drop", "        self._executor.drop"),
         ("        if spill.due(self._sources, cut):\n            self._settle(cut)\n", ""),
         ("                found, waiting = {}, 0\n", "                waiting = 0\n"),
@@ -35,17 +35,19 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if table.name not in self._inputs:\n", "            if False:\n"),
         ("        self._cut = cut\n        return found", "        return found"),
     ),
-    "groups/spill.py": (
-        ("(tuples.ts >= self.settled) & ", ""),
+    "groups/settling.py": (
+        ("(tuples.ts >= self._settled) & ", ""),
         (" & (left_at <= tuples.ts))", ")"),
-        ("return min(cut, self.settled)", "return cut"),
         ("until = min(part.until for part in together)", "until = max(part.until for part in together)"),
-        ("        self.settled = min(self.settled, cut)\n", "        self.settled = cut\n"),
-        ("        self.settled = cut if self._parts else FOREVER\n", "        pass\n"),
-        ("if part.most >= ts or part.hi > row)", "if part.most >= ts)"),
         ("block.most + windows[0].size < begin", "block.most + windows[0].size <= begin"),
         ("_seeing(member, since.get(member.name, {}))", "member"),
         ("np.full(len(batch), part.until)", "np.full(len(batch), block.until)"),
+    ),
+    "groups/spill.py": (
+        ("return min(cut, self.settled)", "return cut"),
+        ("        self.settled = min(self.settled, cut)\n", "        self.settled = cut\n"),
+        ("        self.settled = cut if self._parts else FOREVER\n", "        pass\n"),
+        ("if part.most >= ts or part.hi > row)", "if part.most >= ts)"),
         ("        batch = Batch(batch.ts, columns | beside)\n", "        batch = Batch(batch.ts, columns)\n"),
     ),
     "groups/parts.py": (

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators import slices as slicing
+from operators.groups import settling
 from operators.groups import shared as shared_part
-from operators.groups import spill as group_spill
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, group_engine
 from operators.spill.spilling import Budget
@@ -41,7 +41,7 @@ def cramped(sizes: tuple[int, int]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_part, "SLICE_LEAST", sizes[0])
         patch.setattr(slicing, "SAMPLES_PER_SLICE", sizes[0])
-        patch.setattr(group_spill, "LEAST_BLOCK_TUPLES", sizes[1])
+        patch.setattr(settling, "LEAST_BLOCK_TUPLES", sizes[1])
         yield
 
 
