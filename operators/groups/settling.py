@@ -149,7 +149,7 @@ class Settlement:
                 close()
             together.append(part)
         close()
-        times = _times(store)
+        times = times_of(store)
         step = len(store)
         if name not in {table.name for table in sources.query.tables()}:
             step = max(LEAST_BLOCK_TUPLES, len(store) * most // max(store.size_bytes(), 1))
@@ -219,12 +219,12 @@ class Settlement:
             lo, hi = block.rest
             ids = np.arange(lo, hi)
             columns = {name: store.gather(name, ids) for name in into.columns if name in store.columns}
-            batches.append(_with_columns(Batch(_times(store, ids), columns), lo, into))
+            batches.append(_with_columns(Batch(times_of(store, ids), columns), lo, into))
             until.append(np.full(hi - lo, FOREVER))
         return Batch.concat(batches), np.concatenate(until)
 
 
-def _times(store: SourceStore, rows: I64 | None = None) -> I64:
+def times_of(store: SourceStore, rows: I64 | None = None) -> I64:
     """(n,) the ts of rows, of all held where None."""
     return np.asarray(store.gather("_ts", store.held_rows() if rows is None else rows).values, np.int64)
 

@@ -27,14 +27,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from operators.groups.settling import GroupSpillCounters, Join, Part, Settlement
+from operators.groups.settling import GroupSpillCounters, Join, Part, Settlement, times_of
 from operators.juggler.sources import GroupSources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import Reader, Writer, batch_bytes
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
-from schemas.columns import I64, Batch
+from schemas.columns import Batch
 from schemas.groups import Member, QueryGroup
 
 STAYS = 0.5
@@ -45,6 +45,7 @@ BLOCK_SHARE = 0.2
 """Of the budget, what the blocks of one choice take together before they are joined."""
 DEAD_SHARE = 0.5
 """It is time to settle when so much of what is on disk is dead."""
+
 
 class GroupSpill:
     """What a shared operator has on disk.
@@ -164,8 +165,3 @@ class GroupSpill:
             yield from Settlement(self._parts, self._reader, most, self.settled, cut, self.counters).owed(
                 group, since, sources, join
             )
-
-
-def times_of(store: SourceStore) -> I64:
-    """(n,) the ts of all rows held."""
-    return np.asarray(store.gather("_ts", store.held_rows()).values, np.int64)

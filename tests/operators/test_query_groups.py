@@ -63,9 +63,17 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 
 
 @PROPERTY
-@given(group_cases(most=3, most_rows=8), st.sampled_from([None, APART, *sorted(EXECUTORS)]))
-def test_queries_apart_over_one_intake_give_what_each_gives_alone(case: GroupCase, executor: str | None) -> None:
-    engine = group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
+@given(group_cases(most=3, most_rows=8), st.sampled_from([None, APART, *sorted(EXECUTORS)]), st.booleans())
+def test_queries_apart_over_one_intake_give_what_each_gives_alone(
+    case: GroupCase, executor: str | None, feedback: bool
+) -> None:
+    engine = group_engine(
+        case.queries,
+        executor=executor,
+        tables=case.batches(),
+        partitions=partitions_of(case.rows),
+        feedback=feedback and executor is not None,
+    )
     check(case, engine)
 
 
