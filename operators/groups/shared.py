@@ -10,7 +10,7 @@ and row ids of a stream follow the total order whatever else is stored beside. S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -148,6 +148,13 @@ class SharedQueries:
         self.names = group.names
         self._members = {member.name: member for member in group.members}
         self._results = {name: self._results.get(name, 0) for name in self.names}
+        said: dict[object, int] = {}
+        self._alike = {
+            member.name: said.setdefault(
+                (member.inputs, tuple(output.expr for output in member.over_inputs.outputs)), len(said)
+            )
+            for member in group.members
+        }
         windows = [window for source in group.inputs for window in group.windows(source.alias) if not source.is_table]
         self._shortest = min((window.size for window in windows if window.kind == "RANGE"), default=FOREVER)
         self._fewest = min((window.size for window in windows if window.kind == "ROWS"), default=FOREVER)
@@ -342,13 +349,26 @@ class SharedQueries:
             if len(emitted):
                 out.setdefault(name, []).append(emitted)
                 self._results[name] += len(emitted)
-        for name, parts in found.items():
-            if name in self._aggregated:
-                continue
-            member = self._members[name]
-            results = self._output(member, Tuples.concat(parts, member.inputs))
-            out.setdefault(name, []).append(results)
-            self._results[name] += len(results)
+        alike: dict[int, list[str]] = {}
+        for name in found:
+            if name not in self._aggregated:
+                alike.setdefault(self._alike[name], []).append(name)
+        for names in alike.values():
+            for name, results in self._outputs(names, found):
+                out.setdefault(name, []).append(results)
+                self._results[name] += len(results)
+
+    def _outputs(self, names: Sequence[str], found: Mapping[str, list[Tuples]]) -> Iterator[tuple[str, Batch]]:
+        """Results of queries that select the same of the same inputs: every column is computed once for all."""
+        first = self._members[names[0]]
+        tuples = Tuples.concat([part for name in names for part in found[name]], first.inputs)
+        columns = list(self._output(first, tuples).columns.values())
+        begin = 0
+        for name in names:
+            end = begin + sum(map(len, found[name]))
+            chosen = zip(self._members[name].over_inputs.outputs, columns, strict=True)
+            yield name, Batch(tuples.ts[begin:end], {o.name: column.slice(begin, end) for o, column in chosen})
+            begin = end
 
     def _output(self, member: Member, found: Tuples, sources: GroupSources | None = None) -> Batch:
         """Results with the SELECT list's columns, of rows of some stores, the part's own where None."""

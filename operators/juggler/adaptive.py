@@ -164,7 +164,7 @@ class AdaptiveEntry:
         return not self.at_once and self._tuples + tuples >= NOW_AND_THEN_TUPLES
 
     def passed(self, before: int, after: int) -> None:
-        """So many tuples were evaluated, so many satisfied somebody."""
+        """So many queries of tuples were asked for, so many were left of them by their attributes."""
         self._flow.before += before
         self._flow.after += after
 

@@ -35,7 +35,7 @@ from operators.juggler.selection import Selection
 from operators.juggler.sources import GroupSources
 from operators.juggler.stages import Stages
 from operators.juggler.visits import Visit, visits
-from operators.kernels.juggler import living
+from operators.kernels.hashing import U64
 from operators.state import SideState
 from operators.tuples import Tuples
 from schemas.columns import Batch, Column, Mask
@@ -174,12 +174,12 @@ class Juggler:
         elif self.adaptive and entry.asks(len(rows)):
             tried = rows[:: max(1, len(rows) // TRIED_TUPLES)]
             self._stages.evaluate_rows(name, tried)
-            entry.passed(len(tried), int(np.count_nonzero(living(held.alive_of(tried)))))
+            entry.passed(len(tried) * _bits(held.asking), _bits(held.alive_of(tried)))
         flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
         if entry.at_once:
             flight = flight.still_alive()
             self._count(ORDERS[0], ATTRIBUTE, arrived, len(flight))
-            entry.passed(arrived, len(flight))
+            entry.passed(arrived * _bits(held.asking), _bits(flight.alive))
         expiry = self.sources.expiry(name, flight.rows[0], flight.ts)
         held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, expiry), now)
         return flight
@@ -359,6 +359,11 @@ class Juggler:
     def size_bytes(self) -> int:
         """Bytes of all structures, without the stores."""
         return sum(held.size_bytes() for held in self._held.values())
+
+
+def _bits(sets: U64) -> int:
+    """How many queries are in sets of them, all together."""
+    return int(np.bitwise_count(sets).sum())
 
 
 def _never(predicate: Expr) -> bool:
