@@ -110,9 +110,9 @@ class GroupMembers:
         """Begin and end what has been registered and dropped.
 
         Raises:
-            Again: the task is to begin anew; what it has changed is committed.
+            Again: the task is to begin anew; what it has changed was committed at the end of the last epoch.
         """
-        if self._again and not self._unsaid:
+        if self._again:
             raise Again(f"query {self._again!r} sees tuples that are to be read again")
         wanted = self._wanted()
         if wanted is self._seen:

@@ -87,34 +87,40 @@ class GroupTrial:
         return GroupTrial(Case(case.bootstrap, nobodys, Path(name), partitions, case.rows), name, declared, folder)
 
     @property
-    def _clients(self) -> KafkaClients:
+    def clients(self) -> KafkaClients:
         return KafkaClients(self.case.bootstrap)
 
-    def weir(self, *arguments: str) -> str:
-        """Run `weir query`."""
+    def weir(self, *arguments: str, code: int = 0) -> str:
+        """Run `weir query`: what it prints, or what is wrong where it must end with another code."""
         command = [sys.executable, "-m", "services.cli", "query", *arguments, "--bootstrap", self.case.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
+        assert done.returncode == code, f"{arguments}: {done.stderr}"
+        return done.stderr if code else done.stdout
+
+    def file(self, selects: dict[str, str]) -> Path:
+        """A query file, by a part of its sinks' names."""
+        path = self.folder / f"{'-'.join(selects)}.sql"
+        queries = (f"INSERT INTO '{self.name}-{sink}'\n{text};\n" for sink, text in selects.items())
+        path.write_text(self.declared + "".join(queries))
+        return path
 
     def register(self, selects: dict[str, str], *, from_now: bool = False) -> None:
         """Register queries, by a part of their sinks' names."""
-        named = {f"{self.name}-{sink}": text for sink, text in selects.items()}
-        text = self.declared + "".join(f"INSERT INTO '{sink}'\n{text};\n" for sink, text in named.items())
-        register_in_group(self._clients, self.name, text, None, from_now=from_now, replication=-1)
-        self.selects |= named
+        text = self.file(selects).read_text()
+        register_in_group(self.clients, self.name, text, None, from_now=from_now, replication=-1)
+        self.selects |= {f"{self.name}-{sink}": text for sink, text in selects.items()}
 
     def drop(self, sink: str) -> None:
         """Drop one."""
-        entry = find_group(self._clients, self.name)
+        entry = find_group(self.clients, self.name)
         assert entry is not None
-        drop_from_group(self._clients, entry, f"{self.name}-{sink}")
+        drop_from_group(self.clients, entry, f"{self.name}-{sink}")
         del self.selects[f"{self.name}-{sink}"]
 
     def members(self) -> list[Member]:
         """What the group's tasks have written, the last word of each registration."""
         found: dict[str, Member] = {}
-        with reading(self._clients, ControlTopics.of(f"weir-{self.name}").members, "members") as readback:
+        with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members, "members") as readback:
             for _, message in readback.between(0, *readback.ends(0)):
                 member = decode_control(message.value(), "members")
                 assert isinstance(member, Member)

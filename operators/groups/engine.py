@@ -260,7 +260,10 @@ class GroupEngine:
             if known.get(stream.name) != stream:
                 raise UsageError(f"query {query.name!r} reads {stream}, and the group reads {', '.join(known)}")
         if self._shared is not None and self._maker.can_share(query):
-            return self._shared.add(query, from_now=from_now)
+            # What a replay began with, it may have in part.
+            floors = self._not_read(query)
+            seen = self._shared.add(seeing(query, floors), from_now=from_now)
+            return seen | {alias: max(ts, seen.get(alias, ts)) for alias, ts in floors.items()}
         begun: Part
         if self._maker.can_share(query):
             begun = self._shared = self._maker.shared([query], self.cut)
@@ -367,16 +370,19 @@ class GroupEngine:
         """What `add` would return of a query that the group has taken, if the log was read again from the replay points
         as they are now; more than `add` can give of what is held in memory, or as much.
         """
+        # How far back the tuples of a ROWS window lie, nobody knows before they are read.
+        counted = {source.alias: self.cut for source in query.sources if source.window.kind == "ROWS"}
+        return self._not_read(query) | counted
+
+    def _not_read(self, query: Query) -> dict[str, int]:
+        """By alias, the least ts of tuples of which all have been read since this engine began, or could be read again;
+        absent where the alias's window reaches no further back."""
         since: dict[str, int] = {}
         for source in query.sources:
-            if source.is_table:
-                continue
-            window, known = source.window, self._intake.known_from(source.stream.name)
-            if window.kind == "ROWS":
-                # How far back its tuples lie, nobody knows before they are read.
-                since[source.alias] = self.cut
-            elif known > (NEVER if window.kind == "UNBOUNDED" else self.cut - window.size):
-                since[source.alias] = known
+            if not source.is_table:
+                known = self._intake.known_from(source.stream.name)
+                if known > (self.cut - source.window.size if source.window.kind == "RANGE" else NEVER):
+                    since[source.alias] = known
         return since
 
     def horizon(self, stream: str) -> int:

@@ -16,6 +16,12 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._apart.pop(name, None) is not None", "name in self._apart"),
         ("        self._input_tuples += len(batch)\n", ""),
         ("return self._shared.add(query, from_now=from_now)", "return self._shared.add(query, from_now=False)"),
+        ("[seeing(query, (since or {}).get(query.name, {})) for query in queries]", "list(queries)"),
+    ),
+    "groups/aggregated.py": (
+        ("held - max(lives) - 1", "cut - max(lives)"),
+        ("max(lives) >= FOREVER", "False"),
+        ("Tuples.concat(found, self._member.inputs), cut)", "Tuples.concat(found, self._member.inputs), cut - 1)"),
     ),
     "groups/apart.py": (
         ("return {self.name: self.engine.advance(cut)}", "return {self.name: self.engine.advance(cut - 1)}"),
@@ -34,6 +40,9 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("{name: self._results.get(name, 0) for name in self.names}", "dict.fromkeys(self.names, 0)"),
         ("            if table.name not in self._inputs:\n", "            if False:\n"),
         ("        self._cut = cut\n        return found", "        return found"),
+        ("from_now = from_now or query.aggregation is not None", "from_now = bool(from_now)"),
+        ("self._aggregated.get(m.name) or Aggregated", "Aggregated"),
+        ("[one.horizon(stream, self._cut) for one in self._aggregated.values()]", "[None]"),
     ),
     "groups/settling.py": (
         ("(tuples.ts >= self._settled) & ", ""),
@@ -56,4 +65,4 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-GROUPS_TESTS = ["test_query_groups.py", "test_group_spill.py"]
+GROUPS_TESTS = ["test_query_groups.py", "test_group_deaths.py", "test_group_spill.py"]

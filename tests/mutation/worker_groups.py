@@ -24,6 +24,10 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("elif member.ended is None and member.name", "elif member.name"),
         ("if one.member.id not in ids]", "if name not in {w.message.name for w in wanted}]"),
         ("                self._refused.add(member.id)\n", "                pass\n"),
+        ("self._of.cut if self._again else watermark", "watermark"),
+        ("        if not one.message.from_now:\n", "        if False:\n"),
+        ("        self._again = one.message.name\n        return most", "        return most"),
+        (" or not self._readable(self._places(one.query)):", ":"),
         ("                self._begun(one, 0, {})\n", "                self._begun(one, 1, {})\n"),
     ),
     "services/group_program.py": (
@@ -33,6 +37,13 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("return self._members.owes", "return False"),
         ("return any(len(found)", "return all(len(found)"),
     ),
+    "operators/groups/engine.py": (
+        ("self.cut - source.window.size if source.window.kind == \"RANGE\" else NEVER", "self.cut"),
+        ("return self._not_read(query) | counted", "return self._not_read(query)"),
+        ("            floors = self._not_read(query)\n", "            floors: dict[str, int] = {}\n"),
+        ("cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))", "self.horizon(stream.name)"),
+    ),
+    "operators/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
     "schemas/groups.py": (
         ("if alias not in taken_off)", ")"),
         ("replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for", "one for"),

@@ -149,6 +149,7 @@ class Lives:
         encoded, records = self.program.encode()
         assert found == bool(encoded)
         assert owes == bool(records)
+        assert self.program.encode() == ([], []), "once"
         for topic, piece in encoded:
             self.out[topic] += [orjson.loads(line) for line in piece.data.splitlines()]
         for record in records:
@@ -231,6 +232,30 @@ def test_a_query_with_a_longer_window_sees_all_of_it() -> None:
     expected = lives.expected()
     assert {name: canonical(rows) for name, rows in lives.out.items()} == expected
     assert sum(expected["q1"].values()) > 1.2 * sum(expected["q3"].values())
+
+
+def test_what_a_later_life_does_not_know_is_not_promised() -> None:
+    """A life that has begun lately knows no places in the log from before; how far back the tuples of a ROWS window
+    lie, none does."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(10, 10))
+    lives = Lives(registry, random.Random(2))
+    for until in range(20, 300, 20):
+        lives.epoch(until, commit=True)
+    lives.begin()
+    registry.register("q1", PAIRS.format(200, 200))
+    for until in (320, 340, 360):
+        lives.epoch(until, commit=True)
+    registry.register("q2", "SELECT A.v, B.v AS w FROM a A [ROWS 90], b B [RANGE 50 MILLISECONDS] WHERE A.k = B.k")
+    for until in (380, 400, END, END):
+        lives.epoch(until, commit=True)
+    began = {member.name: (member.began or 0, member.since) for member in lives.written if member.began}
+    cut, since = began["q1"]
+    assert cut - 200 < since["A"] < cut
+    assert cut - 200 < since["B"] < cut
+    cut, since = began["q2"]
+    assert set(since) == {"A"}
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == lives.expected()
 
 
 def test_what_a_group_cannot_take_is_written_once() -> None:

@@ -6,7 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from schemas.control import RegisteredQuery
+from services.registry import write
 from tests.broker_fixture import Topics
 from tests.group_workers import GroupTrial, select
 from tests.services.test_exactly_once import CLOSING, send
@@ -49,3 +52,44 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     assert f"  {trial.name}-q5: ended 2023-11-14T" in told
     assert worker.metric("group_queries") == 20
     assert worker.stop() == 0
+
+
+def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """On the command line, and by a worker that finds in the registry what it cannot run."""
+    trial = GroupTrial.make(topics, tmp_path)
+    name, rng = trial.name, random.Random(3)
+    hot = "SELECT T.mote, T.celsius FROM temperature T [RANGE 1 SECOND], light L [RANGE 1 SECOND] WHERE T.mote = L.mote"
+    file = trial.file({"hot": hot, "all": hot.replace("T.celsius", "L.lux")})
+    assert trial.weir("register", name, str(file), "--group") == (
+        f"registered in group {name}: {name}-hot, {name}-all\n"
+    )
+    assert trial.weir("register", name, str(file), "--group") == f"registered in group {name}: nothing new\n"
+    assert f"  {name}-all: not begun: does a worker run?" in trial.weir("list")
+    assert "add --group, or take another name" in trial.weir("register", name, str(file), code=2)
+    assert "--from-now is for queries that join" in trial.weir("register", "x", str(file), "--from-now", code=2)
+    humid = trial.file({"humid": "SELECT H.mote FROM humidity H [RANGE 1 SECOND]"})
+    assert "reads, and that is not read by group" in trial.weir("register", name, str(humid), "--group", code=2)
+    assert f"has no query 'cold', it has '{name}-all'" in trial.weir("drop", name, "--query", "cold", code=2)
+    odd = RegisteredQuery(name="odd", text="SELEC", pick="odd", group=name, id="odd")
+    write(trial.clients, {f"{name}/odd": odd})
+    worker = workers.start(trial.case).wait_running()
+    assert "query left out" in worker.text()
+    feed = Feed(trial.case)
+    send(feed, rng, 0, 100)
+    trial.selects = {f"{name}-{sink}": "" for sink in ("hot", "all")}
+    trial.wait_begun(worker)
+    assert trial.weir("drop", name, "--query", f"{name}-hot") == f"dropped {name}-hot of {name}\n"
+    del trial.selects[f"{name}-hot"]
+    trial.wait_begun(worker)
+    assert worker.stop() == 0
+    refused = workers.start(trial.case, "--memory", "1MiB")
+    assert refused.process.wait(60) == 2
+    assert "--memory is not for a group" in refused.text()
+    log = f"weir-{name}.members"
+    admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
+    admin.delete_topics([log])[log].result(30)
+    lost = workers.start(trial.case)
+    wait_for(lambda: lost.process.poll() is not None, lambda: lost.said("it ends"))
+    assert f"topic {log} does not say which queries task 0 runs, though it has committed" in lost.text()
+    trial.weir("drop", name)
+    assert name not in trial.weir("list")
