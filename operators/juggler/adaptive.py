@@ -31,7 +31,7 @@ from operators.juggler.order import (
 
 SAMPLE_NS = 1_000_000.0
 """What a sample costs."""
-FIRST_WORK = 1.0
+FIRST_WORK = 5.0
 """The first sample is taken after so many times its cost was spent."""
 WORK_BETWEEN = 50.0
 """The next after so many times: a fiftieth goes into samples."""

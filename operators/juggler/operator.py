@@ -26,7 +26,7 @@ from operators.juggler.adaptive import AdaptiveEntry, AdaptiveOrder
 from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
 from operators.juggler.held import Held
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
-from operators.juggler.order import ADAPTIVE, ORDERS
+from operators.juggler.order import ADAPTIVE, ORDERS, Work
 from operators.juggler.output import Outputs, routes
 from operators.juggler.past import Past
 from operators.juggler.probe import Look, Pairs, Prober
@@ -347,6 +347,13 @@ class Juggler:
     def comparisons(self) -> int:
         """Predicates evaluated so far, and entries of structures looked at."""
         return self.counters.comparisons
+
+    def work(self) -> Work:
+        """What all visits have done, by kind."""
+        done = Work()
+        for choice in self._choices.values():
+            done.add(choice.work)
+        return done
 
     def intermediate_results(self) -> int:
         """Tuples left after each type of predicates but the last of the order in force then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,30 +86,29 @@ def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUE
     """
     if how == APART:
         return _run(group_engine(group.queries(), executor=APART), group, size, seed)
-    maker = _Together(how, encoding)
+    return run_with(group, lambda sources, of: Juggler(sources, of, how, encoding), size, seed)
+
+
+def run_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int) -> Trace:
+    """All queries of the group in one operator, which is made when the group is."""
     queries = group.queries()
-    engine = GroupEngine(queries, streams_of(queries), maker)
-    return _run(engine, group, size, seed)
+    return _run(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Makes a group's parts: all queries in one operator, whatever its order of types and its encoding."""
+    """Makes a group's parts: all queries in one operator."""
 
-    order: str
-    encoding: str
+    operator: Callable[[GroupSources, QueryGroup], Juggler]
 
     def can_share(self, query: Query) -> bool:
         return True
 
     def shared(self, queries: Sequence[Query]) -> SharedQueries:
-        return SharedQueries(query_group(queries), self._operator, name=JUGGLER)
+        return SharedQueries(query_group(queries), self.operator, name=JUGGLER)
 
     def apart(self, query: Query) -> ApartQuery:
         raise InvariantError(f"query {query.name!r} has an engine of its own")
-
-    def _operator(self, sources: GroupSources, group: QueryGroup) -> Juggler:
-        return Juggler(sources, group, self.order, self.encoding)
 
 
 def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int) -> Trace:

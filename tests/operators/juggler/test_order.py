@@ -12,6 +12,7 @@ import pytest
 from operators.juggler import adaptive
 from operators.juggler.adaptive import (
     CONFIRMING_WORK,
+    FIRST_WORK,
     NOW_AND_THEN_TUPLES,
     SAMPLE_NS,
     WORK_BETWEEN,
@@ -124,7 +125,7 @@ def test_samples_cost_a_share_of_the_work() -> None:
     """Not before there was work, and the next after many times what one costs."""
     choice = AdaptiveOrder("AJW")
     assert not choice.asks(10, 1, 10)
-    assert choice.asks(10, 1, int(SAMPLE_NS / LOOKED_NS))
+    assert choice.asks(10, 1, int(FIRST_WORK * SAMPLE_NS / LOOKED_NS))
     choice.learn(seen())
     choice.looked(10, 1, 1000, 1000)
     assert not choice.asks(10, 1, 1000)
@@ -168,6 +169,9 @@ def test_work_is_counted_by_kind() -> None:
     assert choice.work == Work(2, 30, 20, 20, 5)
     assert choice.taken() == choice.work.ns() > 0
     assert choice.taken() == 0
+    both = Work(1, 1, 1, 1, 1)
+    both.add(choice.work)
+    assert both == Work(3, 31, 21, 21, 6)
 
 
 @pytest.mark.parametrize(
