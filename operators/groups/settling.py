@@ -42,7 +42,6 @@ class Part:
     most: int
     until: int
     piece: Piece
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +83,7 @@ class Settlement:
 
     Args:
         parts: by stream what is on disk, in its order.
-        block_bytes: what the blocks of one choice take together before they are joined.
+        most: how many tuples the blocks of one choice have together.
         counters: changed.
     """
 
@@ -92,14 +91,14 @@ class Settlement:
         self,
         parts: Mapping[str, Sequence[Part]],
         reader: Reader,
-        block_bytes: int,
+        most: int,
         settled: int,
         cut: int,
         counters: GroupSpillCounters,
     ) -> None:
         self._parts = parts
         self._reader = reader
-        self._block_bytes = block_bytes
+        self._most = most
         self._settled = settled
         self._cut = cut
         self._counters = counters
@@ -133,7 +132,7 @@ class Settlement:
     def _blocks(self, sources: GroupSources, name: str, inputs: int) -> list[Block]:
         """The tuples of a stream, cut into blocks; those of a table are one."""
         store = sources.stores[name]
-        most = self._block_bytes // inputs
+        most = max(LEAST_BLOCK_TUPLES, self._most // inputs)
         blocks: list[Block] = []
         together: list[Part] = []
 
@@ -144,15 +143,12 @@ class Settlement:
                 together.clear()
 
         for part in self._parts.get(name, ()):
-            rows, size = (sum(x) for x in zip(*((p.hi - p.lo, p.size_bytes) for p in [*together, part]), strict=True))
-            if together and size > most and rows > LEAST_BLOCK_TUPLES:
+            if together and part.hi - together[0].lo > most:
                 close()
             together.append(part)
         close()
         times = times_of(store)
-        step = len(store)
-        if name not in {table.name for table in sources.query.tables()}:
-            step = max(LEAST_BLOCK_TUPLES, len(store) * most // max(store.size_bytes(), 1))
+        step = len(store) if name in {table.name for table in sources.query.tables()} else most
         for begin in range(0, len(store), max(step, 1)):
             ts = times[begin : begin + step]
             rest = store.lo + begin, store.lo + begin + len(ts)
@@ -161,7 +157,7 @@ class Settlement:
 
     def _may_owe(self, group: QueryGroup, chosen: Sequence[Block]) -> bool:
         """Whether some combination of the blocks' tuples may be owed."""
-        latest = min(max(block.most for block in chosen), self._cut - 1)
+        latest = max(block.most for block in chosen)
         if latest < self._settled or min(block.until for block in chosen) > latest:
             return False
         begin = max(block.least for block in chosen)
@@ -202,7 +198,7 @@ class Settlement:
             left_at = np.full(len(tuples), FOREVER)
             for name, ids in zip(tuples.aliases, tuples.rows, strict=True):
                 left_at = np.minimum(left_at, until[stream_of[name]][ids])
-            owed = tuples.take((tuples.ts >= self._settled) & (tuples.ts < self._cut) & (left_at <= tuples.ts))
+            owed = tuples.take((tuples.ts >= self._settled) & (left_at <= tuples.ts))
             if len(owed):
                 self._counters.results += len(owed)
                 yield own, member, owed

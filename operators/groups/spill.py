@@ -27,10 +27,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from operators.groups.settling import GroupSpillCounters, Join, Part, Settlement, times_of
+from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Join, Part, Settlement, times_of
 from operators.juggler.sources import GroupSources
 from operators.spill.block_store import BlockStore
-from operators.spill.part import Reader, Writer, batch_bytes
+from operators.spill.part import Reader, Writer
 from operators.store import SourceStore
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
@@ -41,8 +41,8 @@ STAYS = 0.5
 """Of the budget, what is left in memory when it was exceeded."""
 STAYS_BESIDE = 0.25
 """And what is left while something is settled, for which there is to be room."""
-BLOCK_SHARE = 0.2
-"""Of the budget, what the blocks of one choice take together before they are joined."""
+BLOCK_SHARE = 0.6
+"""Of the budget, what the blocks of one choice take together, if their tuples take as much as those in memory did."""
 DEAD_SHARE = 0.5
 """It is time to settle when so much of what is on disk is dead."""
 
@@ -64,6 +64,8 @@ class GroupSpill:
         self._writer = Writer(blocks)
         self._reader = Reader(blocks)
         self._parts: dict[str, list[Part]] = {}
+        # Tuples that may be read back at once.
+        self._most = LEAST_BLOCK_TUPLES
 
     # --- What leaves ------------------------------------------------------------------------------------
 
@@ -95,6 +97,7 @@ class GroupSpill:
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *times.values()]))
         if not len(every):
             return False
+        self._most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * len(every) / max(used_bytes, 1)))
         stay = min(STAYS, stays * self.limit_bytes / max(used_bytes, 1))
         end = int(every[len(every) - 1 - int(stay * (len(every) - 1))]) if stay * len(every) >= 1 else FOREVER
         # Those of one ts leave together, and some must.
@@ -113,15 +116,17 @@ class GroupSpill:
         beside = {column: store.gather(column, np.arange(store.lo, store.lo + count)) for column in store.horizons}
         columns = {column: values for column, values in batch.columns.items() if column != "_ts"}
         batch = Batch(batch.ts, columns | beside)
-        lo, size = store.lo, batch_bytes(batch)
-        for piece in self._writer.write(name, batch, np.full(count, FOREVER)):
-            first, last = lo - store.lo, lo - store.lo + piece.rows
-            ts = batch.ts[first:last]
-            part = Part(lo, lo + piece.rows, int(ts[0]), int(ts[-1]), cut, piece, size * piece.rows // count)
-            self._parts.setdefault(name, []).append(part)
-            lo = part.hi
+        at = 0
+        for begin in range(0, count, self._most):
+            some = batch.slice(begin, min(begin + self._most, count))
+            for piece in self._writer.write(name, some, np.full(len(some), FOREVER)):
+                ts = batch.ts[at : at + piece.rows]
+                lo = store.lo + at
+                part = Part(lo, lo + piece.rows, int(ts[0]), int(ts[-1]), cut, piece)
+                self._parts.setdefault(name, []).append(part)
+                at += piece.rows
         self.counters.spilled_tuples += count
-        store.leave(lo)
+        store.leave(store.lo + count)
 
     def _tell(self, sources: GroupSources, name: str) -> None:
         """Let the stores know what is known of a stream's rows on disk."""
@@ -161,7 +166,6 @@ class GroupSpill:
         """What is owed of results before `cut`; see `Settlement.owed`. `forget` is to follow."""
         if self._parts:
             self.counters.settlements += 1
-            most = int(BLOCK_SHARE * self.limit_bytes)
-            yield from Settlement(self._parts, self._reader, most, self.settled, cut, self.counters).owed(
+            yield from Settlement(self._parts, self._reader, self._most, self.settled, cut, self.counters).owed(
                 group, since, sources, join
             )
