@@ -11,10 +11,12 @@ Numba keeps what it has compiled in a folder (`services.kernel_cache`), per kern
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,10 @@ from operators.engine import Engine
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
+from operators.groups.shared import SharedQueries
+from operators.juggler.flight import ENCODINGS
+from operators.juggler.operator import Juggler
+from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.kernels.lattice import minimal_alive, note_matches
 from operators.kernels.partition import groups_of
 from operators.kernels.scan import OPS
@@ -41,6 +47,7 @@ from schemas.codecs.encode import encode_results, encode_tuples
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.columns import Batch
+from schemas.groups import query_group
 from schemas.language import parse_program
 from schemas.query import Program, Stream, Type
 
@@ -88,6 +95,23 @@ _QUERIES: Final = (
     "SELECT * FROM A [RANGE 40 MILLISECONDS] WHERE A.v > 0 EXCEPT B [RANGE 20 MILLISECONDS] ON A.k = B.k "
     "EXCEPT C [ROWS 9] ON A.v < C.v AND C.d > 1",
 )
+_GROUP: Final = (
+    # Lists of one predicate and of many; keys, ranges of whole numbers and of doubles, times; windows of all kinds.
+    "SELECT A.k, B.v AS w FROM A, B WINDOW RANGE 60 MILLISECONDS WHERE A.k = B.k AND A.v > 3",
+    "SELECT A.k, B.v AS w FROM A, B WINDOW RANGE 90 MILLISECONDS WHERE A.k = B.k AND A.v > 9 AND B.v < 20",
+    "SELECT A.s, C.d AS x FROM A [RANGE 20 MILLISECONDS], C [RANGE 30 MILLISECONDS] WHERE A.v < C.v + 2 "
+    "AND A.ts > C.ts",
+    "SELECT A.s, C.d AS x FROM A [RANGE 20 MILLISECONDS], C [RANGE 20 MILLISECONDS] WHERE A.v < 2 * C.v AND A.d <= C.d",
+    "SELECT A.v, B.v AS w, C.v AS x FROM A, B, C WINDOW RANGE 40 MILLISECONDS WHERE A.k = B.k AND B.v <= C.v "
+    "AND B.ts > A.ts AND B.ts <= C.ts AND C.k > 2",
+    "SELECT A.v, B.v AS w FROM A [ROWS 9], B [RANGE 30 MILLISECONDS] WHERE A.k = B.k",
+    "SELECT A.v, B.v AS w FROM A [ROWS 5], B [ROWS 7] WHERE A.s = B.s",
+    "SELECT A.v, B.v AS w FROM A, B WINDOW RANGE 20 MILLISECONDS WHERE A.v < COALESCE(B.v, 1) AND ABS(A.v) > 1 "
+    "AND A.s LIKE 't%' AND A.v * B.v > 3",
+    "SELECT C.k, COUNT(*) AS n FROM B, C WINDOW RANGE 40 MILLISECONDS WHERE B.k = C.k GROUP BY C.k "
+    "EMIT EVERY 20 MILLISECONDS",
+)
+"""Queries that share an operator, which has kernels of its own; run in every order of predicate types."""
 _PLANS: Final = ("((A B) C)", "(A (B C))")
 _EDDIES: Final = ("eddy", "stairs")
 """The executors that have kernels of their own. They run the first queries, which are all they need."""
@@ -177,10 +201,34 @@ def _steps() -> Iterator[str]:
         yield executor
         for number, text in enumerate(_QUERIES[:2], 1):
             _run(parse_program(_STREAMS + text), fresh, number, executor)
+    for order in (*ORDERS, ADAPTIVE):
+        yield f"a group of queries, {order}"
+        for encoding in ENCODINGS:
+            _run_group(fresh, order, encoding)
     yield "feedback"
     _feedback()
     yield "spill"
     _spill(program.streams[0], fresh["A"])
+
+
+def _run_group(batches: dict[str, Batch], order: str, encoding: str) -> None:
+    """All queries of the group in one operator; one goes and comes again."""
+    queries = parse_program(_STREAMS + "".join(f"INSERT INTO q{n} {text};" for n, text in enumerate(_GROUP))).queries
+    made = SharedQueries(query_group(queries), partial(Juggler, order=order, encoding=encoding), name="warm-up")
+    ordered = {name: batch.take(np.argsort(batch.ts, kind="stable")) for name, batch in batches.items()}
+    first, last = (min(int(b.ts[0]) for b in ordered.values()), max(int(b.ts[-1]) for b in ordered.values()) + 1)
+    cuts = np.linspace(first, last, 8).astype(np.int64)
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        epoch = {}
+        for name, batch in ordered.items():
+            low, high = np.searchsorted(batch.ts, [begin, end])
+            if high > low:
+                epoch[name] = batch.slice(int(low), int(high))
+        for results in made.process(epoch, int(end)).values():
+            encode_results(results)
+        if number == 3:
+            made.drop(queries[0].name)
+            made.add(queries[0], from_now=False)
 
 
 def _feedback() -> None:

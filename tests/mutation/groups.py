@@ -15,7 +15,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("if len(self._shared.names) == 1:", "if False:"),
         ("self._apart.pop(name, None) is not None", "name in self._apart"),
         ("        self._input_tuples += len(batch)\n", ""),
-        ("self._shared.add(seeing(query, floors), from_now=from_now)", "self._shared.add(seeing(query, floors), from_now=False)"),
+        ("(seeing(query, floors), from_now=from_now)", "(seeing(query, floors), from_now=False)"),
         ("[seeing(query, (since or {}).get(query.name, {})) for query in queries]", "list(queries)"),
     ),
     "groups/aggregated.py": (
