@@ -39,6 +39,8 @@ CONFIRMING_WORK = 5.0
 """After so many times where another order has been proposed, or the work has shifted."""
 SURGE = 2.0
 """Tuples that look at so many times the entries of those before them are a reason to look again."""
+BURST = 4.0
+"""So are flights that look at so many times the entries of those before, all their tuples together."""
 SHIFTED = 1.5
 """What is let through has shifted when it is so many times as much, or as little."""
 ENOUGH_TUPLES = 64
@@ -75,6 +77,7 @@ class AdaptiveOrder:
         self.work = Work()
         self._sampled_at = self._taken_at = 0.0
         self._entries: float | None = None
+        self._together: float | None = None
         self._flows: dict[str, Flow] = {}
         self._shares: dict[str, float] = {}
         self._shifted = False
@@ -84,7 +87,7 @@ class AdaptiveOrder:
         ahead = pieces * PIECE_NS + entries * (LOOKED_NS + PAIRED_NS)
         if not self.costs:
             return self.work.ns() + ahead > FIRST_WORK * SAMPLE_NS
-        usual = SURGE * (self._entries or 0.0) * tuples
+        usual = min(SURGE * (self._entries or 0.0) * tuples, BURST * (self._together or 0.0))
         if entries > usual and (entries - usual) * (LOOKED_NS + PAIRED_NS) > SAMPLE_NS:
             self._shifted = True
             return True
@@ -104,7 +107,7 @@ class AdaptiveOrder:
         elif best == self._proposed or self.costs[best] < FAR_LESS * self.costs[self.order]:
             self.order, self._proposed = best, None
             self.changed += 1
-            self._entries = None
+            self._entries = self._together = None
         else:
             self._proposed = best
 
@@ -113,6 +116,7 @@ class AdaptiveOrder:
         if tuples:
             each = entries / tuples
             self._entries = each if self._entries is None else (self._entries + each) / 2
+            self._together = entries if self._together is None else (self._together + entries) / 2
         self.work.pieces += pieces
         self.work.looked += entries
         self.work.paired += candidates

@@ -114,6 +114,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     "juggler/adaptive.py": (
         ("        self.costs = newest if self._shifted else", "        self.costs = newest if False else"),
         ("        if entries > usual and", "        if False and"),
+        ("usual = min(SURGE", "usual = max(SURGE"),
         ("        self._sampled_at, self._shifted = self.work.ns(), False", "        self._shifted = False"),
         ("        refused = (1 - left) / left if self.at_once else 1 - left", "        refused = 1 - left"),
         ("elif best == self._proposed or", "elif"),

@@ -146,6 +146,16 @@ def test_a_surge_is_a_reason_before_it_is_paid_for() -> None:
     assert choice.order == "AWJ"
 
 
+def test_a_burst_is_a_reason_too() -> None:
+    """Many more tuples than before, though each looks at no more: somebody wants what nobody wanted."""
+    choice = AdaptiveOrder("AJW")
+    choice.learn(seen())
+    enough = 1 + int(SAMPLE_NS / (LOOKED_NS + PAIRED_NS))
+    choice.looked(10, 1, enough, enough)
+    assert not choice.asks(20, 1, 2 * enough)
+    assert choice.asks(60, 1, 6 * enough)
+
+
 def test_a_shift_of_what_is_let_through_is_a_reason() -> None:
     """Not chance, and not before there are enough tuples."""
     choice = AdaptiveOrder("AJW")
