@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators import slices as slicing
-from operators.groups import settling
+from operators.groups import parts, settling
 from operators.groups import shared as shared_part
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, group_engine
+from operators.juggler.operator import Juggler
+from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.spill.spilling import Budget
 from operators.watermark import END
 from schemas.columns import Batch, Column
@@ -54,18 +57,27 @@ def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
 
 
 @PROPERTY
-@given(group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, most=3), BUDGETS, SIZES)
-def test_within_any_budget_every_result_is_found_once(case: GroupCase, limit: int, sizes: tuple[int, int]) -> None:
+@given(
+    st.sampled_from([ADAPTIVE, *ORDERS]),
+    group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, most=3),
+    BUDGETS,
+    SIZES,
+)
+def test_within_any_budget_every_result_is_found_once(
+    order: str, case: GroupCase, limit: int, sizes: tuple[int, int]
+) -> None:
+    """In whatever order predicates are asked."""
     blocks = MemoryBlocks()
-    engine = group_engine(
-        case.queries,
-        executor=JUGGLER,
-        tables=case.batches(),
-        partitions=partitions_of(case.rows),
-        budget=Budget(limit, "bottom-up"),
-        blocks=blocks,
-    )
-    with cramped(sizes):
+    with cramped(sizes), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "Juggler", partial(Juggler, order=order))
+        engine = group_engine(
+            case.queries,
+            executor=JUGGLER,
+            tables=case.batches(),
+            partitions=partitions_of(case.rows),
+            budget=Budget(limit, "bottom-up"),
+            blocks=blocks,
+        )
         got = feed_group(engine, case)
         engine.clean()
         late = rows_of(engine.cleaned())
