@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from schemas.errors import BrokerError
 from services.security import KafkaClients
+from services.topics import MOVING
 
 TIMEOUT_S = 60.0
 """Longer than somebody else's open transaction hides what comes after it."""
@@ -29,10 +30,20 @@ class Readback:
 
     def ends(self, partition: int) -> tuple[int, int]:
         """The first offset and the one behind the last."""
-        found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
-        if found is None:
-            raise BrokerError(f"topic {self._topic}[{partition}] could not be read: its ends are not known")
-        return found
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() not in MOVING or time.monotonic() > deadline:
+                    raise
+                # After a broker's restart what the client believes of leaders is old until it asks again.
+                self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
+                time.sleep(POLL_S)
+                continue
+            if found is None:
+                raise BrokerError(f"topic {self._topic}[{partition}] could not be read: its ends are not known")
+            return found
 
     def between(self, partition: int, begin: int, end: int) -> Iterator[tuple[int, Message]]:
         """The records from one offset up to another, with their offsets.

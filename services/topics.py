@@ -351,7 +351,7 @@ class TopicAdmin:
                 return {lane: (first[lane], end[lane]) for lane in wanted}
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in _MOVING or time.monotonic() > deadline:
+                if cause.code() not in MOVING or time.monotonic() > deadline:
                     raise BrokerError(f"offsets of input topics are unknown: {cause.str()}") from None
             time.sleep(0.1)
 
@@ -361,7 +361,7 @@ class TopicAdmin:
         return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
 
 
-_MOVING = frozenset(
+MOVING = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
