@@ -2,7 +2,8 @@
 
 Left out because nobody could see them: what bounds candidates too little, since every list is evaluated on them
 afterwards; which order is chosen, since all give the same; a query's own window of an input where that input's tuple is
-the latest (`one.source`), since every earlier tuple lies within.
+the latest (`one.source`), since every earlier tuple lies within; what is known of a query's past after it was dropped
+(`_since`), since one of its name that comes again says it anew.
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        return self._stages.with_attributes(flight, visit.inputs[:1])", "        return flight"),
         ("        if not len(flight):\n            return\n", ""),
         ("cut if from_now else known[source.alias]", "known[source.alias]"),
-        ("        self._since.pop(name, None)\n", ""),
     ),
     "juggler/output.py": (
         ("        order, rows = order[ties], np.take", "        _, rows = order[ties], np.take"),

@@ -131,6 +131,8 @@ def test_samples_cost_a_share_of_the_work() -> None:
     assert not choice.asks(10, 1, 1000)
     choice.work.looked += int(WORK_BETWEEN * SAMPLE_NS / LOOKED_NS)
     assert choice.asks(10, 1, 1000)
+    choice.learn(seen())
+    assert not choice.asks(10, 1, 1000)
 
 
 def test_a_surge_is_a_reason_before_it_is_paid_for() -> None:
@@ -164,6 +166,8 @@ def test_a_shift_of_what_is_let_through_is_a_reason() -> None:
         choice.passed("J", 1000, after)
     soon = int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
     choice.work.pieces += soon
+    for after in (5, 9, 3):
+        choice.passed("W", 100, after)
     assert not choice.asks(1, 1, 0)
     choice.passed("J", 10, 0)
     assert not choice.asks(1, 1, 0)
@@ -195,6 +199,14 @@ def test_attributes_are_evaluated_at_once_where_it_spares_work(satisfied: int, w
         entry.passed(1000, satisfied)
         entry.end(NOW_AND_THEN_TUPLES, NOW_AND_THEN_TUPLES * work_ns)
         assert entry.at_once == at_once
+
+
+def test_work_is_what_is_left_where_attributes_have_refused() -> None:
+    """One in ten is wanted: without the attributes there would be ten times the work, not twice."""
+    entry = AdaptiveEntry(2, True)
+    entry.passed(1000, 100)
+    entry.end(NOW_AND_THEN_TUPLES, NOW_AND_THEN_TUPLES * 20.0)
+    assert entry.at_once
 
 
 def test_it_is_looked_at_now_and_then() -> None:
