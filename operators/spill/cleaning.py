@@ -103,7 +103,7 @@ class Cleaning:
         memory = [Grouped(state, kept_from) for state in self._joins[j].states]
         cleaned: list[int] = []
         merged = 0
-        for turn, tuples in self._together(j, groups, memory, MERGED_TUPLES if most is None else most):
+        for turn, tuples in self._together(j, groups, memory, most):
             self._clean_groups(j, turn, memory, cut)
             cleaned += turn
             merged += tuples
@@ -117,7 +117,7 @@ class Cleaning:
         return cleaned, merged
 
     def _together(
-        self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int
+        self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int | None
     ) -> Iterator[tuple[list[int], int]]:
         """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has; those that do not fit into
         `most` come one by one."""
@@ -125,9 +125,9 @@ class Cleaning:
         tuples = 0
         for g in groups:
             size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
-            if turn and tuples + size > min(most, MERGED_TUPLES):
+            if turn and tuples + size > (MERGED_TUPLES if most is None else min(most, MERGED_TUPLES)):
                 yield turn, tuples
-                most -= tuples
+                most = None if most is None else most - tuples
                 turn, tuples = [], 0
             turn.append(g)
             tuples += size

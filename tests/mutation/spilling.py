@@ -71,7 +71,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("unwritten.append((number, *alive(held, expiry, bound)))", "pass"),
         ("                living[number] += pieces\n", "                living[number] = list(pieces)\n"),
         ("                turn, tuples = [], 0\n", ""),
-        ("                most -= tuples\n", ""),
+        ("                most = None if most is None else most - tuples\n", ""),
         ("        yield turn, tuples\n\n", "\n"),
     ),
     "spill/leaving.py": (

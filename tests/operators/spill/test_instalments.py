@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from operators.match import LEFT
-from operators.spill import instalments
+from operators.spill import cleaning, instalments
 from operators.spill.cleaning import Cleaning
 from operators.spill.instalments import Instalments
 from operators.spill.part import FAR_PAST
@@ -17,6 +20,17 @@ PATIENCE = 1_000
 """A quarter of it: how long a cleanup may take."""
 
 
+class Counted(Cleaning):
+    """Knows how often groups were merged together."""
+
+    turns = 0
+
+    def _together(self, *given: Any) -> Iterator[tuple[list[int], int]]:
+        for turn in super()._together(*given):
+            self.turns += 1
+            yield turn
+
+
 class Owing:
     """All groups of the lower join have left; what of them each instalment cleans up."""
 
@@ -26,12 +40,12 @@ class Owing:
         held.leaving.leave(0, range(GROUPS), TUPLES, 0)
         self.sizes = [held.ledger.size((0, g)) for g in range(GROUPS)]
         parents = ((1, LEFT), None)
-        cleaning = Cleaning(
+        self.cleaning = Counted(
             held.sources, held.joins, parents, held.ledger, held.blocks, held.writer, held.counters, FAR_PAST
         )
         self.told: list[list[int]] = []
         self.cleanup = Instalments(
-            cleaning, held.ledger, 2, LIFE, lambda _, groups: self.told.append(list(groups.get(0, ())))
+            self.cleaning, held.ledger, 2, LIFE, lambda _, groups: self.told.append(list(groups.get(0, ())))
         )
         self.cleanup.begin([set(range(GROUPS)), set()], TUPLES)
 
@@ -52,6 +66,15 @@ def test_an_instalment_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(cleaned) < least + max(owing.sizes)
     assert min(cleaned[:-2]) >= least
     assert [g for groups in owing.told for g in groups] == list(range(GROUPS))
+
+
+def test_all_that_is_left_is_merged_in_large_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To merge groups one by one takes ten times as long; once only the first turn was large."""
+    owing = Owing(monkeypatch, 1)
+    monkeypatch.setattr(cleaning, "MERGED_TUPLES", sum(owing.sizes) // 4)
+    owing.cleanup.finish(TUPLES, 0)
+    assert [g for groups in owing.told for g in groups] == list(range(GROUPS))
+    assert 4 <= owing.cleaning.turns <= 8
 
 
 def test_a_cleanup_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
