@@ -173,7 +173,10 @@ def _room(factors: dict[Column, int], constant: int) -> int:
 
 def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, limit: int) -> Iterator[Normal]:
     """`fx * x + fy * y + constant op 0`, solved for either column."""
-    columns = [column for column, factor in factors.items() if factor]
+    if 0 in factors.values():
+        # A column that cancels out still says where it is null: there nothing holds.
+        return
+    columns = list(factors)
     if len(columns) not in (1, 2) or frozenset(c.alias for c in columns) != aliases_of(predicate):
         return
     sides = (predicate.left, predicate.right)

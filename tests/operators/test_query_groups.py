@@ -275,3 +275,15 @@ def test_what_cannot_come_changes_nothing() -> None:
     found = engine.advance()
     assert [(row["n"], row["_ts"]) for row in to_rows(found["q1"])] == [(1, 4), (0, 10)]
     assert len(found["q0"]) == 3
+
+
+def test_a_column_that_cancels_out_is_null_all_the_same() -> None:
+    """`A.k = A.k + A.v` holds where v is 0 and there is a k."""
+    declared = DECLARED.replace("a (k BIGINT,", "a (k BIGINT, v BIGINT,")
+    text = "INSERT INTO q0 SELECT A.ts AS a FROM a A [RANGE 1 SECOND] WHERE A.k = A.k + A.v;"
+    (query,) = parse_program(declared + text).queries
+    engine = group_engine([query], executor=JUGGLER)
+    rows = [{"k": 1, "v": 0, "ts": 1}, {"k": None, "v": 0, "ts": 2}, {"k": 1, "v": 3, "ts": 3}]
+    engine.push("a", 0, to_batch(query.streams()[0], rows))
+    engine.close("a", 0)
+    assert [row["a"] for row in to_rows(engine.advance()["q0"])] == [1]

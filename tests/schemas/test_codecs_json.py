@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from schemas.codecs.decoded import Decoded, RecordError, check_event_time
 from schemas.codecs.json_codec import JsonDecoder
-from schemas.codecs.kernels.csv_records import decode_csv
-from schemas.codecs.kernels.json_records import decode_json
-from schemas.codecs.kernels.scan import scan_number
 from schemas.query import Field, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from tests.schemas.decoding import bits, tuples
@@ -389,10 +386,3 @@ def test_doubles_are_rounded_correctly() -> None:
         math.copysign(1, a) == math.copysign(1, float(b)) and a == float(b)
         for a, b in zip(found, texts, strict=True)
     )
-
-
-def test_caches_of_kernels_mind_every_kernel_file() -> None:
-    """Numba's own stamp saw only the kernel's file: after an edit of `scan`, stale code ran."""
-    for kernel in (decode_json, decode_csv, scan_number):
-        stamp = kernel._cache._cache_file._source_stamp
-        assert {name for name, _, _ in stamp} >= {"scan.py", "json_records.py", "csv_records.py"}
