@@ -219,14 +219,16 @@ class Reader:
         """The records as JSON."""
         return [orjson.loads(record.value or b"null") for record in self.poll()]
 
-    def wait_for_count(self, count: int, also: Callable[[], None] = lambda: None) -> list[Record]:
-        """Wait for at least `count` records."""
+    def wait_for_count(
+        self, count: int, also: Callable[[], None] = lambda: None, why: Callable[[], str] = str
+    ) -> list[Record]:
+        """Wait for at least `count` records; `why` is asked when they do not come."""
 
         def enough() -> bool:
             also()
             return len(self.poll()) >= count
 
-        wait_for(enough, lambda: f"{count} records in {self._topic}, have {len(self.records)}")
+        wait_for(enough, lambda: f"{count} records in {self._topic}, have {len(self.records)}{why()}")
         return self.records
 
     def close(self) -> None:
@@ -425,11 +427,20 @@ class Workers:
                 worker.kill()
 
 
+def _not_processed(case: Case) -> str:
+    """Which input rows a worker has set aside."""
+    aside = {kind: Reader(case.bootstrap, f"{case.sink}.{kind}").poll() for kind in ("late", "dead")}
+    return "".join(
+        f"; {len(records)} {kind} input rows, {[(r.headers, r.value) for r in records[:3]]}"
+        for kind, records in aside.items()
+    )
+
+
 def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
     """The sink holds, read_committed, exactly the oracle's multiset; per partition in timestamp order, but for what
     cleanups have found."""
     expected = case.expected()
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker._alive, lambda: _not_processed(case))
     found = canonical(unmarked(reader.rows()))
     missing, extra = expected - found, found - expected
     if missing or extra:
