@@ -19,13 +19,11 @@ class GroupProgram:
     """See `services.programs.Program`."""
 
     durable = None
-    final = True
 
     def __init__(self, spec: TaskSpec, members: GroupMembers, partitions: Mapping[str, Sequence[int]]) -> None:
         self._members = members
         self._partitions = partitions
         self._found: dict[str, Batch] = {}
-        self._results: dict[str, int] = {}
         self.engine = group_engine(
             members.queries,
             streams=spec.query.streams(),
@@ -56,8 +54,13 @@ class GroupProgram:
             results = found.get(query.name)
             if results is not None and len(results) and query.sink is not None:
                 encoded += [(query.sink, piece) for piece in pieces(results, key_names(query))]
-                self._results[query.name] = self._results.get(query.name, 0) + len(results)
         return encoded, self._members.records()
+
+    def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
+        """As results, of all queries and of each, which its topic names."""
+        for topic, results in delivered.items():
+            metrics.results.inc(results)
+            metrics.member(topic).inc(results)
 
     def report(self, metrics: TaskMetrics) -> float:
         """To metrics."""
@@ -65,6 +68,5 @@ class GroupProgram:
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
-        delivered, self._results = self._results, {}
-        metrics.members(len(self.engine.names), delivered)
+        metrics.members(len(self.engine.names))
         return found.busy_s

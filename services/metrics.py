@@ -5,7 +5,7 @@ Counters count since the worker started. Gauges of a task vanish with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -175,11 +175,13 @@ class TaskMetrics:
             counter.labels(*self._labels).inc(max(0, gained))
         self._spilled = found
 
-    def members(self, queries: int, delivered: Mapping[str, int]) -> None:
-        """How many queries of a group run, and what each has delivered since the last time."""
+    def members(self, queries: int) -> None:
+        """How many queries of a group run."""
         self._worker.group_queries.labels(*self._labels).set(queries)
-        for name, results in delivered.items():
-            self._worker.group_results.labels(*self._labels, name).inc(results)
+
+    def member(self, name: str) -> Counter:
+        """Results delivered of a query of the group."""
+        return self._worker.group_results.labels(*self._labels, name)
 
     def migrations(self, outcome: str) -> Counter:
         """Plan changes that ended so."""

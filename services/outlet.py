@@ -18,13 +18,7 @@ RESULT_CHUNK = 100_000
 
 
 class Outlet(Protocol):
-    """Encodes what an epoch delivers.
-
-    Attributes:
-        final: what it encodes are the query's results.
-    """
-
-    final: bool
+    """Encodes what an epoch delivers."""
 
     def owes(self, cut: int) -> bool:
         """True when somebody waits to hear that the task has come to `cut`, even without results."""
@@ -37,8 +31,6 @@ class Outlet(Protocol):
 
 class SinkOutlet:
     """The query's results as JSON, with keys where they are upserts."""
-
-    final = True
 
     def __init__(
         self, topic: str, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0
@@ -69,8 +61,6 @@ class BlockOutlet:
     Args:
         announced: the watermark that was committed last.
     """
-
-    final = False
 
     def __init__(self, routes: Sequence[Route], announced: int, nothing: Batch) -> None:
         self._routes = list(routes)

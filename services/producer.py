@@ -20,6 +20,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -64,8 +65,8 @@ class Sink(Protocol):
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """Committed offsets and messages; partitions without are absent."""
 
-    def deliver(self, delivery: Delivery) -> int:
-        """Deliver and commit; returns how many results were too large for their topic and became dead letters."""
+    def deliver(self, delivery: Delivery) -> Counter[str]:
+        """Deliver and commit; by topic, how many results were too large for it and became dead letters."""
 
     def close(self) -> None:
         """Release connections; an open transaction is left to be aborted."""
@@ -140,14 +141,14 @@ class _Client:
             raise Aborted(f"{what}: {cause.str()}; stopped trying")
         time.sleep(0.05)
 
-    def _produce(self, delivery: Delivery) -> int:
-        """Hand everything to the producer's queue; results over their topic's limit become dead letters."""
-        refused = [letter for topic, encoded in delivery.results for letter in self._produce_results(topic, encoded)]
-        for letter in (*delivery.letters, *refused):
+    def _produce(self, delivery: Delivery) -> Counter[str]:
+        """Hand everything to the producer's queue; results over their topic's limit become dead letters, counted."""
+        refused = [(topic, self._produce_results(topic, encoded)) for topic, encoded in delivery.results]
+        for letter in (*delivery.letters, *(letter for _, letters in refused for letter in letters)):
             self._produce_letter(letter)
         for block in delivery.blocks:
             self._produce_block(block)
-        return len(refused)
+        return Counter(topic for topic, letters in refused for _ in letters)
 
     def _produce_block(self, block: BlockRecord) -> None:
         delivered = self._delivered if block.written is None else self._telling(block.written)
@@ -310,7 +311,7 @@ class TransactionalSink(_Client):
         """Fence every older producer of this task; an epoch that it left open is aborted or finished."""
         self._until_done(lambda: self._producer.init_transactions(ATTEMPT_S), "task cannot be taken over")
 
-    def deliver(self, delivery: Delivery) -> int:
+    def deliver(self, delivery: Delivery) -> Counter[str]:
         """One transaction.
 
         Raises:
@@ -383,7 +384,7 @@ class IdempotentSink(_Client):
     def open(self) -> None:
         """Nothing to take over."""
 
-    def deliver(self, delivery: Delivery) -> int:
+    def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until written, then commit offsets if there are any."""
         refused = self._produce(delivery)
         while self._producer.flush(0.5):

@@ -73,7 +73,6 @@ class Program(Protocol):
 
     Attributes:
         durable: the engine, where snapshots of it can be taken.
-        final: what it gives are results, not something for other tasks.
     """
 
     @property
@@ -83,11 +82,6 @@ class Program(Protocol):
 
     @property
     def durable(self) -> Engine | None:
-        """See above."""
-        ...
-
-    @property
-    def final(self) -> bool:
         """See above."""
         ...
 
@@ -105,6 +99,10 @@ class Program(Protocol):
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """What is to be delivered since the last time: records by topic, and blocks."""
+        ...
+
+    def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
+        """Count records of `encode` that have been delivered, by topic."""
         ...
 
     def report(self, metrics: TaskMetrics) -> float:
@@ -157,11 +155,6 @@ class QueryProgram:
         """The engine."""
         return self.engine
 
-    @property
-    def final(self) -> bool:
-        """Whether the query's results are given."""
-        return self._outlet.final
-
     def begin(self) -> None:
         """Ask for plan changes and for spills that were decided before."""
         self._migrations.attach(self.engine)
@@ -182,6 +175,10 @@ class QueryProgram:
         """The last epoch's results, if they have not been given yet."""
         found, self._found = self._found, None
         return self._outlet.encode(found, self.engine.cut)
+
+    def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
+        """As results."""
+        metrics.results.inc(sum(delivered.values()))
 
     def report(self, metrics: TaskMetrics) -> float:
         """To metrics and to the statistics topic."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -442,17 +443,18 @@ class Task:
         encoded = [*encoded, *((self.spec.topics.sink, piece) for piece in overdue)]
         if self._feedback is not None:
             blocks = [*blocks, *self._feedback.answer(blocks, ending)]
-        count = sum(len(piece.offsets) - 1 for _, piece in encoded)
         delivery = Delivery(encoded, self._letters.take(), offsets, [*blocks, *events])
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
-        if self._program.final:
-            self._metrics.results.inc(count - refused)
+        delivered = Counter({topic: -count for topic, count in refused.items()})
+        for topic, piece in encoded:
+            delivered[topic] += len(piece.offsets) - 1
+        self._program.count(delivered, self._metrics)
         self._metrics.internal_blocks.inc(len(blocks))
         self._metrics.internal_bytes.inc(sum(len(block.value) for block in blocks))
         self._metrics.internal_tuples.inc(sum(block.tuples for block in blocks))
         self._metrics.late.inc(late)
-        self._metrics.dead.inc(dead + refused)
+        self._metrics.dead.inc(dead + refused.total())
         if commit:
             self._last_commit = began
             self._committed = {key: lane.position for key, lane in self._lanes.items()}

@@ -120,7 +120,7 @@ class TopicDestination:
         except Aborted as error:
             raise BrokerError(f"group {group} was not delivered: {error}; run it again, it goes on there") from None
         if refused:
-            self._say(f"{refused:,} results were too large for the topic, and are in {self._query}.dead")
+            self._say(f"{refused.total():,} results were too large for the topic, and are in {self._query}.dead")
         return results
 
     def finish(self) -> None:

@@ -36,6 +36,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("encoded, self._members.records()", "encoded, []"),
         ("return self._members.owes", "return False"),
         ("return any(len(found)", "return all(len(found)"),
+        ("metrics.member(topic).inc(results)", "metrics.member(topic).inc()"),
     ),
     "operators/groups/engine.py": (
         ("self.cut - source.window.size if source.window.kind == \"RANGE\" else NEVER", "self.cut"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from services.group_registration import check_group_queries
 from services.group_watch import Wanted
 from services.logs import get_log
 from services.member_log import BEGAN
+from services.metrics import WorkerMetrics
 from services.security import KafkaClients
 from services.settings import WorkerSettings
 from services.task_spec import Again, TaskSpec, streams_by_topic
@@ -74,12 +76,14 @@ class Lives:
         written: records of members, in order.
         reads_again: whether the log has everything.
         agains: how often a life has begun for that.
+        metrics: of the worker.
     """
 
     def __init__(self, registry: Registry, rng: random.Random, *, reads_again: bool = True) -> None:
         self.registry = registry
         self.reads_again = reads_again
         self.agains = 0
+        self.metrics = WorkerMetrics("g")
         self.streams = parse_program(DECLARED).streams
         self.rows = {
             s.name: [{"k": rng.randrange(4), "v": 1000 * n + at, "at": at} for at in range(n, END, 3)]
@@ -151,7 +155,9 @@ class Lives:
         assert owes == bool(records)
         assert self.program.encode() == ([], []), "once"
         for topic, piece in encoded:
-            self.out[topic] += [orjson.loads(line) for line in piece.data.splitlines()]
+            rows = [orjson.loads(line) for line in piece.data.splitlines()]
+            self.out[topic] += rows
+            self.program.count({topic: len(rows)}, self.metrics.of("0"))
         for record in records:
             member = decode_control(record.value, "log")
             assert isinstance(member, Member)
@@ -204,6 +210,9 @@ def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
     assert {name: canonical(rows) for name, rows in lives.out.items()} == {
         n: rows for n, rows in expected.items() if rows
     }
+    page = lives.metrics.page().decode()
+    counted = re.findall(r'weir_group_results_total{member="(.*)",query="g",task="0"} (.*)', page)
+    assert {name: float(results) for name, results in counted} == {n: len(rows) for n, rows in lives.out.items()}
     for rows in lives.out.values():
         times = [row["_ts"] for row in rows]
         assert times == sorted(times)

@@ -28,9 +28,9 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     for life in range(3):
         worker = workers.start(trial.case).wait_running()
         for part in range(3):
-            seen = worker.metric("results_total")
+            seen = worker.metric("group_results_total")
             send(feed, rng, 360 * life + 120 * part, 120)
-            wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.said("results"))
+            wait_for(lambda w=worker, n=seen: w.metric("group_results_total") > n, lambda w=worker: w.said("results"))
             if part == 0:
                 trial.register({f"q{added + n}": select(rng) for n in range(2)}, from_now=life == 1)
                 trial.register({f"q{life}": select(rng)})
@@ -51,6 +51,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     assert f"  {trial.name}-last: runs since 2023-11-14T" in told
     assert f"  {trial.name}-q5: ended 2023-11-14T" in told
     assert worker.metric("group_queries") == 20
+    assert worker.metric("group_results_total") == worker.metric("results_total")
     assert worker.stop() == 0
 
 

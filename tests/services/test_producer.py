@@ -108,6 +108,25 @@ def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.Mo
     assert reader.rows() == [{"epoch": number} for number in (1, 2, 3)]
 
 
+@pytest.mark.kafka
+def test_what_is_too_large_for_a_topic(topics: Topics) -> None:
+    """Each topic has a limit of its own; what is refused is counted by topic and becomes dead letters."""
+    names = small, large, dead = topics("small"), topics("large"), topics("dead")
+    places = OutputTopics("", dead, dead, dict.fromkeys(names, 1), {small: 600, large: 700, dead: 1 << 20})
+    sink = TransactionalSink(KafkaClients(topics.bootstrap), small, 0, places, threading.Event(), 60_000)
+    sink.open()
+    texts = [b"%d" % 10**digits + b"\n" for digits in (10, 100, 150)]
+    offsets = np.cumsum([0, *map(len, texts)])
+    results = [(topic, Encoded(b"".join(texts), offsets)) for topic in (small, small, large)]
+    assert sink.deliver(Delivery(results, [], {})) == {small: 4}
+    assert sink.deliver(Delivery(results[2:], [], {})) == {}
+    sink.close()
+    for topic, count in ((small, 2), (large, 6), (dead, 4)):
+        reader = Reader(topics.bootstrap, topic)
+        reader.wait_for_count(count)
+        assert len(reader.rows()) == count
+
+
 class Writer:
     """Delivers numbered epochs in a thread, as a task does: going back to what is committed whenever it must."""
 
