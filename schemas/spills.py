@@ -1,8 +1,9 @@
 """What happened to the spilled state of a task, as its log keeps it.
 
-Spilled state is a function of the input and of these events. Groups that leave at an instant are from then on one part
-with what left before; what comes later meets it when the group is cleaned up. So a task that has died is made again by
-reading its windows again and doing the same at the same instants, whatever its successor would have chosen.
+Spilled state is a function of the input, of the plan and of these events. Groups that leave at an instant are from then
+on one part with what left before; what comes later meets it when the group is cleaned up. So a task that has died is
+made again by reading its windows again and doing the same at the same instants under the same plan, whatever its
+successor would have chosen.
 """
 
 from __future__ import annotations
@@ -32,25 +33,34 @@ class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
     groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
-class _Log(msgspec.Struct, frozen=True):
+class SpillRecord(msgspec.Struct, frozen=True):
+    """A message of the log.
+
+    Attributes:
+        groups: how many each join has.
+        plan: that the task runs after the events; empty when a Weir has written it that did not say.
+    """
+
     v: int
     groups: int
     events: tuple[SpillEvent, ...]
+    plan: str = ""
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(_Log)
+_DECODER = msgspec.json.Decoder(SpillRecord)
 
 
-def encode_events(events: Iterable[SpillEvent], groups: int) -> bytes:
-    """Events as a message; `groups` is how many each join has."""
-    return _ENCODER.encode(_Log(EVENTS_VERSION, groups, tuple(events)))
+def encode_events(events: Iterable[SpillEvent], groups: int, plan: str) -> bytes:
+    """Events as a message; see `SpillRecord`."""
+    return _ENCODER.encode(SpillRecord(EVENTS_VERSION, groups, tuple(events), plan))
 
 
-def decode_events(raw: bytes, groups: int, place: str) -> tuple[SpillEvent, ...]:
-    """The events of a message.
+def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
+    """A message.
 
     Args:
+        groups: how many each join has to have.
         place: where it was read, for errors.
 
     Raises:
@@ -65,4 +75,4 @@ def decode_events(raw: bytes, groups: int, place: str) -> tuple[SpillEvent, ...]
             f"{place} has version {log.v} with {log.groups} groups per join, this Weir reads {EVENTS_VERSION} with "
             f"{groups}; go on with the Weir that wrote it, or give the query a new group (--group)"
         )
-    return log.events
+    return log

@@ -137,7 +137,7 @@ class QueryProgram:
         self._found: Batch | None = None
         self.engine = Engine(
             spec.query,
-            plan=migrations.plan,
+            plan=migrations.plan if spill is None else spill.plan(spec.query, migrations.plan),
             tables=spec.tables.batches,
             partitions=partitions,
             feedback=(spec.settings.jit and spec.part is None) if placed is None else placed.of,
@@ -156,10 +156,10 @@ class QueryProgram:
         return self.engine
 
     def begin(self) -> None:
-        """Ask for plan changes and for spills that were decided before."""
-        self._migrations.attach(self.engine)
+        """Ask for spills and for plan changes that were decided before."""
         if self._spill is not None:
             self._spill.attach(self.engine, self._announced)
+        self._migrations.attach(self.engine)
 
     def advance(self, cut: int) -> bool:
         """Process an epoch."""

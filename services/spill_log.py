@@ -34,11 +34,13 @@ class Logged:
     """A record of the log.
 
     Attributes:
+        plan: see `SpillRecord`.
         offset: where it is.
     """
 
     number: int
     events: tuple[SpillEvent, ...]
+    plan: str
     offset: int = UNKNOWN
 
     def is_at(self, offset: int) -> None:
@@ -71,19 +73,28 @@ class SpillLog:
         return [event for logged in self._known for event in logged.events]
 
     @property
+    def plan(self) -> str:
+        """The plan whose groups the newest events name; empty when there are none, or it is not known."""
+        return self._known[-1].plan if self._known else ""
+
+    @property
     def span(self) -> tuple[int, int]:
         """The numbers of the first record that is known and of the next one to come."""
         return self._following - len(self._known), self._following
 
-    def add(self, events: Sequence[SpillEvent]) -> list[BlockRecord]:
-        """What has happened, as records to be written with the next commit."""
+    def add(self, events: Sequence[SpillEvent], plan: str) -> list[BlockRecord]:
+        """What has happened, as records to be written with the next commit.
+
+        Args:
+            plan: that runs now.
+        """
         topic, partition = self.lane
         records = []
         for begin in range(0, len(events), RECORD_EVENTS):
-            logged = Logged(self._following, tuple(events[begin : begin + RECORD_EVENTS]))
+            logged = Logged(self._following, tuple(events[begin : begin + RECORD_EVENTS]), plan)
             self._known.append(logged)
             self._following += 1
-            raw, key = encode_events(logged.events, self._groups), str(logged.number).encode()
+            raw, key = encode_events(logged.events, self._groups, plan), str(logged.number).encode()
             records.append(BlockRecord(topic, partition, raw, 0, key, logged.is_at))
         return records
 
@@ -132,7 +143,8 @@ def _read(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int])
             place = f"{topic}[{partition}]@{offset}"
             number = _number(message.key(), place)
             if span[0] <= number < span[1]:
-                yield Logged(number, decode_events(message.value() or b"", groups, place), offset)
+                record = decode_events(message.value() or b"", groups, place)
+                yield Logged(number, record.events, record.plan, offset)
 
 
 def _number(key: bytes | str | None, place: str) -> int:

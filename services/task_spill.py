@@ -4,6 +4,9 @@ Blocks are worth nothing to the next life of a task, which finds the folder empt
 they have to be. What cannot be written or read ends the task, and the roster begins it anew from the last commit, as
 after anything else that goes wrong; with a full disk it comes back to where it was when there is room.
 
+Events name groups of the plan that ran. A life whose own plan is another one, since its worker was started with another
+`--plan`, begins with that of the log, and changes to its own at the last commit.
+
 **When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
 a task that has time, being busy for less than SPARE_LOAD, cleans up between epochs: BITE_GROUPS at once, those that
 have waited longest, and in all at most the share CLEANUP_SHARE of its time. When none has waited, it rests for REST_S.
@@ -16,6 +19,7 @@ import time
 from pathlib import Path
 
 from operators.engine import Engine
+from operators.plan import Plan, parse_plan
 from operators.spill.spilling import Budget
 from operators.spill.spills import check_spillable
 from operators.spill.strategies import DEFAULT_STRATEGY
@@ -87,6 +91,7 @@ class TaskSpill:
         self._settled = budget is not UNLIMITED
         self._rested = 0.0
         self._engine: Engine | None = None
+        self._own: Plan | None = None
 
     @property
     def waiting_tuples(self) -> int:
@@ -103,10 +108,24 @@ class TaskSpill:
         assert self._engine is not None, "attached before anything is processed"
         return self._engine
 
+    def plan(self, query: Query, own: Plan | None) -> Plan | None:
+        """The plan to make the engine with.
+
+        Args:
+            own: which it is to run when it has come to the last commit; None for any.
+        """
+        if not self._log.plan:
+            return own
+        spilled = parse_plan(self._log.plan, query)
+        self._own = None if own == spilled else own
+        return spilled
+
     def attach(self, engine: Engine, until: int) -> None:
         """What happened in earlier lives happens again, until the engine has come to the last commit."""
         self._engine = engine
         engine.play_spills(self._log.events, until)
+        if self._own is not None:
+            engine.migrate(self._own, "moving-state", until)
 
     def advanced(self) -> bool:
         """An epoch has been processed; True when it has found results that come late."""
@@ -116,7 +135,7 @@ class TaskSpill:
     def commit(self) -> tuple[list[Encoded], list[BlockRecord]]:
         """Late results, and what has happened since the last commit, to be part of the next one."""
         late, self._late = self._late, []
-        records = self._log.add(self._of.spill_events())
+        records = self._log.add(self._of.spill_events(), str(self._of.plan))
         self._log.forget(self._of.spills_needed_from())
         return late, records
 

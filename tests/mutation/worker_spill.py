@@ -21,6 +21,9 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("        shutil.rmtree(folder, ignore_errors=True)\n", ""),
         ("        shutil.rmtree(self.blocks.path, ignore_errors=True)", "        pass"),
         ("late, self._late = self._late, []", "late = self._late"),
+        ("        return spilled\n", "        return own\n"),
+        ("None if own == spilled else own", "None"),
+        ("str(self._of.plan))", '"")'),
     ),
     "services/spill_log.py": (
         ("len(self._known), self._following", "len(self._known) + 1, self._following"),
@@ -29,6 +32,7 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("offset, self._needless = self._needless, None", "offset = self._needless"),
         ("range(0, len(events), RECORD_EVENTS)", "range(0, len(events[:1]), RECORD_EVENTS)"),
         ("    if missing:", "    if False:"),
+        ("self._known[-1].plan", "self._known[0].plan"),
     ),
 }
 """Per file."""

@@ -31,19 +31,20 @@ def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]
 
 
 def test_records_are_numbered_on_from_earlier_lives() -> None:
-    log = SpillLog(("q.spills", 3), 64, [Logged(7, (left(10),), 100)], 8)
+    log = SpillLog(("q.spills", 3), 64, [Logged(7, (left(10),), "(A B)", 100)], 8)
     assert log.span == (7, 8)
-    (record,) = log.add([left(11), left(12)])
+    (record,) = log.add([left(11), left(12)], "(B A)")
     assert (record.topic, record.partition, record.key) == ("q.spills", 3, b"8")
-    assert decode_events(record.value, 64, "it") == (left(11), left(12))
-    assert log.add([]) == []
+    said = decode_events(record.value, 64, "it")
+    assert (said.events, said.plan) == ((left(11), left(12)), "(B A)") == (said.events, log.plan)
+    assert log.add([], "(A B)") == []
     assert log.events == [left(10), left(11), left(12)]
     assert log.span == (7, 9)
 
 
 def test_many_events_are_many_records() -> None:
     log = SpillLog(("q.spills", 0), 64)
-    records = log.add([left(at) for at in range(RECORD_EVENTS + 1)])
+    records = log.add([left(at) for at in range(RECORD_EVENTS + 1)], "(A B)")
     assert [record.key for record in records] == [b"0", b"1"]
     assert len(log.events) == RECORD_EVENTS + 1
     assert log.span == (0, 2)
@@ -51,8 +52,8 @@ def test_many_events_are_many_records() -> None:
 
 def test_what_is_needed_no_more_is_forgotten_from_the_beginning() -> None:
     """A plan's first events may be of before it: what comes behind them stays with them."""
-    log = SpillLog(("q.spills", 0), 64, [Logged(0, (left(5),), 40), Logged(1, (left(9), left(6)), 42)], 2)
-    (record,) = log.add([left(3)])
+    log = SpillLog(("q.spills", 0), 64, [Logged(0, (left(5),), "", 40), Logged(1, (left(9), left(6)), "", 42)], 2)
+    (record,) = log.add([left(3)], "(A B)")
     log.forget(8)
     assert log.span == (1, 3)
     assert log.trimming() == {("q.spills", 0): 41}
@@ -76,7 +77,7 @@ def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
         log = SpillLog((topic, 1), 64, (), begin)
         producer.begin_transaction()
         for at in texts:
-            for record in log.add([left(at)]):
+            for record in log.add([left(at)], "(A B)"):
                 producer.produce(topic, record.value, record.key, partition=1, on_delivery=telling(record))
         producer.commit_transaction(30)
     log.forget(4)

@@ -35,7 +35,7 @@ c C [RANGE 80 MILLISECONDS] WHERE A.k = B.k AND B.k = C.k
 """
 (JOINED,) = parse_program(QUERY).queries
 (COUNTED,) = parse_program(QUERY.replace("[RANGE 40 MILLISECONDS]", "[ROWS 10]")).queries
-PLAN = parse_plan("((A B) C)", JOINED)
+PLANS = [parse_plan(text, JOINED) for text in ("((A B) C)", "((B C) A)", "((A C) B)")]
 LANE = ("weir-out.spills", 0)
 END = 1_000
 
@@ -65,14 +65,16 @@ class Lives:
 
     def begin(self, budget: Budget) -> None:
         """A life begins, at the last commit."""
-        known = []
+        known: list[Logged] = []
         for record in self._records:
             number = int(record.key or b"")
             if self._span[0] <= number < self._span[1]:
-                known.append(Logged(number, decode_events(record.value, budget.groups, "log"), number))
+                said = decode_events(record.value, budget.groups, "log")
+                known.append(Logged(number, said.events, said.plan, number))
         self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
         assert self.spill.blocks.keys() == [], "what the dead have left is of no use"
-        self.engine = Engine(self.query, plan=PLAN, budget=self.spill.budget, blocks=self.spill.blocks)
+        self._plan = self.spill.plan(self.query, self._rng.choice(PLANS))
+        self.engine = Engine(self.query, plan=self._plan, budget=self.spill.budget, blocks=self.spill.blocks)
         self.spill.attach(self.engine, self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:

@@ -55,8 +55,8 @@ class _Dynasty:
     def _heard(self, found: list[dict[str, Any]]) -> None:
         engine = self.life.engine
         self.got += found + [row for batch in engine.cleaned() for row in to_rows(batch)]
-        written = encode_events(engine.spill_events(), self._budget.groups)
-        self._log += decode_events(written, self._budget.groups, "the log")
+        written = encode_events(engine.spill_events(), self._budget.groups, str(engine.plan))
+        self._log += decode_events(written, self._budget.groups, "the log").events
         self._log = [event for event in self._log if event.at > engine.spills_needed_from()]
 
     def turn(self, size: int, *, snapshot: bool, clean: bool) -> None:
@@ -147,8 +147,8 @@ def _through_deaths(case: Case, budget: Budget, lives: list[list[int]], snapshot
 
 
 def test_a_log_of_another_weir_is_refused() -> None:
-    raw = encode_events([SpillEvent(7, "leave", ((0, (3, 5)),))], 64)
-    assert decode_events(raw, 64, "spill[0]") == (SpillEvent(7, "leave", ((0, (3, 5)),)),)
+    raw = encode_events([SpillEvent(7, "leave", ((0, (3, 5)),))], 64, "(A B)")
+    assert decode_events(raw, 64, "spill[0]").events == (SpillEvent(7, "leave", ((0, (3, 5)),)),)
     with pytest.raises(StateError, match=r"spill\[0\] has version 1 with 64 groups per join, .* 1 with 32"):
         decode_events(raw, 32, "spill[0]")
     with pytest.raises(StateError, match=r"spill\[0\] holds b'nonsense', which is no log of spilled state"):
