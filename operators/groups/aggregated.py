@@ -18,7 +18,7 @@ from operators.evaluate import Resolve
 from operators.juggler.sources import GroupSources
 from operators.sources import life_of
 from operators.store import SourceStore
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import Tuples
 from schemas.columns import I64, Batch
 from schemas.groups import Member
 
@@ -62,8 +62,7 @@ class Aggregated:
         lives = [life_of(s) for s in self._member.over_inputs.sources if not s.is_table and s.stream.name == stream]
         if not lives:
             return None
-        held = self._aggregator.held(cut)
-        return 0 if max(lives) >= FOREVER else max(held - max(lives) - 1, 0)
+        return max(self._aggregator.held(cut) - max(lives) - 1, 0)
 
     def size_bytes(self) -> int:
         """Bytes of living results and groups."""

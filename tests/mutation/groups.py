@@ -19,8 +19,10 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("[seeing(query, (since or {}).get(query.name, {})) for query in queries]", "list(queries)"),
     ),
     "groups/aggregated.py": (
-        ("held - max(lives) - 1", "cut - max(lives)"),
-        ("max(lives) >= FOREVER", "False"),
+        ("self._aggregator.held(cut) - max", "cut - max"),
+        ("held(cut) - max(lives) - 1", "held(cut) - max(lives)"),
+        ("held(cut) - max(lives) - 1, 0)", "held(cut) - max(lives) - 1, 1)"),
+        ("max(lives)", "min(lives)"),
         ("Tuples.concat(found, self._member.inputs), cut)", "Tuples.concat(found, self._member.inputs), cut - 1)"),
     ),
     "groups/apart.py": (

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.groups.parts import APART, group_engine
 from schemas.groups import seeing, streams_of
+from schemas.language import parse_program
 from schemas.query import Query
 from tests import oracle
 from tests.feeding import canonical, partitions_of, to_batch, to_rows
@@ -109,3 +111,39 @@ def test_queries_come_and_go_and_the_task_dies(
         assert canonical(got[query.name]) == canonical(expected)
         times = [row["_ts"] for row in got[query.name]]
         assert times == sorted(times)
+
+
+COUNTED = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+INSERT INTO counts SELECT COUNT(*) AS n FROM {} EMIT EVERY 10 MILLISECONDS;
+"""
+BOTH = "a A [RANGE 8 MILLISECONDS], b B [RANGE 5 MILLISECONDS]"
+
+
+@pytest.mark.parametrize(
+    ("sources", "a", "b", "needed"),
+    [
+        # Alive at 10, for the last time.
+        (BOTH, [2, 15, 40], [10, 15, 40], {"a": 2, "b": 5}),
+        (BOTH.replace("b B", "a B"), [2, 10, 15, 40], [], {"a": 2}),
+        # Nothing is joined with it: only the count still needs it.
+        ("a A [RANGE 8 MILLISECONDS]", [2, 15, 40], [], {"a": 2}),
+        ("a A [UNBOUNDED]", [0, 15, 40], [], {"a": 0}),
+    ],
+)
+def test_what_was_alive_when_aggregates_were_emitted_last_is_read_again(
+    sources: str, a: list[int], b: list[int], needed: dict[str, int]
+) -> None:
+    """A heir that missed it would emit its group as if it had just come into being."""
+    (query,) = parse_program(COUNTED.format(sources)).queries
+    rows = {name: [[{"k": 1, "ts": ts} for ts in times]] for name, times in (("a", a), ("b", b)) if times}
+    case = GroupCase((query,), rows, [1], 1)
+    life = GroupLife(case, [query], {}, None)
+    got: dict[str, list[dict[str, Any]]] = {"counts": []}
+    while life.engine.cut < 15:
+        life.turn(1, got)
+    assert {name: life.engine.horizon(name) for name in rows} == needed
+    life = life.heir(None)
+    life.turn(0, got, last=True)
+    assert canonical(got["counts"]) == canonical(oracle.results(query, rows))
