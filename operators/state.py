@@ -9,6 +9,7 @@ O(1) per tuple.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,6 +84,12 @@ class Scratch:
     def __init__(self) -> None:
         self.probe_idx: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
         self.entries: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
+
+    def part(self, most: int) -> Scratch:
+        """Room for no more than so many, in the same memory."""
+        part = copy(self)
+        part.probe_idx, part.entries = self.probe_idx[:most], self.entries[:most]
+        return part
 
 
 @dataclass(frozen=True, slots=True, eq=False)

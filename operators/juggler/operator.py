@@ -29,7 +29,7 @@ from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_li
 from operators.juggler.order import ADAPTIVE, ORDERS, Work
 from operators.juggler.output import Outputs, routes
 from operators.juggler.past import Past
-from operators.juggler.probe import Look, Pairs, Prober
+from operators.juggler.probe import AT_ONCE, Look, Pairs, Prober
 from operators.juggler.sampling import observe
 from operators.juggler.selection import Selection
 from operators.juggler.sources import GroupSources
@@ -43,9 +43,6 @@ from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup
 from schemas.query import TABLE_TS, Expr, Query
 from schemas.query import Column as ColumnRef
-
-AT_ONCE = 1 << 15
-"""Candidates that are evaluated together: they fit the cache."""
 
 TRIED_TUPLES = 64
 """New tuples of an input whose attributes are evaluated to see whether all should be."""
@@ -221,9 +218,7 @@ class Juggler:
         state, look = self._structure(visit, flight, held, choice.order, strict=strict)
         pieces, entries = (0, 0) if look is None else (len(look.pieces), look.entries())
         if self.adaptive and choice.asks(len(flight), pieces, entries):
-            seen = observe(
-                visit, flight, held, self._prober, self._stages, self.sources.scratch, self.counters, strict=strict
-            )
+            seen = observe(visit, flight, held, self._prober, self._stages, self.counters, strict=strict)
             before = choice.order
             choice.learn(seen)
             if choice.order != before:
@@ -231,14 +226,14 @@ class Juggler:
                 state, look = self._structure(visit, flight, held, choice.order, strict=strict)
         pairs: list[Pairs] = []
         waiting = found = 0
-        for probe, rows in self._prober.pairs(visit, flight, state, look, strict=strict):
-            for begin in range(0, len(probe), AT_ONCE):
-                pairs.append((probe[begin : begin + AT_ONCE], rows[begin : begin + AT_ONCE]))
-                waiting += len(pairs[-1][0])
-                found += len(pairs[-1][0])
-                if waiting >= AT_ONCE:
-                    self._meet(visit, flight, pairs, choice, out)
-                    pairs, waiting = [], 0
+        for some in self._prober.pairs(visit, flight, state, look, strict=strict):
+            count = len(some[0])
+            if waiting + count > AT_ONCE:
+                self._meet(visit, flight, pairs, choice, out)
+                pairs, waiting = [], 0
+            pairs.append(some)
+            waiting += count
+            found += count
         if pairs:
             self._meet(visit, flight, pairs, choice, out)
         if look is None:

@@ -25,6 +25,11 @@ from operators.state import Scratch, SideState
 from schemas.columns import I64
 from schemas.query import Column
 
+AT_ONCE = 1 << 13
+"""Candidates that are found, and evaluated, together. What is made of them on their way fits the cache, and each of its
+arrays is small enough for memory that was used before: a worker's malloc gives large ones back to the system
+(`services.memory`), and to be given their pages anew took up to half of a slice's time."""
+
 Pairs = tuple[I64, I64]
 """(m,) positions of tuples under way, ascending within one structure, and (m,) row ids."""
 
@@ -106,6 +111,7 @@ class Prober:
 
     def __init__(self, sources: Sources, evaluator: Evaluator, counters: Counters) -> None:
         self._sources = sources
+        self._room = sources.scratch.part(AT_ONCE)
         self._evaluator = evaluator
         self._counters = counters
 
@@ -132,18 +138,18 @@ class Prober:
     def pairs(
         self, visit: Visit, flight: Flight, state: SideState | None, look: Look | None, *, strict: bool
     ) -> Iterator[Pairs]:
-        """Candidates, piece by piece, by one of both."""
+        """Candidates by one of both, at most AT_ONCE together."""
         if state is not None:
             yield from self._by_key(visit, flight, state, strict=strict)
         elif look is not None:
-            yield from look.pairs(self._sources.scratch, self._counters)
+            yield from look.pairs(self._room, self._counters)
 
     def _by_key(self, visit: Visit, flight: Flight, state: SideState, *, strict: bool) -> Iterator[Pairs]:
         resolve = self._sources.resolver(flight.inputs, flight.rows)
         hashes, valid = key_hashes([term.left.values(resolve, len(flight)) for term in visit.key])
         index = np.arange(len(flight)) if valid is None else np.flatnonzero(valid)
         hashes, ts = hashes[index], flight.ts[index]
-        scratch = self._sources.scratch
+        scratch = self._room
         start, resume = 0, -1
         while start < len(index) and state.hi > state.lo:
             count, start, resume, compared = state.probe(

@@ -20,7 +20,6 @@ from operators.juggler.probe import Prober, thinned
 from operators.juggler.stages import Stages
 from operators.juggler.visits import Visit
 from operators.kernels.juggler import living
-from operators.state import Scratch
 from schemas.columns import I64
 
 SAMPLED_TUPLES = 64
@@ -34,7 +33,6 @@ def observe(
     held: Held,
     prober: Prober,
     stages: Stages,
-    scratch: Scratch,
     counters: Counters,
     *,
     strict: bool,
