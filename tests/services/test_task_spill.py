@@ -73,8 +73,9 @@ class Lives:
                 known.append(Logged(number, said.events, said.plan, number))
         self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
         assert self.spill.blocks.keys() == [], "what the dead have left is of no use"
-        self._plan = self.spill.plan(self.query, self._rng.choice(PLANS))
-        self.engine = Engine(self.query, plan=self._plan, budget=self.spill.budget, blocks=self.spill.blocks)
+        own = self._rng.choice(PLANS)
+        plan = self.spill.plan(self.query, own)
+        self.engine = Engine(self.query, plan=plan, budget=self.spill.budget, blocks=self.spill.blocks)
         self.spill.attach(self.engine, self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:
@@ -84,6 +85,7 @@ class Lives:
             self._push(name, offset, self._committed.get(name, 0))
         if self._cut:
             self.engine.advance(self._cut)
+            assert self.engine.plan == own
 
     def _push(self, name: str, begin: int, end: int) -> None:
         stream = next(stream for stream in self.query.streams() if stream.name == name)
