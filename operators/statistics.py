@@ -179,7 +179,7 @@ class SpillStatistics:
         on_disk_tuples: now.
         owed: pairs of tuples that have not been compared yet, at most: results are missing while it is not 0.
         cleanups: of groups; `cleanup_results` came of them, late.
-        cleanup_s, longest_spill_s: by the engine's clock.
+        cleanup_s, longest_spill_s: by the engine's clock; `longest_cleanup_s` of cleanups between slices.
     """
 
     strategy: str
@@ -195,6 +195,7 @@ class SpillStatistics:
     cleanup_results: int = 0
     cleanup_s: float = 0.0
     longest_spill_s: float = 0.0
+    longest_cleanup_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

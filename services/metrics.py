@@ -82,6 +82,7 @@ class WorkerMetrics:
         self.cleanup_results = counter("cleanup_results", "Results found so, late.")
         self.cleanup_seconds = counter("cleanup_seconds", "Time that this took.")
         self.longest_spill = gauge("longest_spill_seconds", "Longest time that spilling held a task up.")
+        self.longest_cleanup = gauge("longest_cleanup_seconds", "Longest time that a cleanup held a task up.")
         self.spill_failures = counter("spill_failures", "Times that spilled state could not be written or read.")
         self.group_queries = gauge("group_queries", "Queries of a group that a task runs.")
         self.group_results = counter(
@@ -162,6 +163,7 @@ class TaskMetrics:
             (worker.spilled_tuples, found.on_disk_tuples),
             (worker.owed_pairs, found.owed),
             (worker.longest_spill, found.longest_spill_s),
+            (worker.longest_cleanup, found.longest_cleanup_s),
         ):
             gauge.labels(*self._labels).set(value)
         for counter, gained in (

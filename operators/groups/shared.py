@@ -11,6 +11,7 @@ and row ids of a stream follow the total order whatever else is stored beside. S
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +20,8 @@ from operators.evaluate import evaluate
 from operators.executor import XJOIN
 from operators.groups.aggregated import Aggregated
 from operators.groups.engine import Clock, PartStatistics, QueryStatistics
-from operators.groups.spill import STAYS, STAYS_BESIDE, GroupSpill
+from operators.groups.rounds import Rounds
+from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill, here
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
 from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
@@ -127,8 +129,8 @@ class SharedQueries:
     ) -> None:
         self._name = name
         self._spill = spill
+        self._rounds = None if spill is None else Rounds(spill, self._join, self._output)
         self._make = executor
-        self._late: dict[str, list[Batch]] = {}
         self._clock = clock
         self._sources = GroupSources(group, cut or -FOREVER)
         self._executor = executor(self._sources, group)
@@ -136,7 +138,7 @@ class SharedQueries:
         self._input_tuples = 0
         self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
-        self._compared = self._settled_tuples = 0
+        self._compared = 0
         self._busy_s = 0.0
         self._aggregated: dict[str, Aggregated] = {}
         self._regroup(group)
@@ -212,7 +214,7 @@ class SharedQueries:
     def _regrouped(self) -> None:
         self._regroup(self._executor.group)
         if self._spill is not None:
-            self._spill.forget(self._sources, self._cut)
+            self._spill.forget(self._sources, here(self._sources, self._cut))
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -239,12 +241,13 @@ class SharedQueries:
                 if len(tuples):
                     found.setdefault(name, []).append(tuples)
                     waiting += len(tuples)
-            waiting += sum(len(batch) for batch in piece.values())
+            came = sum(len(batch) for batch in piece.values())
+            waiting += came
             if waiting >= WAITING_TUPLES or at == cut or self._spill is not None:
                 self._finish(found, out, at)
                 self._sources.purge(at if self._spill is None else self._spill.kept_from(at))
                 found, waiting = {}, 0
-                self._keep_within(at)
+                self._keep_within(at, came)
             self._busy_s += self._clock() - began
         self._input_tuples += sum(len(batch) for batch in mine.values())
         return {name: Batch.concat(out[name]) if name in out else self._nothing[name] for name in self.names}
@@ -263,21 +266,23 @@ class SharedQueries:
 
     def _least_slices(self, tuples: int) -> int:
         """How many slices a budget asks for."""
-        if self._spill is None:
+        if self._spill is None or self._rounds is None:
             return 0
-        return min(int(tuples * TUPLE_BYTES / (SLICE_SHARE * self._spill.limit_bytes)), tuples // SLICE_LEAST)
+        most = min(SLICE_SHARE * self._spill.limit_bytes / TUPLE_BYTES, self._rounds.slice_tuples)
+        return min(int(tuples / most), tuples // SLICE_LEAST)
 
-    def _keep_within(self, cut: int) -> None:
-        """Keep to the budget after a slice, if there is one."""
-        spill = self._spill
-        if spill is None or cut == END:
+    def _keep_within(self, cut: int, tuples: int) -> None:
+        """Keep to the budget after a slice of so many tuples, if there is one, and settle some of what is owed."""
+        spill, rounds = self._spill, self._rounds
+        if spill is None or rounds is None or cut == END:
             return
-        while (used := self._size_bytes()) > spill.limit_bytes and self._leave(spill, cut, used):
+        room, stays = (1.0 - BLOCK_SHARE, STAYS_BESIDE) if rounds.going_on else (1.0, STAYS)
+        while (used := self._size_bytes()) > room * spill.limit_bytes and self._leave(spill, cut, used, stays):
             pass
-        if spill.due(self._sources, cut):
-            self._settle(cut)
+        with self._settling(spill):
+            rounds.go_on(self.group, self._executor.since, self._sources, cut, tuples)
 
-    def _leave(self, spill: GroupSpill, cut: int, used_bytes: int, stays: float = STAYS) -> bool:
+    def _leave(self, spill: GroupSpill, cut: int, used_bytes: int, stays: float) -> bool:
         """Let the oldest tuples leave memory; False where there are none."""
         began = self._clock()
         left = spill.leave(self._sources, cut, used_bytes, stays)
@@ -286,21 +291,24 @@ class SharedQueries:
         spill.counters.longest_spill_s = max(spill.counters.longest_spill_s, self._clock() - began)
         return left
 
+    @contextmanager
+    def _settling(self, spill: GroupSpill) -> Iterator[None]:
+        began = self._clock()
+        yield
+        took, done = self._clock() - began, spill.counters
+        done.settling_s += took
+        if self._cut != END:
+            done.longest_settling_s = max(done.longest_settling_s, took)
+
     def _settle(self, cut: int) -> None:
         """Find what is owed of results before `cut`; `cleaned` has it."""
-        spill = self._spill
-        if spill is None:
+        spill, rounds = self._spill, self._rounds
+        if spill is None or rounds is None:
             return
-        began = self._clock()
         if spill.on_disk_tuples and (used := self._size_bytes()) > STAYS_BESIDE * spill.limit_bytes:
             self._leave(spill, cut, used, STAYS_BESIDE)
-        for sources, member, found in spill.settle(
-            self.group, self._executor.since, self._sources, cut, self._join
-        ):
-            self._late.setdefault(member.name, []).append(self._output(member, found, sources))
-        spill.forget(self._sources, cut)
-        spill.counters.settling_s += self._clock() - began
-        self._settled_tuples = self._input_tuples
+        with self._settling(spill):
+            rounds.finish(self.group, self._executor.since, self._sources, cut)
 
     def _join(self, sources: GroupSources, group: QueryGroup, epoch: Mapping[str, Tuples]) -> Mapping[str, Tuples]:
         """The results of tuples by an operator of their own."""
@@ -324,11 +332,12 @@ class SharedQueries:
             spilled_tuples=done.spilled_tuples,
             spilled_bytes=spill.written_bytes,
             on_disk_tuples=spill.on_disk_tuples,
-            owed=spill.on_disk_tuples * (self._input_tuples - self._settled_tuples),
+            owed=spill.on_disk_tuples * spill.behind(self._sources, self._cut),
             cleanups=done.settlements,
             cleanup_results=done.results,
             cleanup_s=done.settling_s,
             longest_spill_s=done.longest_spill_s,
+            longest_cleanup_s=done.longest_settling_s,
         )
 
     def clean(self) -> None:
@@ -337,7 +346,7 @@ class SharedQueries:
 
     def cleaned(self) -> dict[str, list[Batch]]:
         """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
-        late, self._late = self._late, {}
+        late = {} if self._rounds is None else self._rounds.take()
         for name, batches in late.items():
             self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
         return late

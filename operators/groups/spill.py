@@ -9,33 +9,32 @@ queries without a common equality do not have; by age no query needs one.)
 What is owed, by marks: every part on disk has `until`, the cut at which it left. A combination whose latest component
 has ts t was found in its time if t < until for all its parts, since tuples leave between slices; and is owed else. All
 results up to a time `settled` have been given. So exactly those are owed that have `settled <= t` and some component
-with `until <= t`. Settling up to a cut (`operators.groups.settling`) gives these and moves `settled`: each result
+with `until <= t`. Settling up to another time (`operators.groups.rounds`) gives these and moves `settled`: each result
 once.
 
 It must come before a tuple is forgotten that may still be part of what is owed. So while something is on disk the
 stores forget only what was dead at `settled`, whatever the cut; tuples that have died since leave for disk as the
-oldest do. It is time to settle when half of what is on disk is dead, before a query comes or goes, and at the end.
+oldest do.
 
-Known limits: memory holds at least a slice, and what is being settled: one block per input, the structures over them,
-and what they make. Settling is a pause. Streams with long windows leave as readily as those with short ones, and tables
-stay.
+Known limits: memory holds at least a slice. Streams with long windows leave as readily as those with short ones, and
+tables stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Join, Part, Settlement, times_of
+from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Mark, Part, Settlement, times_of
 from operators.juggler.sources import GroupSources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import Reader, Writer
 from operators.store import SourceStore
-from operators.tuples import FOREVER, Tuples
+from operators.tuples import FOREVER
 from operators.watermark import END
 from schemas.columns import Batch
-from schemas.groups import Member, QueryGroup
+from schemas.groups import QueryGroup
 
 STAYS = 0.5
 """Of the budget, what is left in memory when it was exceeded."""
@@ -43,8 +42,10 @@ STAYS_BESIDE = 0.25
 """And what is left while something is settled, for which there is to be room."""
 BLOCK_SHARE = 0.6
 """Of the budget, what the blocks of one choice take together, if their tuples take as much as those in memory did."""
-DEAD_SHARE = 0.5
-"""It is time to settle when so much of what is on disk is dead."""
+PART_SHARE = 0.1
+"""Of what the blocks of one choice take, what leaves as one part: blocks, which are made of whole parts, are full."""
+ROUND_CHOICES = 2
+"""What is settled together are so many times the tuples of one choice at least, or blocks would be half empty."""
 
 
 class GroupSpill:
@@ -54,16 +55,18 @@ class GroupSpill:
         limit_bytes: of the operator and its stores.
 
     Attributes:
-        settled: all results before this have been given, while anything is on disk.
+        settled: all results before this have been given; None while nothing is on disk.
     """
 
     def __init__(self, limit_bytes: int, blocks: BlockStore) -> None:
         self.limit_bytes = limit_bytes
         self.counters = GroupSpillCounters()
-        self.settled = FOREVER
+        self.settled: Mark | None = None
         self._writer = Writer(blocks)
         self._reader = Reader(blocks)
         self._parts: dict[str, list[Part]] = {}
+        # Where tuples have left up to, ascending.
+        self._left: list[Mark] = []
         # Tuples that may be read back at once.
         self._most = LEAST_BLOCK_TUPLES
 
@@ -81,7 +84,7 @@ class GroupSpill:
 
     def kept_from(self, cut: int) -> int:
         """Tuples that are dead at this time may be forgotten, though they be needed before `cut`."""
-        return min(cut, self.settled)
+        return cut if self.settled is None else min(cut, self.settled.ts)
 
     def leave(self, sources: GroupSources, cut: int, used_bytes: int, stays: float = STAYS) -> bool:
         """Let the oldest tuples leave when everything before `cut` was processed; False where there are none.
@@ -97,17 +100,20 @@ class GroupSpill:
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *times.values()]))
         if not len(every):
             return False
-        self._most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * len(every) / max(used_bytes, 1)))
+        most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * len(every) / max(used_bytes, 1)))
+        # With little in memory tuples seem larger than they are.
+        self._most = most if stays >= STAYS else max(self._most, most)
         stay = min(STAYS, stays * self.limit_bytes / max(used_bytes, 1))
         end = int(every[len(every) - 1 - int(stay * (len(every) - 1))]) if stay * len(every) >= 1 else FOREVER
         # Those of one ts leave together, and some must.
-        end = end if end > every[0] else int(every[0]) + 1
+        end = min(end if end > every[0] else int(every[0]) + 1, cut)
+        self.settled = self.settled or here(sources, cut)
         for name in streams:
             count = int(np.searchsorted(times[name], end))
             if count:
                 self._write(name, sources.stores[name], count, cut)
                 self._tell(sources, name)
-        self.settled = min(self.settled, cut)
+        self._left.append(Mark(end, {name: sources.stores[name].lo for name in streams}))
         self.counters.spills += 1
         return True
 
@@ -116,9 +122,9 @@ class GroupSpill:
         beside = {column: store.gather(column, np.arange(store.lo, store.lo + count)) for column in store.horizons}
         columns = {column: values for column, values in batch.columns.items() if column != "_ts"}
         batch = Batch(batch.ts, columns | beside)
-        at = 0
-        for begin in range(0, count, self._most):
-            some = batch.slice(begin, min(begin + self._most, count))
+        at, step = 0, max(LEAST_BLOCK_TUPLES, int(PART_SHARE * self._most))
+        for begin in range(0, count, step):
+            some = batch.slice(begin, min(begin + step, count))
             for piece in self._writer.write(name, some, np.full(len(some), FOREVER)):
                 ts = batch.ts[at : at + piece.rows]
                 lo = store.lo + at
@@ -132,40 +138,62 @@ class GroupSpill:
         """Let the stores know what is known of a stream's rows on disk."""
         sources.away[name] = [(part.lo, part.hi, part.most) for part in self._parts.get(name, ())]
 
-    # --- What is forgotten ------------------------------------------------------------------------------
+    # --- What is owed -----------------------------------------------------------------------------------
 
-    def due(self, sources: GroupSources, cut: int) -> bool:
-        """Whether it is time to settle."""
-        total = self.on_disk_tuples
-        dead = sum(p.hi - p.lo for name, parts in self._parts.items() for p in parts[: self._dead(sources, name, cut)])
-        return total > 0 and dead >= DEAD_SHARE * total
+    def dead_tuples(self, sources: GroupSources, cut: int) -> int:
+        """Of those on disk, how many meet nothing from `cut` on, to which everything was processed."""
+        at = here(sources, cut)
+        return sum(p.hi - p.lo for name, parts in self._parts.items() for p in parts[: self._dead(sources, name, at)])
 
-    def _dead(self, sources: GroupSources, name: str, cut: int) -> int:
-        """How many parts of a stream, the first ones, meet nothing from `cut` on."""
-        ts, row = sources.needed_from(name, cut)
-        parts = self._parts[name]
-        alive = (n for n, part in enumerate(parts) if part.most >= ts or part.hi > row)
-        return next(alive, len(parts))
+    def behind(self, sources: GroupSources, cut: int) -> int:
+        """How many tuples have come before `cut` since `settled`."""
+        return 0 if self.settled is None else here(sources, cut).since(self.settled)
 
-    def forget(self, sources: GroupSources, cut: int) -> None:
-        """Everything before `cut` was settled: drop what is dead."""
+    def left_until(self, cut: int) -> int:
+        """Up to where tuples have left since `settled`; `cut` where none have."""
+        since = -FOREVER if self.settled is None else self.settled.ts
+        return self._left[-1].ts if self._left and self._left[-1].ts > since else cut
+
+    def settlement(
+        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, end: int
+    ) -> Settlement | None:
+        """The next results that are owed, of those before `end`: up to where tuples have left together, so many of them
+        that blocks are full, or to `end`. None where nothing is owed.
+
+        Args:
+            cut: everything before this has been processed.
+        """
+        if self.settled is None or self.settled.ts >= end:
+            return None
+        marks = [mark for mark in self._left if self.settled.ts < mark.ts <= end]
+        if end == cut or not marks:
+            marks.append(here(sources, cut))
+        to = next((mark for mark in marks if mark.since(self.settled) >= ROUND_CHOICES * self._most), marks[-1])
+        self.counters.settlements += 1
+        return Settlement(
+            self._parts, self._reader, self._most, self.settled, to, group, since, sources, self.counters
+        )
+
+    def forget(self, sources: GroupSources, to: Mark) -> None:
+        """Everything before this was settled: drop what is dead."""
         for name in list(self._parts):
             parts = self._parts[name]
-            dead = self._dead(sources, name, cut) if name in sources.stores and cut != END else len(parts)
+            dead = self._dead(sources, name, to) if name in sources.stores and to.ts != END else len(parts)
             self._writer.forget(tuple(part.piece for part in parts[:dead]))
             self._parts[name] = parts[dead:]
             self._tell(sources, name)
         self._parts = {name: parts for name, parts in self._parts.items() if parts}
-        self.settled = cut if self._parts else FOREVER
+        self.settled = to if self._parts else None
+        self._left = [mark for mark in self._left if mark.ts > to.ts]
 
-    # --- What is owed -----------------------------------------------------------------------------------
+    def _dead(self, sources: GroupSources, name: str, at: Mark) -> int:
+        """How many parts of a stream, the first ones, meet nothing from a place on."""
+        ts, row = sources.needed_from(name, at.ts, at.rows.get(name, -FOREVER))
+        parts = self._parts[name]
+        alive = (n for n, part in enumerate(parts) if part.most >= ts or part.hi > row)
+        return next(alive, len(parts))
 
-    def settle(
-        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, join: Join
-    ) -> Iterator[tuple[GroupSources, Member, Tuples]]:
-        """What is owed of results before `cut`; see `Settlement.owed`. `forget` is to follow."""
-        if self._parts:
-            self.counters.settlements += 1
-            yield from Settlement(self._parts, self._reader, self._most, self.settled, cut, self.counters).owed(
-                group, since, sources, join
-            )
+
+def here(sources: GroupSources, cut: int) -> Mark:
+    """Where a group has come to when everything before `cut` was processed."""
+    return Mark(cut, {stream.name: sources.stores[stream.name].hi for stream in sources.query.streams()})

@@ -174,11 +174,14 @@ class GroupSources(Sources):
         # Of those on disk it is enough to know a ts that is none of theirs.
         return next((most + 1 for lo, hi, most in self.away.get(name, ()) if lo <= row < hi), -FOREVER)
 
-    def needed_from(self, stream: str, cut: int) -> tuple[int, int]:
-        """Tuples of a stream meet nothing from `cut` on that are older than a ts and come before a row."""
+    def needed_from(self, stream: str, cut: int, first: int) -> tuple[int, int]:
+        """Tuples of a stream meet nothing from `cut` on that are older than a ts and come before a row.
+
+        Args:
+            first: the first row that is not older than `cut`, held or not.
+        """
         life, size = self._needs[stream]
-        row = FOREVER if size is None else self.stores[stream].first_at(cut) - size
-        return cut - life if life < FOREVER else -FOREVER, row
+        return cut - life if life < FOREVER else -FOREVER, FOREVER if size is None else first - size
 
     def purge(self, cut: int) -> None:
         """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of

@@ -16,3 +16,4 @@ class SpillCounters:
     cleanup_results: int = 0
     cleanup_s: float = 0.0
     longest_spill_s: float = 0.0
+    longest_cleanup_s: float = 0.0

@@ -115,7 +115,9 @@ class Spills:
                 self._play_cleanups(cut)
             self.active.purge(cut, clean=not scripted)
         if self._counters.cleanups > before:
-            self._counters.cleanup_s += self._clock() - began
+            took = self._clock() - began
+            self._counters.cleanup_s += took
+            self._counters.longest_cleanup_s = max(self._counters.longest_cleanup_s, took)
 
     def spill(self, cut: int) -> None:
         """See `Spilling.spill`."""
@@ -262,6 +264,7 @@ class Spills:
             cleanup_results=counters.cleanup_results,
             cleanup_s=counters.cleanup_s,
             longest_spill_s=counters.longest_spill_s,
+            longest_cleanup_s=counters.longest_cleanup_s,
         )
 
 

@@ -1,0 +1,128 @@
+"""Settles what a shared operator owes in rounds, and each of them in instalments: between two slices no pause.
+
+It is time to settle when half of what is on disk is dead, before a query comes or goes, and at the end. In each round
+the results up to some time are found (`operators.groups.settling`), choice of blocks by choice; they are given when it
+is over, all at once, and `settled` moves then. So what has been given is told by two things, when tuples left and
+`settled`, and who has the same tuples again can go on from them.
+
+A round goes no further than to where tuples have left, if it can: what it is over has left together, blocks are full,
+and memory is not asked. In the time in which n tuples come what RATE times as many owe is settled, so what is on disk
+is at most two and a half times what windows hold. Slices are made so small that an instalment is none too large.
+
+Limits: a choice of blocks is joined at once. What a round has found waits in memory for its end. Before a query comes
+or goes all is settled in one pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from operators.groups.settling import Join, Settlement
+from operators.groups.spill import GroupSpill
+from operators.juggler.sources import GroupSources
+from operators.tuples import Tuples
+from schemas.columns import Batch
+from schemas.groups import Member, QueryGroup
+
+DEAD_SHARE = 0.5
+"""It is time to settle when so much of what is on disk is dead."""
+
+RATE = 2.0
+"""Of how many tuples the debts are settled for one that comes."""
+
+INSTALMENT_TUPLES = 1 << 15
+"""What an instalment joins, about, if that takes no smaller slices than a budget may ask for."""
+
+
+class Rounds:
+    """What is owed by a spill, and when it is found.
+
+    Args:
+        join: see `Settlement.go_on`.
+        output: a query's results of what was found.
+    """
+
+    def __init__(
+        self, spill: GroupSpill, join: Join, output: Callable[[Member, Tuples, GroupSources], Batch]
+    ) -> None:
+        self._spill = spill
+        self._join = join
+        self._output = output
+        self._round: Settlement | None = None
+        # Up to where it is time to settle, and how many tuples' debts may be settled.
+        self._until: int | None = None
+        self._credit = 0.0
+        # What is joined to settle the debts of one tuple, as it was last.
+        self._work = 0.0
+        self._found: dict[str, list[Batch]] = {}
+        self._given: dict[str, list[Batch]] = {}
+
+    @property
+    def going_on(self) -> bool:
+        """Whether blocks are being read now and then."""
+        return self._until is not None
+
+    @property
+    def slice_tuples(self) -> int:
+        """How many tuples a slice may have, that an instalment be no larger than it should."""
+        return max(1, int(INSTALMENT_TUPLES / max(RATE * self._work, 1.0)))
+
+    def take(self) -> dict[str, list[Batch]]:
+        """By query, what was found since this was last asked: each ascending by ts."""
+        given, self._given = self._given, {}
+        return given
+
+    def go_on(
+        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, tuples: int
+    ) -> None:
+        """An instalment, if it is time to settle.
+
+        Args:
+            since: see `Settlement`.
+            cut: everything before it has been processed.
+            tuples: that have come since the last instalment.
+
+        Raises:
+            StateError: a block cannot be read.
+        """
+        spill = self._spill
+        if self._until is None:
+            if not spill.on_disk_tuples or spill.dead_tuples(sources, cut) < DEAD_SHARE * spill.on_disk_tuples:
+                return
+            self._until = spill.left_until(cut)
+        self._credit += RATE * tuples
+        while self._until is not None and self._credit > 0:
+            self._step(group, since, sources, cut, self._until)
+
+    def finish(
+        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int
+    ) -> None:
+        """Find all that is owed of results before `cut`, to which everything has been processed.
+
+        Raises:
+            StateError: a block cannot be read.
+        """
+        self._until = cut
+        while self._until is not None:
+            self._step(group, since, sources, cut, cut)
+
+    def _step(
+        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, until: int
+    ) -> None:
+        """Join a choice of blocks, or begin a round, or end."""
+        if self._round is None:
+            self._round = self._spill.settlement(group, since, sources, cut, until)
+            if self._round is not None:
+                self._work = self._round.work / max(self._round.tuples, 1)
+        if self._round is None:
+            self._until, self._credit = None, 0.0
+            return
+        if self._round.left:
+            self._credit -= self._round.tuples / self._round.choices
+            for own, member, found in self._round.go_on(sources, self._join):
+                self._found.setdefault(member.name, []).append(self._output(member, found, own))
+        if not self._round.left:
+            for name, batches in self._found.items():
+                self._given.setdefault(name, []).extend(batches)
+            self._spill.forget(sources, self._round.end)
+            self._round, self._found = None, {}
