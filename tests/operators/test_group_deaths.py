@@ -10,37 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.groups.parts import APART, group_engine
-from schemas.groups import seeing, streams_of
+from schemas.groups import streams_of
 from schemas.language import parse_program
-from schemas.query import Query
-from tests import oracle
-from tests.feeding import canonical, partitions_of, to_batch, to_rows
+from tests.feeding import partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, group_cases
 from tests.operators.profiles import PROPERTY
+from tests.operators.stays import Stays
 
 TURNS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6)
 
 
 class GroupLife:
-    """One life of a group's task: an engine and how far each partition has been consumed.
+    """One life of a group's task: an engine and how far each partition has been consumed."""
 
-    Attributes:
-        since: by query, what it sees; of those that run.
-    """
-
-    def __init__(
-        self, case: GroupCase, queries: list[Query], since: dict[str, dict[str, int]], executor: str | None
-    ) -> None:
+    def __init__(self, case: GroupCase, stays: Stays, executor: str | None) -> None:
         self.case = case
         self.streams = {stream.name: stream for stream in streams_of(case.queries)}
-        self.queries = {query.name: query for query in queries}
-        self.since = dict(since)
+        self.stays = stays
         self.engine = group_engine(
-            queries,
+            list(stays.running.values()),
             executor=executor,
             streams=list(self.streams.values()),
             partitions=partitions_of(case.rows),
-            since=since,
+            since=stays.since,
         )
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
@@ -63,7 +55,7 @@ class GroupLife:
 
     def heir(self, executor: str | None) -> GroupLife:
         """The next life, which has read again no more than the horizons say."""
-        born = GroupLife(self.case, list(self.queries.values()), self.since, executor)
+        born = GroupLife(self.case, self.stays, executor)
         for (name, p), position in self.at.items():
             point = self.engine.replay_point(name, p, self.engine.horizon(name))
             born.engine.set_clock(name, p, point.max_ts)
@@ -79,38 +71,16 @@ def test_queries_come_and_go_and_the_task_dies(
     case: GroupCase, turns: list[tuple[int, bool]], data: st.DataObject, executor: str | None
 ) -> None:
     """Whatever comes and goes between deaths, every query gives what it gives alone of the tuples that it sees."""
-    life = GroupLife(case, list(case.queries[:1]), {}, executor)
-    waiting = list(case.queries[1:])
-    begins, sees = {case.queries[0].name: 0}, {case.queries[0].name: case.queries[0]}
-    ends: dict[str, int] = {}
+    life = GroupLife(case, Stays(case), executor)
     got: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
     for size, dies in turns:
         life.turn(size, got)
-        for query in list(waiting):
-            if data.draw(st.booleans()):
-                waiting.remove(query)
-                seen = life.engine.add(query, from_now=data.draw(st.booleans()))
-                life.queries[query.name], life.since[query.name] = query, seen
-                begins[query.name], sees[query.name] = life.engine.cut, seeing(query, seen)
-        for name in life.engine.names:
-            if data.draw(st.integers(0, 3)) == 0:
-                life.engine.drop(name)
-                del life.queries[name]
-                life.since.pop(name, None)
-                ends[name] = life.engine.cut
+        life.stays.change(life.engine, data)
         if dies:
             life = life.heir(executor)
-            assert set(life.engine.names) == set(life.queries)
+            assert set(life.engine.names) == set(life.stays.running)
     life.turn(0, got, last=True)
-    for query in case.queries:
-        expected = []
-        if query.name in begins:
-            rows = oracle.results(sees[query.name], case.given(query))
-            end = ends.get(query.name, 2**63)
-            expected = [row for row in rows if begins[query.name] <= row["_ts"] < end]
-        assert canonical(got[query.name]) == canonical(expected)
-        times = [row["_ts"] for row in got[query.name]]
-        assert times == sorted(times)
+    life.stays.judge(got)
 
 
 COUNTED = """
@@ -139,11 +109,11 @@ def test_what_was_alive_when_aggregates_were_emitted_last_is_read_again(
     (query,) = parse_program(COUNTED.format(sources)).queries
     rows = {name: [[{"k": 1, "ts": ts} for ts in times]] for name, times in (("a", a), ("b", b)) if times}
     case = GroupCase((query,), rows, [1], 1)
-    life = GroupLife(case, [query], {}, None)
+    life = GroupLife(case, Stays(case), None)
     got: dict[str, list[dict[str, Any]]] = {"counts": []}
     while life.engine.cut < 15:
         life.turn(1, got)
     assert {name: life.engine.horizon(name) for name in rows} == needed
     life = life.heir(None)
     life.turn(0, got, last=True)
-    assert canonical(got["counts"]) == canonical(oracle.results(query, rows))
+    life.stays.judge(got)

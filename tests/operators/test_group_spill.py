@@ -24,7 +24,7 @@ from operators.spill.spilling import Budget
 from operators.watermark import END
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
-from schemas.groups import seeing, streams_of
+from schemas.groups import streams_of
 from schemas.language import parse_program
 from schemas.query import Query, Type
 from tests import oracle
@@ -32,6 +32,7 @@ from tests.feeding import canonical, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.stays import Stays
 
 BUDGETS = st.sampled_from([1, 150_000, 250_000, 350_000])
 SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])
@@ -99,7 +100,6 @@ def test_within_any_budget_every_result_is_found_once(
 def test_queries_come_and_go_within_a_budget(
     case: GroupCase, limit: int, sizes: tuple[int, int], data: st.DataObject
 ) -> None:
-    waiting = list(case.queries[1:])
     engine = group_engine(
         case.queries[:1],
         executor=JUGGLER,
@@ -108,21 +108,11 @@ def test_queries_come_and_go_within_a_budget(
         budget=Budget(limit, "bottom-up"),
         blocks=MemoryBlocks(),
     )
-    begins: dict[str, int] = {case.queries[0].name: 0}
-    ends: dict[str, int] = {}
-    sees: dict[str, Query] = {case.queries[0].name: case.queries[0]}
+    stays = Stays(case)
     late: dict[str, list[dict[str, Any]]] = {}
 
     def change() -> None:
-        for query in list(waiting):
-            if data.draw(st.booleans()):
-                waiting.remove(query)
-                seen = engine.add(query, from_now=data.draw(st.booleans()))
-                begins[query.name], sees[query.name] = engine.cut, seeing(query, seen)
-        for name in engine.names:
-            if data.draw(st.integers(0, 3)) == 0:
-                engine.drop(name)
-                ends[name] = engine.cut
+        stays.change(engine, data)
         for name, rows in rows_of(engine.cleaned()).items():
             late.setdefault(name, []).extend(rows)
 
@@ -130,13 +120,7 @@ def test_queries_come_and_go_within_a_budget(
         got = feed_group(engine, case, change)
         engine.clean()
         change()
-    for query in case.queries:
-        expected = []
-        if query.name in begins:
-            rows = oracle.results(sees[query.name], case.given(query))
-            end = ends.get(query.name, 2**63)
-            expected = [row for row in rows if begins[query.name] <= row["_ts"] < end]
-        assert canonical(got[query.name] + late.get(query.name, [])) == canonical(expected)
+    stays.judge(got, late)
 
 
 DECLARED = """

@@ -17,7 +17,7 @@ from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, Parts, group_engine
 from operators.groups.shared import SharedQueries
 from schemas.errors import UsageError
-from schemas.groups import query_group, seeing, streams_of
+from schemas.groups import query_group, streams_of
 from schemas.language import parse_program
 from schemas.query import Query
 from tests import oracle
@@ -25,6 +25,7 @@ from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
 from tests.operators.nested_loops import NestedLoops
 from tests.operators.profiles import PROPERTY
+from tests.operators.stays import Stays
 from tests.operators.test_engine_properties import cramped
 
 
@@ -96,45 +97,15 @@ def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bo
 @PROPERTY
 @given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]))
 def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None) -> None:
-    """Between its registration and its end a query gives what it gives alone, of the tuples that it sees; whoever else
-    comes and goes changes nothing."""
-    waiting = list(case.queries[1:])
+    """Whoever comes and goes changes nothing for anybody else."""
     engine = group_engine(
         case.queries[:1],
         executor=executor,
         streams=streams_of(case.queries),
         partitions=partitions_of(case.rows),
     )
-    begins: dict[str, int] = {case.queries[0].name: 0}
-    ends: dict[str, int] = {}
-    sees: dict[str, Query] = {case.queries[0].name: case.queries[0]}
-
-    def change() -> None:
-        for query in list(waiting):
-            if data.draw(st.booleans()):
-                waiting.remove(query)
-                from_now = data.draw(st.booleans())
-                seen = engine.add(query, from_now=from_now)
-                begins[query.name], sees[query.name] = engine.cut, seeing(query, seen)
-                if from_now:
-                    past = replace(query, predicates=seeing(query, dict.fromkeys(seen, engine.cut)).predicates)
-                    assert past == sees[query.name]
-        for name in engine.names:
-            if data.draw(st.integers(0, 3)) == 0:
-                engine.drop(name)
-                ends[name] = engine.cut
-
-    got = feed_group(engine, case, change)
-    assert set(got) == {query.name for query in case.queries}
-    for query in case.queries:
-        expected = []
-        if query.name in begins:
-            rows = oracle.results(sees[query.name], case.given(query))
-            end = ends.get(query.name, 2**63)
-            expected = [row for row in rows if begins[query.name] <= row["_ts"] < end]
-        assert canonical(got[query.name]) == canonical(expected)
-        times = [row["_ts"] for row in got[query.name]]
-        assert times == sorted(times)
+    stays = Stays(case)
+    stays.judge(feed_group(engine, case, lambda: stays.change(engine, data)))
 
 
 DECLARED = """
