@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from schemas.control import (
     BarrierMessage,
@@ -28,6 +28,7 @@ from schemas.control import (
 )
 from schemas.errors import BrokerError, StateError
 from services.barrier import Barrier, View
+from services.log_consumer import log_consumer
 from services.logs import get_log
 from services.security import KafkaClients
 
@@ -65,17 +66,7 @@ class ControlLog:
                 log_level=0,
             )
         )
-        self._consumer = Consumer(
-            clients.librdkafka(
-                client__id=client_id,
-                # Never joined; librdkafka wants a name.
-                group__id=f"{topic}.readers",
-                enable__auto__commit=False,
-                auto__offset__reset="earliest",
-                enable__partition__eof=True,
-                log_level=0,
-            )
-        )
+        self._consumer = log_consumer(clients, topic, client__id=client_id)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> ControlLog:

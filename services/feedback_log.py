@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
 
 from schemas.control import Demanded, decode_control
 from schemas.errors import StateError
 from services.control_log import ControlLog
+from services.log_consumer import log_consumer
 from services.logs import get_log
 from services.security import KafkaClients
 
@@ -38,17 +39,7 @@ class FeedbackLog:
         self._lock = threading.Lock()
         self._inboxes: dict[str, list[tuple[Inbox, Callable[[], None]]]] = {}
         self._stop = False
-        self._consumer = Consumer(
-            clients.librdkafka(
-                client__id=client_id,
-                # Never joined; librdkafka wants a name.
-                group__id=f"{topic}.readers",
-                enable__auto__commit=False,
-                auto__offset__reset="latest",
-                fetch__wait__max__ms=50,
-                log_level=0,
-            )
-        )
+        self._consumer = log_consumer(clients, topic, news=True, client__id=client_id, fetch__wait__max__ms=50)
         self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
 
     def start(self) -> FeedbackLog:

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from schemas.control import ControlMessage, RegisteredQuery
 from schemas.errors import BrokerError, UsageError, WeirError
 from schemas.query import Query
 from services.group_registration import check_group_queries
 from services.group_registry import groups_of
+from services.log_consumer import log_consumer
 from services.logs import get_log
 from services.query_files import pick_query
 from services.registry import fold
@@ -92,16 +93,7 @@ class GroupWatch:
         self._stale = False
         self._stop = threading.Event()
         self._begun = threading.Event()
-        self._consumer = Consumer(
-            clients.librdkafka(
-                # Never joined; librdkafka wants a name.
-                group__id=f"{REGISTRY}.readers",
-                enable__auto__commit=False,
-                auto__offset__reset="earliest",
-                enable__partition__eof=True,
-                log_level=0,
-            )
-        )
+        self._consumer = log_consumer(clients, REGISTRY)
         self._thread = threading.Thread(target=self._run, name="group", daemon=True)
 
     def start(self) -> GroupWatch:

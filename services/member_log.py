@@ -19,7 +19,7 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
         StateError: the topic holds something else.
     """
     found: dict[tuple[int, str], Member] = {}
-    with reading(clients, topic, f"{topic}.tasks") as readback:
+    with reading(clients, topic) as readback:
         begin, end = readback.ends(0)
         for offset, message in readback.between(0, begin, end):
             member = decode_control(message.value(), f"{topic}[0]@{offset}")

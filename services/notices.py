@@ -23,7 +23,7 @@ def read_back(clients: KafkaClients, edge: Edge, partitions: Iterable[int], chan
         BrokerError: Kafka does not answer.
         StateError: somebody else writes to the topic.
     """
-    with reading(clients, edge.topic, f"{edge.topic}.writers") as readback:
+    with reading(clients, edge.topic) as readback:
         return {partition: _last(readback, edge, partition, channel) for partition in partitions}
 
 

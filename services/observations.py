@@ -10,6 +10,7 @@ from operators.analyze import Observation
 from operators.statistics import EngineStatistics
 from schemas.control import Statistics, decode_control
 from schemas.errors import BrokerError, DataError, StateError
+from services.log_consumer import log_consumer
 from services.security import KafkaClients
 from services.topics import ControlTopics, TopicAdmin
 
@@ -37,11 +38,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
             f"no worker of group {group!r} has ever run on {clients.bootstrap} (topic {topic} is missing): "
             "start `weir worker`, or give its --group"
         )
-    consumer = Consumer(
-        clients.librdkafka(
-            group__id=f"{topic}.readers", enable__auto__commit=False, auto__offset__reset="latest", log_level=0
-        )
-    )
+    consumer = log_consumer(clients, topic, news=True)
     try:
         since = TopicPartition(topic, 0, int((time.time() - RECENT_S) * 1000))
         consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))

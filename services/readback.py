@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from schemas.errors import BrokerError
+from services.log_consumer import log_consumer
 from services.security import KafkaClients
 from services.topics import MOVING
 
@@ -74,25 +75,13 @@ class Readback:
 
 
 @contextmanager
-def reading(clients: KafkaClients, topic: str, group: str) -> Iterator[Readback]:
+def reading(clients: KafkaClients, topic: str) -> Iterator[Readback]:
     """A reader of a topic.
-
-    Args:
-        group: is never joined; librdkafka wants a name.
 
     Raises:
         BrokerError: Kafka does not answer.
     """
-    consumer = Consumer(
-        clients.librdkafka(
-            group__id=group,
-            enable__auto__commit=False,
-            auto__offset__reset="earliest",
-            enable__partition__eof=True,
-            isolation__level="read_committed",
-            log_level=0,
-        )
-    )
+    consumer = log_consumer(clients, topic, isolation__level="read_committed")
     try:
         yield Readback(consumer, topic)
     except KafkaException as error:

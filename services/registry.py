@@ -86,7 +86,7 @@ def newest(clients: KafkaClients) -> dict[str, ControlMessage]:
     if not TopicAdmin(clients).exists(REGISTRY):
         return {}
     found: dict[str, ControlMessage] = {}
-    with reading(clients, REGISTRY, f"{REGISTRY}.readers") as readback:
+    with reading(clients, REGISTRY) as readback:
         begin, end = readback.ends(0)
         for offset, message in readback.between(0, begin, end):
             fold(found, message, offset)

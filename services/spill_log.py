@@ -137,7 +137,7 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
 def _read(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int]) -> Iterator[Logged]:
     """The records of a span, in the order in which they were written."""
     topic, partition = lane
-    with reading(clients, topic, f"{topic}.tasks") as readback:
+    with reading(clients, topic) as readback:
         low, high = readback.ends(partition)
         for offset, message in readback.between(partition, low, high):
             place = f"{topic}[{partition}]@{offset}"

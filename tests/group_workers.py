@@ -120,7 +120,7 @@ class GroupTrial:
     def members(self) -> list[Member]:
         """What the group's tasks have written, the last word of each registration."""
         found: dict[str, Member] = {}
-        with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members, "members") as readback:
+        with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members) as readback:
             for _, message in readback.between(0, *readback.ends(0)):
                 member = decode_control(message.value(), "members")
                 assert isinstance(member, Member)
