@@ -7,13 +7,17 @@ import ctypes
 import gc
 import os
 
+_M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _PR_SET_THP_DISABLE = 41
 
-LARGE_BYTES = 1 << 18
-"""Arrays from this size on go back to the system when they are freed. glibc otherwise raises the limit with
-every large array it frees, up to 32 MiB, and keeps the holes that growing states leave."""
+LARGE_BYTES = 1 << 19
+"""Arrays from this size on go back to the system when they are freed, and so does what is free at the heap's end, if it
+is more. glibc otherwise raises the limit with every large array it frees, up to 32 MiB, and keeps the holes that
+growing states leave. Half of it makes large slices a tenth slower: the arrays that a slice works on are given their
+pages anew each time, 100,000 page faults in a join of 1.8 million tuples instead of 60,000. Twice as much leaves a
+megabyte more of holes."""
 
 ARENAS = 2
 
@@ -52,6 +56,7 @@ def _frugal_malloc() -> None:
     except (OSError, AttributeError):
         return  # not glibc
     mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, LARGE_BYTES)
     mallopt(_M_ARENA_MAX, ARENAS)
 
 
