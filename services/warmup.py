@@ -32,6 +32,7 @@ from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
 from operators.groups.shared import SharedQueries
 from operators.juggler.flight import ENCODINGS
+from operators.juggler.guards import Partners
 from operators.juggler.operator import Juggler
 from operators.juggler.order import ADAPTIVE, ORDERS
 from operators.kernels.lattice import minimal_alive, note_matches
@@ -244,6 +245,10 @@ def _feedback() -> None:
     held.put(Tuples(("A",), times[np.newaxis], times, times), hashes, 0)
     held.has(hashes)
     held.take(hashes, ROWS // 2)
+    partners = Partners("A", (), 1)
+    sets, everybody = np.ones((ROWS, 1), np.uint64), np.ones(1, np.uint64)
+    partners.see(hashes, times >= 0, times, sets, 0)
+    partners.leave(hashes, times >= 0, everybody, 0, sets)
     whole, real = times[np.newaxis], times[np.newaxis].astype(np.float64)
     op, node = np.array([OPS["="]], np.int64), np.zeros(1, np.int64)
     matched = np.zeros((ROWS, 2), np.bool_)

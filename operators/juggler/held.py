@@ -1,8 +1,8 @@
 """What the operator keeps of an input: its rows by time, by key and by value (Juggler 3.3).
 
 The window exploitation structure is the rows in the order of time; a join exploitation structure is a hash index where
-visits have a key, and sorted runs of values where they are found by comparison: the new ones a run of their own, merged
-whenever the one before is less than twice as large, so a row is sorted O(log n) times.
+visits have a key, and sorted runs of values where they are found by comparison (`runs`). Rows that come late, because
+feedback has set them aside meanwhile (`demand`), are beside the first two in sorted runs of their own.
 
 Of each stored row the operator knows which queries' attribute predicates it satisfies, once they were evaluated: it
 remembers that instead of evaluating them again for each intermediate result (thesis, A.12.1).
@@ -10,13 +10,12 @@ remembers that instead of evaluating them again for each intermediate result (th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from operators.juggler.fields import Fields, numbers, outside
 from operators.juggler.normal import Limits
+from operators.juggler.runs import Run, Runs
 from operators.juggler.sources import GroupSources
 from operators.kernels.hashing import U64
 from operators.keys import key_hashes
@@ -28,30 +27,6 @@ from operators.watermark import END
 from schemas.columns import I64, Mask
 from schemas.query import Column
 
-GROWTH = 2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """Rows in the order of a column's values; (n,) each."""
-
-    values: I64
-    rows: I64
-    ts: I64
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def merged(self, other: Run, least_ts: int) -> Run:
-        """Both, without what is older than `least_ts`."""
-        values = np.concatenate([self.values, other.values])
-        rows, ts = np.concatenate([self.rows, other.rows]), np.concatenate([self.ts, other.ts])
-        kept = ts >= least_ts
-        if not kept.all():
-            values, rows, ts = values[kept], rows[kept], ts[kept]
-        order = np.argsort(values, kind="stable")
-        return Run(values[order], rows[order], ts[order])
-
 
 class ValueIndex:
     """Sorted runs of a column's values; rows without a value within the limits are in `others`, in no order."""
@@ -60,7 +35,7 @@ class ValueIndex:
         self.column = column
         self.whole = whole
         self.limits = limits
-        self.runs: list[Run] = []
+        self.runs = Runs()
         none = np.zeros(0, np.int64)
         self.others = Run(none, none, none)
 
@@ -78,21 +53,15 @@ class ValueIndex:
             added = Run(np.zeros(int(np.count_nonzero(other)), np.int64), rows[other], ts[other])
             self.others = self.others.merged(added, least_ts)
             values, rows, ts = values[~other], rows[~other], ts[~other]
-        if not len(rows):
-            return
-        order = np.argsort(values, kind="stable")
-        self.runs.append(Run(values[order], rows[order], ts[order]))
-        while len(self.runs) > 1 and len(self.runs[-2]) < GROWTH * len(self.runs[-1]):
-            last = self.runs.pop()
-            self.runs[-1] = self.runs[-1].merged(last, least_ts)
+        self.runs.insert(values, rows, ts, least_ts)
 
     def purge(self, least_ts: int) -> None:
         """Drop runs of which nothing is left; others lose their oldest rows when they are merged."""
-        self.runs = [run for run in self.runs if int(run.ts.max()) >= least_ts]
+        self.runs.purge(least_ts)
 
     def size_bytes(self) -> int:
         """Bytes of all runs."""
-        return sum(r.values.nbytes + r.rows.nbytes + r.ts.nbytes for r in (*self.runs, self.others))
+        return self.runs.size_bytes() + self.others.size_bytes()
 
 
 class Held:
@@ -102,7 +71,8 @@ class Held:
         life: how long a row may be found after its ts; FOREVER where that depends on what comes.
         counts: whether it does, for a ROWS window.
         asking: (words,) the queries that read the input.
-        by_time: all rows; by_key: per hash key; by_value: per column.
+        by_time: all rows but late ones; by_key: so, per hash key; by_value: all rows, per column.
+        late_by_time, late_by_key: rows that came late.
         fields: the numbers of rows that predicate lists read.
     """
 
@@ -116,12 +86,15 @@ class Held:
         self.by_time = self._state(hashed=False)
         self.by_key: dict[tuple[Operand, ...], SideState] = {}
         self.by_value: dict[tuple[Column, bool], ValueIndex] = {}
+        self.late_by_time = Runs()
+        self.late_by_key: dict[tuple[Operand, ...], Runs] = {}
         self.fields = Fields()
         capacity = self._store.capacity
         self._lo = self._hi = self._store.lo
         self._alive = np.zeros((capacity, len(asking)), np.uint64)
         self._relevant, self._satisfied = (np.zeros((capacity, predicate_words), np.uint64) for _ in range(2))
         self._evaluated: Mask = np.zeros(capacity, np.bool_)
+        self._aside: Mask = np.zeros(capacity, np.bool_)
         # From there on every row's attributes are known; where that was before the newest rows, and those.
         self._unknown_until = self._unknown_before = -1
         self._newest = (0, 0)
@@ -149,7 +122,7 @@ class Held:
         if capacity > len(self.fields.nulls):
             self.fields.grow(kept, capacity)
         if capacity > len(self._evaluated):
-            for name in ("_alive", "_relevant", "_satisfied", "_evaluated"):
+            for name in ("_alive", "_relevant", "_satisfied", "_evaluated", "_aside"):
                 old = getattr(self, name)
                 grown = np.zeros((capacity, *old.shape[1:]), old.dtype)
                 grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]
@@ -158,7 +131,7 @@ class Held:
         slots = rows & (capacity - 1)
         self._alive[slots] = self.asking
         self._relevant[slots] = self._satisfied[slots] = 0
-        self._evaluated[slots] = False
+        self._evaluated[slots] = self._aside[slots] = False
         self._newest = (int(rows[0]), len(rows))
         self._unknown_before, self._unknown_until = self._unknown_until, int(rows[-1]) + 1
         self.fields.write(rows, self._sources.resolver((self.name,), rows[np.newaxis]))
@@ -202,6 +175,15 @@ class Held:
         if (int(rows[0]), len(rows)) == self._newest:
             self._unknown_until = self._unknown_before
 
+    def are_aside(self, rows: I64) -> Mask:
+        """(n,) whether feedback has set rows aside."""
+        aside: Mask = self._aside[rows & (len(self._aside) - 1)]
+        return aside
+
+    def set_aside(self, rows: I64, aside: bool) -> None:
+        """Feedback sets rows aside, or lets them in."""
+        self._aside[rows & (len(self._aside) - 1)] = aside
+
     # --- Rows -------------------------------------------------------------------------------------------
 
     def enter(self, tuples: Tuples, now: int) -> None:
@@ -218,6 +200,45 @@ class Held:
                 state.insert(tuples, hashes, now=now)
         for index in self.by_value.values():
             index.insert(self._sources, tuples, self._least(now))
+
+    def enter_late(self, tuples: Tuples, now: int) -> None:
+        """Put rows that are older than others into all structures."""
+        rows, ts, least = tuples.rows[0], tuples.ts, self._least(now)
+        self.late_by_time.insert(ts, rows, ts, least)
+        resolve = self._sources.resolver(tuples.aliases, tuples.rows)
+        for operands in self.by_key:
+            hashes, valid = key_hashes([operand.values(resolve, len(tuples)) for operand in operands])
+            good = np.ones(len(tuples), np.bool_) if valid is None else valid
+            self.late_by_key.setdefault(operands, Runs()).insert(
+                hashes[good].view(np.int64), rows[good], ts[good], least
+            )
+        for index in self.by_value.values():
+            index.insert(self._sources, tuples, least)
+
+    def entered(self, now: int) -> Tuples:
+        """What lives of the rows in the structures, late ones too, in the order of their coming."""
+        own, late = self.by_time.tuples(), self.late_by_time.parts
+        rows = np.concatenate([own.rows[0], *(run.rows for run in late)])
+        ts = np.concatenate([own.ts, *(run.ts for run in late)])
+        living = ts >= self._least(now)
+        rows, ts = rows[living], ts[living]
+        order = np.argsort(rows)
+        return self.tuples(rows[order], ts[order])
+
+    def tuples(self, rows: I64, ts: I64) -> Tuples:
+        """Rows as structures take them."""
+        return Tuples((self.name,), rows[np.newaxis], ts, self._sources.expiry(self.name, rows, ts))
+
+    def restart(self, tuples: Tuples, now: int) -> None:
+        """Have just these rows in the structures, ascending by ts."""
+        self.by_time = self._state(hashed=False)
+        self.by_key = {operands: self._state(hashed=True) for operands in self.by_key}
+        self.by_value = {
+            (column, whole): ValueIndex(column, whole, index.limits)
+            for (column, whole), index in self.by_value.items()
+        }
+        self.late_by_time, self.late_by_key = Runs(), {}
+        self.enter(tuples, now)
 
     def least_ts(self, ts: I64) -> I64:
         """(n,) older rows can meet nothing from these times on."""
@@ -236,12 +257,18 @@ class Held:
                 state.purge(cut)
         for index in self.by_value.values():
             index.purge(least)
+        for runs in (self.late_by_time, *self.late_by_key.values()):
+            runs.purge(least)
+
+    def __len__(self) -> int:
+        return len(self.by_time) + len(self.late_by_time)
 
     def size_bytes(self) -> int:
         """Bytes of all structures."""
         arrays: tuple[npt.NDArray[np.generic], ...] = (
-            self._alive, self._relevant, self._satisfied, self._evaluated
+            self._alive, self._relevant, self._satisfied, self._evaluated, self._aside
         )  # fmt: skip
         states = sum(state.size_bytes() for state in (self.by_time, *self.by_key.values()))
         structures = sum(v.size_bytes() for v in self.by_value.values()) + self.fields.size_bytes()
+        structures += sum(runs.size_bytes() for runs in (self.late_by_time, *self.late_by_key.values()))
         return sum(array.nbytes for array in arrays) + states + structures

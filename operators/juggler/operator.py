@@ -17,12 +17,13 @@ Limits: what `schemas.groups` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from operators.evaluate import holds
 from operators.juggler.adaptive import AdaptiveEntry, AdaptiveOrder
+from operators.juggler.demand import Demand
 from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
 from operators.juggler.held import Held
 from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
@@ -37,6 +38,7 @@ from operators.juggler.stages import Stages
 from operators.juggler.visits import Visit, visits
 from operators.kernels.hashing import U64
 from operators.state import SideState
+from operators.statistics import EdgeStatistics
 from operators.tuples import Tuples
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import InvariantError, UsageError
@@ -54,13 +56,23 @@ class Juggler:
     Args:
         order: of ORDERS, or `adaptive`.
         encoding: of ENCODINGS; changes no result.
+        feedback: whether rows are set aside that no query can use (`demand`); changes no result either.
+        clock: seconds, for what that takes.
 
     Attributes:
         group: the queries that run.
+        demand: None without feedback.
     """
 
     def __init__(
-        self, sources: GroupSources, group: QueryGroup, order: str = ADAPTIVE, encoding: str = QUERIES
+        self,
+        sources: GroupSources,
+        group: QueryGroup,
+        order: str = ADAPTIVE,
+        encoding: str = QUERIES,
+        *,
+        feedback: bool = False,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if order not in (ADAPTIVE, *ORDERS):
             raise UsageError(f"order {order!r} of predicate types: one of {', '.join((ADAPTIVE, *ORDERS))}")
@@ -72,6 +84,9 @@ class Juggler:
         self.counters = Counters()
         self._since: dict[str, dict[str, int]] = {}
         self._past = Past(group, sources.since)
+        self._feedback = feedback
+        self._clock = clock
+        self.demand: Demand | None = None
         self._build(group)
 
     @property
@@ -109,6 +124,18 @@ class Juggler:
         self._choices = {id(visit): AdaptiveOrder(self._fixed or ("AJW" if visit.key else "AWJ")) for visit in every}
         at_once = self._fixed is None or self._fixed[0] == ATTRIBUTE
         self._entries = {name: AdaptiveEntry(len(of), at_once) for name, of in self._stages.attributes.items()}
+        if self._feedback:
+            choices = self._choices
+            self.demand = Demand(
+                group,
+                self.sources,
+                self._held,
+                self._visits,
+                lambda visit: choices[id(visit)].work,
+                words,
+                self._clock,
+                self.demand,
+            )
 
     def _hold_for(self, visit: Visit) -> None:
         """Keep an input as a visit wants to find it."""
@@ -137,12 +164,14 @@ class Juggler:
             gives the query alone. Their expiry goes by the query's own windows.
         """
         given = {name: tuples for name, tuples in epoch.items() if len(tuples)}
-        entered = {name: self._enter(name, tuples, now) for name, tuples in given.items()}
+        entered = self._enter(given, now)
         out = Outputs(self.sources, self._routes)
         for name in sorted(entered, key=self._place.__getitem__):
             self._finish(self._visits[name], entered[name], out)
         if self.adaptive and now != TABLE_TS:
             self._look_at_entries(given)
+        if self.demand is not None and given:
+            self.demand.end(now)
         found = out.results()
         for query, tuples in found.items():
             self.counters.results[query] = self.counters.results.get(query, 0) + len(tuples)
@@ -156,8 +185,21 @@ class Juggler:
         """
         return self._selection.wanted(batches, {name for name, entry in self._entries.items() if entry.at_once})
 
-    def _enter(self, name: str, tuples: Tuples, now: int) -> Flight:
-        """Keep new tuples; the flight that they begin."""
+    def _enter(self, given: Mapping[str, Tuples], now: int, alive_at: int | None = None) -> dict[str, Flight]:
+        """Keep tuples; the flights that they begin.
+
+        Args:
+            alive_at: what is dead then need not be kept; None: `now`.
+        """
+        flights = {name: self._learned(name, tuples) for name, tuples in given.items()}
+        if self.demand is not None:
+            return self.demand.enter(flights, now, alive_at)
+        for name, flight in flights.items():
+            self._held[name].enter(self._held[name].tuples(np.ascontiguousarray(flight.rows[0]), flight.ts), now)
+        return flights
+
+    def _learned(self, name: str, tuples: Tuples) -> Flight:
+        """New tuples with the queries that may want them."""
         held, entry = self._held[name], self._entries[name]
         rows = tuples.rows[0]
         held.begin(rows)
@@ -177,8 +219,6 @@ class Juggler:
             flight = flight.still_alive()
             self._count(ORDERS[0], ATTRIBUTE, arrived, len(flight))
             entry.passed(arrived * _bits(held.asking), _bits(flight.alive))
-        expiry = self.sources.expiry(name, flight.rows[0], flight.ts)
-        held.enter(Tuples((name,), np.ascontiguousarray(flight.rows), flight.ts, expiry), now)
         return flight
 
     def _look_at_entries(self, given: Mapping[str, Tuples]) -> None:
@@ -226,7 +266,7 @@ class Juggler:
                 state, look = self._structure(visit, flight, held, choice.order, strict=strict)
         pairs: list[Pairs] = []
         waiting = found = 0
-        for some in self._prober.pairs(visit, flight, state, look, strict=strict):
+        for some in self._prober.pairs(visit, flight, held, state, look, strict=strict):
             count = len(some[0])
             if waiting + count > AT_ONCE:
                 self._meet(visit, flight, pairs, choice, out)
@@ -327,10 +367,13 @@ class Juggler:
 
     def _rebuild(self, group: QueryGroup, cut: int) -> None:
         self._build(group)
-        for name, held in self._held.items():
-            tuples = self.sources.stored_since(name, int(held.least_ts(np.array([cut]))[0]))
-            if len(tuples):
-                self._enter(name, tuples, min(cut, int(tuples.ts[0])))
+        stored = {
+            name: self.sources.stored_since(name, int(held.least_ts(np.array([cut]))[0]))
+            for name, held in self._held.items()
+        }
+        given = {name: tuples for name, tuples in stored.items() if len(tuples)}
+        if given:
+            self._enter(given, min(cut, *(int(tuples.ts[0]) for tuples in given.values())), cut)
 
     def purge(self, cut: int) -> None:
         """Drop what no tuple with ts >= cut can meet."""
@@ -356,11 +399,16 @@ class Juggler:
 
     def state_tuples(self) -> int:
         """Rows kept, those of each input once."""
-        return sum(len(held.by_time) for held in self._held.values())
+        return sum(len(held) for held in self._held.values())
+
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """What inputs have said about each other; nothing without feedback."""
+        return () if self.demand is None else self.demand.edges()
 
     def size_bytes(self) -> int:
         """Bytes of all structures, without the stores."""
-        return sum(held.size_bytes() for held in self._held.values())
+        aside = 0 if self.demand is None else self.demand.size_bytes()
+        return aside + sum(held.size_bytes() for held in self._held.values())
 
 
 def _bits(sets: U64) -> int:

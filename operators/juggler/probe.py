@@ -17,6 +17,7 @@ from operators.juggler.fields import numbers
 from operators.juggler.flight import Counters, Evaluator, Flight, states_of
 from operators.juggler.held import Held
 from operators.juggler.lists import JOIN, WINDOW
+from operators.juggler.runs import Run
 from operators.juggler.visits import Visit
 from operators.kernels.juggler_probe import bound_times, bound_values, bounding, place_times, scan_places
 from operators.keys import key_hashes
@@ -133,18 +134,21 @@ class Prober:
         state = held.by_time
         self._counters.comparisons += len(flight)
         begin, end = place_times(low, high, state.ts, state.lo, state.hi)
-        return Look([Piece(begin, end, state.rows[0], state.ts, state.capacity - 1)], low, high)
+        pieces = [Piece(begin, end, state.rows[0], state.ts, state.capacity - 1)]
+        return Look([*pieces, *(_piece(run, low, high) for run in held.late_by_time.parts)], low, high)
 
     def pairs(
-        self, visit: Visit, flight: Flight, state: SideState | None, look: Look | None, *, strict: bool
+        self, visit: Visit, flight: Flight, held: Held, state: SideState | None, look: Look | None, *, strict: bool
     ) -> Iterator[Pairs]:
         """Candidates by one of both, at most AT_ONCE together."""
         if state is not None:
-            yield from self._by_key(visit, flight, state, strict=strict)
+            yield from self._by_key(visit, flight, held, state, strict=strict)
         elif look is not None:
             yield from look.pairs(self._room, self._counters)
 
-    def _by_key(self, visit: Visit, flight: Flight, state: SideState, *, strict: bool) -> Iterator[Pairs]:
+    def _by_key(
+        self, visit: Visit, flight: Flight, held: Held, state: SideState, *, strict: bool
+    ) -> Iterator[Pairs]:
         resolve = self._sources.resolver(flight.inputs, flight.rows)
         hashes, valid = key_hashes([term.left.values(resolve, len(flight)) for term in visit.key])
         index = np.arange(len(flight)) if valid is None else np.flatnonzero(valid)
@@ -159,6 +163,13 @@ class Prober:
             if count:
                 entries = scratch.entries[:count] & (state.capacity - 1)
                 yield index[scratch.probe_idx[:count]], state.rows[0][entries]
+        late = held.late_by_key.get(visit.operands)
+        if late is not None and late.parts:
+            low, high = _alive_at(flight, held, strict=strict)
+            keys = hashes.view(np.int64)
+            look = Look([_piece(run, keys, keys) for run in late.parts], low[index], high[index])
+            for probe, rows in look.pairs(scratch, self._counters):
+                yield index[probe], rows
 
     def _bound_times(self, visit: Visit, flight: Flight, low: I64, high: I64) -> None:
         """Narrow times by the window lists of one line each."""
@@ -199,7 +210,7 @@ class Prober:
             states = states_of([column], table.limits)
             bounds.append((table.op, sorted_is_x, numbers(column, form.whole), states, lines, bounded))
         pieces = []
-        for run in (*index.runs, index.others):
+        for run in (*index.runs.parts, index.others):
             first, last = np.zeros(len(flight), np.int64), np.full(len(flight), len(run))
             for op, sorted_is_x, values, states, lines, bounded in bounds if run is not index.others else ():
                 self._counters.comparisons += bound_values(
@@ -208,6 +219,12 @@ class Prober:
             if len(run):
                 pieces.append(Piece(first, last, run.rows, run.ts))
         return pieces
+
+
+def _piece(run: Run, least: I64, most: I64) -> Piece:
+    """Where values within closed bounds are in a run."""
+    first, last = np.searchsorted(run.values, least, side="left"), np.searchsorted(run.values, most, side="right")
+    return Piece(first, last, run.rows, run.ts)
 
 
 def _alive_at(flight: Flight, held: Held, *, strict: bool) -> tuple[I64, I64]:

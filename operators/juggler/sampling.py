@@ -46,7 +46,7 @@ def observe(
     for first in (JOIN, WINDOW):
         state = prober.keyed(visit, held, first)
         if state is not None:
-            probe, rows = _joined(list(prober.pairs(visit, some, state, None, strict=strict)))
+            probe, rows = _joined(list(prober.pairs(visit, some, held, state, None, strict=strict)))
             pieces, looked, candidates = 0.0, float(len(probe)), float(len(probe))
             few = thinned(len(probe), SAMPLED_PAIRS)
             probe, rows = probe[few], rows[few]

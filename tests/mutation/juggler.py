@@ -155,3 +155,36 @@ _ALL = [
 ]
 JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL)
 """Of each file, the tests most likely to notice."""
+
+JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
+    "kernels/partners.py": (
+        ("        if last[s] < least:\n            for w", "        if False:\n            for w"),
+        ("            found = last[s] != VACANT and last[s] >= least", "            found = last[s] != VACANT"),
+        ("            gone = left[i, w] & asking[w]", "            gone = left[i, w]"),
+        ("                gained[i] = True\n", "                gained[i] = last[s] < least\n"),
+    ),
+    "juggler/guards.py": (
+        ("self._taken = see_partners(keys, last, bits, least,", "see_partners(keys, last, bits, least,"),
+    ),
+    "juggler/demand.py": (
+        ("            if len(gained) and len(guard.blacklist):", "            if False:"),
+        ("good = held.are_aside(rows) & (ts >= least[name])", "good = ts >= least[name]"),
+        ("self._set_aside(name, tuples.take(~staying), alive[~staying], now, least)", "pass"),
+        ("            if taken.any():\n", "            if False:\n"),
+        ("        self._idle.see(flight)", "        pass"),
+        ("        starting = left & busy\n", "        starting = left\n"),
+        ("            held.restart(tuples.take(staying), now)", "            held.restart(tuples, now)"),
+        ("        if len(back):\n            self._let_in", "        if False:\n            self._let_in"),
+        ("        guard.partners.clear()\n        guard.partners.see", "        guard.partners.see"),
+    ),
+    "juggler/held.py": (
+        ("for operands in self.by_key:\n            hashes, valid", "for operands in ():\n            hashes, valid"),
+        ("        self.late_by_time, self.late_by_key = Runs(), {}\n        self.enter", "        self.enter"),
+        ("            index.insert(self._sources, tuples, least)", "            pass"),
+    ),
+    "juggler/probe.py": (
+        ("*(_piece(run, low, high) for run in held.late_by_time.parts)]", "]"),
+        ("low[index], high[index])", "low, high)"),
+    ),
+}
+"""Feedback in it. A partner that seems to live too long is seen by tests of the parts: no result depends on it."""

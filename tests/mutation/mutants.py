@@ -26,7 +26,7 @@ from tests.mutation.aggregates import AGGREGATES
 from tests.mutation.debts import DEBTS, SPILLING_DEBTS
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.groups import GROUPS
-from tests.mutation.juggler import JUGGLER
+from tests.mutation.juggler import JUGGLER, JUGGLER_FEEDBACK
 from tests.mutation.memory import MEMORY
 from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL
@@ -560,6 +560,7 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in GROUPS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in JUGGLER.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in JUGGLER_FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from operators.evaluate import evaluate
+from operators.feedback import trials
+from operators.juggler import demand, worth
 from operators.juggler.operator import Juggler
 from operators.juggler.sources import GroupSources
 from operators.tuples import Tuples
@@ -194,10 +198,11 @@ class Runner:
     rows: Rows
     order: str = "adaptive"
     encoding: str = "queries"
+    feedback: bool = False
 
     def __post_init__(self) -> None:
         self.sources = GroupSources(self.group)
-        self.juggler = Juggler(self.sources, self.group, self.order, self.encoding)
+        self.juggler = Juggler(self.sources, self.group, self.order, self.encoding, feedback=self.feedback)
         self.found: dict[str, list[dict[str, Any]]] = {}
         self.cut = 0
 
@@ -230,6 +235,20 @@ class Runner:
         while self.cut <= 41:
             self.to(self.cut + step)
         return self.found
+
+
+@contextmanager
+def eager(stake: float = 1e9, swept: float = 0.0) -> Iterator[None]:
+    """Guards watch from the first slice on, whether or not it pays, until they have lost a stake."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "BOOKED_TUPLES", 1)
+        patch.setattr(trials, "PURSE", 1e30)
+        patch.setattr(trials, "MARGIN", -1e30)
+        patch.setattr(trials, "STAKE", stake)
+        patch.setattr(worth, "KEPT", -1e30)
+        patch.setattr(demand, "LEAST_SWEPT", 1)
+        patch.setattr(demand, "SWEPT_SHARE", swept)
+        yield
 
 
 def expected(query: Query, rows: Rows) -> list[dict[str, Any]]:

@@ -1,0 +1,98 @@
+"""Which queries have a living partner for a signature: one open-addressing table, probed linearly.
+
+    keys[s], last[s], bits[s]: a signature, the ts of the latest tuple that bears it, and the queries that any of those
+    tuples may satisfy; last[s] == VACANT where the slot is free.
+
+A signature whose latest tuple is dead has no partners, whatever its bits: they are begun anew when the next one comes.
+The caller sees to it that at least half of the slots stay free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from operators.kernels.hashing import U64
+from schemas.columns import I64, Mask
+from schemas.compiled import compiled
+
+VACANT = -(2**63)
+"""The ts in a free slot."""
+
+
+@compiled
+def see_partners(
+    signatures: U64, ts: I64, alive: U64, least: int, keys: U64, last: I64, bits: U64, gained: Mask
+) -> int:
+    """Enter tuples.
+
+    Args:
+        signatures, ts: (n,); alive: (n, words) the queries that each may satisfy, none of none being entered.
+        least: what is older is dead.
+        keys, last, bits: the table; changed.
+        gained: (n,) True is written where a signature has gained a query.
+
+    Returns:
+        Slots taken.
+    """
+    mask = np.uint64(len(keys) - 1)
+    words = alive.shape[1]
+    taken = 0
+    for i in range(len(signatures)):
+        some = np.uint64(0)
+        for w in range(words):
+            some |= alive[i, w]
+        if some == np.uint64(0) or ts[i] < least:
+            continue
+        s = signatures[i] & mask
+        while last[s] != VACANT and keys[s] != signatures[i]:
+            s = (s + np.uint64(1)) & mask
+        if last[s] == VACANT:
+            keys[s] = signatures[i]
+            taken += 1
+        if last[s] < least:
+            for w in range(words):
+                bits[s, w] = np.uint64(0)
+        for w in range(words):
+            new = alive[i, w] & ~bits[s, w]
+            if new != np.uint64(0):
+                gained[i] = True
+                bits[s, w] |= new
+        last[s] = max(last[s], ts[i])
+    return taken
+
+
+@compiled
+def leave_possible(
+    signatures: U64, valid: Mask, asking: U64, least: int, keys: U64, last: I64, bits: U64, left: U64
+) -> int:
+    """Take away the queries that ask for a partner where there is none.
+
+    Args:
+        signatures: (n,); valid: (n,) False where no partner can ever be.
+        asking: (words,) the queries that ask for one.
+        left: (n, words) queries; changed.
+
+    Returns:
+        How many tuples have lost a query.
+    """
+    mask = np.uint64(len(keys) - 1)
+    words = left.shape[1]
+    none = np.uint64(0)
+    lost = 0
+    for i in range(len(signatures)):
+        found = False
+        s = signatures[i] & mask
+        if valid[i]:
+            while last[s] != VACANT and keys[s] != signatures[i]:
+                s = (s + np.uint64(1)) & mask
+            found = last[s] != VACANT and last[s] >= least
+        some = none
+        for w in range(words):
+            gone = left[i, w] & asking[w]
+            if found:
+                gone &= ~bits[s, w]
+            some |= gone
+            left[i, w] &= ~gone
+        if some != none:
+            lost += 1
+    return lost

@@ -1,0 +1,114 @@
+"""Feedback in the shared operator: rows are set aside and come back, and no query's results change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.juggler.flight import ENCODINGS
+from operators.juggler.operator import ORDERS
+from schemas.groups import QueryGroup, query_group
+from schemas.query import Compare, Expr, Query
+from tests.cases import column
+from tests.feeding import canonical
+from tests.operators.juggler.groups import (
+    Family,
+    Rows,
+    Runner,
+    eager,
+    expected,
+    families,
+    inputs,
+    queries,
+    seen_since,
+)
+from tests.operators.profiles import PROPERTY
+
+
+@st.composite
+def joined(draw: st.DrawFn, name: str, shared: list[Family]) -> Query:
+    """A query over up to four inputs, many of whose inputs are joined by equalities."""
+    query = draw(queries(name, shared, most=4))
+    aliases = [source.alias for source in query.sources]
+    more: list[Expr] = []
+    for n, alias in enumerate(aliases[1:], start=1):
+        if draw(st.integers(0, 2)):
+            of = draw(st.sampled_from(["k", "k", "v", "s"]))
+            more.append(Compare("=", column(draw(st.sampled_from(aliases[:n])), of), column(alias, of)))
+    return replace(query, predicates=(*query.predicates[: draw(st.integers(0, 3))], *more))
+
+
+@st.composite
+def joined_groups(draw: st.DrawFn) -> QueryGroup:
+    """Some of them in one group."""
+    shared = draw(st.lists(families(), min_size=2, max_size=4))
+    return query_group([draw(joined(f"q{n}", shared)) for n in range(draw(st.integers(1, 4)))])
+
+
+@PROPERTY
+@given(
+    joined_groups(),
+    inputs(most=16),
+    st.sampled_from(["adaptive", *ORDERS]),
+    st.sampled_from(ENCODINGS),
+    st.sampled_from([1, 3, 7, 50]),
+    st.sampled_from([1e9, 0.0]),
+    st.sampled_from([0.0, 0.3, 2.0]),
+)
+def test_each_query_alone(
+    group: QueryGroup, rows: Rows, order: str, encoding: str, step: int, stake: float, swept: float
+) -> None:
+    """Whatever is set aside, swept and let in, and though guards rest and watch again."""
+    runner = Runner(group, rows, order, encoding, feedback=True)
+    with eager(stake, swept):
+        found = runner.all(step)
+    for member in group.members:
+        got = found[member.name]
+        assert canonical(got) == canonical(expected(member.query, rows)), member.name
+    assert found == Runner(group, rows, order, encoding).all(step), "in the same order"
+
+
+@st.composite
+def registrations(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Queries added and dropped, and event time that passes."""
+    shared = draw(st.lists(families(), min_size=2, max_size=4))
+    running: list[str] = []
+    done: list[tuple[str, Any]] = []
+    for n in range(draw(st.integers(2, 7))):
+        if running and draw(st.integers(0, 2)) == 0:
+            done.append(("drop", running.pop(draw(st.integers(0, len(running) - 1)))))
+        else:
+            query = draw(joined(f"q{n}", shared))
+            done.append(("add", (query, draw(st.booleans()))))
+            running.append(query.name)
+        done.append(("to", draw(st.integers(0, 15))))
+    return done
+
+
+@PROPERTY
+@given(registrations(), inputs(most=16), st.sampled_from(["adaptive", *ORDERS]))
+def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str) -> None:
+    """What was set aside for some queries is looked at again for others."""
+    runner = Runner(query_group([]), rows, order, feedback=True)
+    asked: dict[str, tuple[Query, int, int]] = {}
+    with eager():
+        for what, of in done:
+            if what == "to":
+                runner.to(runner.cut + of)
+            elif what == "drop":
+                runner.juggler.drop(of, cut=runner.cut)
+                asked[of] = (*asked[of][:2], runner.cut)
+            else:
+                query, from_now = of
+                since = runner.juggler.add(query, from_now=from_now, cut=runner.cut)
+                names = runner.juggler.group.member(query.name).input_of()
+                floors = {alias: since[name] for alias, name in names.items() if name in since}
+                asked[query.name] = (seen_since(query, floors), runner.cut, 2**40)
+        for _ in range(6):
+            runner.to(runner.cut + 10)
+    for name, (query, begin, end) in asked.items():
+        wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
+        assert canonical(runner.found.get(name, [])) == canonical(wanted), name
