@@ -58,7 +58,7 @@ def check_group_settings(settings: WorkerSettings) -> None:
             "--placement",
             "its queries share an operator, which is in one task",
         ),
-        (settings.jit, "--jit on", "its queries share an operator, which has nobody to ask"),
+        (settings.jit, "--jit on", "only weir run has feedback between the streams of a shared operator"),
         (settings.budget is not None, "--memory", "what its queries share cannot leave for the disk"),
     ):
         if given:

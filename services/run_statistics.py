@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from operators.groups.engine import GroupStatistics
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord
-from operators.statistics import MESSAGES, EngineStatistics, SpillStatistics
+from operators.statistics import MESSAGES, EdgeStatistics, EngineStatistics, SpillStatistics
 from operators.watermark import END
 
 
@@ -96,12 +97,7 @@ def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> by
             }
             for record in task.migrations
         ],
-        "feedback": {
-            **{name: sum(getattr(edge, name) for edge in engine.feedback) for name in MESSAGES},
-            "suppressed_results": sum(edge.suppressed for edge in engine.feedback),
-            "detecting_s": round(sum(edge.detecting_s for edge in engine.feedback), 6),
-            "edges": [asdict(edge) for edge in engine.feedback],
-        },
+        "feedback": _feedback(engine.feedback),
         "spill": _spill(engine.spill),
         "timeline": run.timeline,
     }
@@ -145,15 +141,26 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
                 "peak_state_bytes": part.peak_state_bytes,
                 "busy_s": round(part.busy_s, 6),
                 "spill": _spill(part.spill),
+                "feedback": _feedback(part.feedback),
             }
             for part in engine.parts
         ],
         "migrations": [],
-        "feedback": {**dict.fromkeys(MESSAGES, 0), "suppressed_results": 0, "detecting_s": 0.0, "edges": []},
+        "feedback": _feedback(engine.feedback),
         "spill": _spill(None),
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _feedback(edges: Sequence[EdgeStatistics]) -> dict[str, Any]:
+    """What was said and spared, in all and per edge; zeros without feedback."""
+    return {
+        **{name: sum(getattr(edge, name) for edge in edges) for name in MESSAGES},
+        "suppressed_results": sum(edge.suppressed for edge in edges),
+        "detecting_s": round(sum(edge.detecting_s for edge in edges), 6),
+        "edges": [asdict(edge) for edge in edges],
+    }
 
 
 def _spill(spill: SpillStatistics | None) -> dict[str, Any]:

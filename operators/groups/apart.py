@@ -62,4 +62,5 @@ class ApartQuery:
             peak_state_bytes=one.peak_state_bytes,
             busy_s=one.busy_s,
             spill=one.spill,
+            feedback=one.feedback,
         )

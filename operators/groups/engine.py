@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from operators.intake import Intake, ReplayPoint
-from operators.statistics import SpillStatistics
+from operators.statistics import EdgeStatistics, SpillStatistics
 from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
@@ -52,7 +52,8 @@ class QueryStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PartStatistics:
-    """What is executed together: counters since the start, sizes now and at their peak; `spill` with a budget."""
+    """What is executed together: counters since the start, sizes now and at their peak; `spill` with a budget,
+    `feedback` with that."""
 
     queries: tuple[QueryStatistics, ...]
     comparisons: int
@@ -63,6 +64,7 @@ class PartStatistics:
     peak_state_bytes: int
     busy_s: float
     spill: SpillStatistics | None = None
+    feedback: tuple[EdgeStatistics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ class GroupStatistics:
     def busy_s(self) -> float:
         """Seconds spent processing."""
         return sum(part.busy_s for part in self.parts)
+
+    @property
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """What was said in all parts."""
+        return tuple(edge for part in self.parts for edge in part.feedback)
 
 
 class Part(Protocol):

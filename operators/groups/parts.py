@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from operators.choose import choose_plan, declared_statistics, sample_statistics
 from operators.engine import Engine
@@ -76,28 +77,18 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
                 raise UsageError(f"query {query.name!r}: {error}") from None
 
 
-def check_group_feedback(queries: Sequence[Query], executor: str | None) -> tuple[str, ...]:
-    """Refuse feedback where it could not spare anything; the names of those queries that it does not reach.
-
-    It is between the operators of one query's plan. An operator that queries share has none within, keeps no
-    intermediate results, and drops a tuple where no query is left that it could be part of a result of.
+def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:
+    """Refuse feedback where there can be none.
 
     Raises:
-        UsageError: says why.
+        UsageError: says which query, and why.
     """
-    shared = sharing(queries, executor)
-    if len(shared) == len(queries):
-        raise UsageError(
-            "feedback is between the joins of one query's plan, and these queries share one operator, which makes no "
-            f"intermediate results to be spared; --executor {APART} runs each by itself, with feedback"
-        )
     for query in queries:
-        if query not in shared:
+        if not _can_share(query, executor):
             try:
                 check_feedback(query)
             except UsageError as error:
                 raise UsageError(f"query {query.name!r}: {error}") from None
-    return tuple(query.name for query in shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +134,13 @@ class Parts:
         if self.memory is not None:
             spill = GroupSpill(self.memory.share(len(queries)), Within(self.memory.blocks, "shared/"))
         return SharedQueries(
-            query_group(queries), Juggler, name=JUGGLER, tables=self.tables, clock=self.clock, cut=cut, spill=spill
+            query_group(queries),
+            partial(Juggler, feedback=self.feedback, clock=self.clock),
+            name=JUGGLER,
+            tables=self.tables,
+            clock=self.clock,
+            cut=cut,
+            spill=spill,
         )
 
     def apart(self, query: Query) -> ApartQuery:
@@ -198,7 +195,8 @@ def group_engine(
         partitions: partition numbers per stream name; one partition 0 each when None.
         since: see `GroupEngine`.
         budget: of all states and source tuples; with it `blocks`, where what leaves memory goes.
-        feedback: whether queries apart are executed with it (`check_group_feedback`).
+        feedback: whether queries are executed with it (`check_group_feedback`), those that share an operator too
+            (`operators.juggler.demand`).
     """
     if feedback:
         check_group_feedback(queries, executor)

@@ -25,7 +25,7 @@ from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill,
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
 from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
-from operators.statistics import SpillStatistics
+from operators.statistics import EdgeStatistics, SpillStatistics
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.columns import Batch, Mask
@@ -103,6 +103,10 @@ class GroupExecutor(Protocol):
 
     def size_bytes(self) -> int:
         """Bytes of all states."""
+        ...
+
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """What inputs have said about each other; nothing without feedback."""
         ...
 
 
@@ -414,4 +418,5 @@ class SharedQueries:
             peak_state_bytes=max(self._peak_bytes, size),
             busy_s=self._busy_s,
             spill=self._spill_statistics(size),
+            feedback=self._executor.feedback(),
         )

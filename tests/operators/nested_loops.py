@@ -8,6 +8,7 @@ import numpy as np
 
 from operators.evaluate import holds
 from operators.sources import Sources, life_of
+from operators.statistics import EdgeStatistics
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Mask
 from schemas.groups import Member, QueryGroup
@@ -92,6 +93,10 @@ class NestedLoops:
     def state_tuples(self) -> int:
         """Row ids."""
         return sum(len(rows) for rows in self._rows.values())
+
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """None."""
+        return ()
 
     def size_bytes(self) -> int:
         """Of row ids and times."""

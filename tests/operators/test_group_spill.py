@@ -30,6 +30,7 @@ from schemas.query import Query, Type
 from tests import oracle
 from tests.feeding import canonical, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
+from tests.operators.juggler.groups import eager
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.stays import Stays
@@ -63,13 +64,14 @@ def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
     group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, most=3),
     BUDGETS,
     SIZES,
+    st.booleans(),
 )
 def test_within_any_budget_every_result_is_found_once(
-    order: str, case: GroupCase, limit: int, sizes: tuple[int, int]
+    order: str, case: GroupCase, limit: int, sizes: tuple[int, int], feedback: bool
 ) -> None:
-    """In whatever order predicates are asked."""
+    """In whatever order predicates are asked, and though tuples are set aside meanwhile."""
     blocks = MemoryBlocks()
-    with cramped(sizes), pytest.MonkeyPatch.context() as patch:
+    with cramped(sizes), eager(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "Juggler", partial(Juggler, order=order))
         engine = group_engine(
             case.queries,
@@ -78,6 +80,7 @@ def test_within_any_budget_every_result_is_found_once(
             partitions=partitions_of(case.rows),
             budget=Budget(limit, "bottom-up"),
             blocks=blocks,
+            feedback=feedback,
         )
         got = feed_group(engine, case)
         engine.clean()

@@ -23,6 +23,7 @@ from schemas.query import Query
 from tests import oracle
 from tests.feeding import canonical, feed, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
+from tests.operators.juggler.groups import eager
 from tests.operators.nested_loops import NestedLoops
 from tests.operators.profiles import PROPERTY
 from tests.operators.stays import Stays
@@ -43,9 +44,15 @@ def shared(case: GroupCase) -> GroupEngine:
     return GroupEngine(case.queries, streams_of(case.queries), maker, partitions_of(case.rows))
 
 
-def engine_of_all(case: GroupCase, executor: str | None) -> GroupEngine:
+def engine_of_all(case: GroupCase, executor: str | None, feedback: bool) -> GroupEngine:
     """A group's engine by an executor's name."""
-    return group_engine(case.queries, executor=executor, tables=case.batches(), partitions=partitions_of(case.rows))
+    return group_engine(
+        case.queries,
+        executor=executor,
+        tables=case.batches(),
+        partitions=partitions_of(case.rows),
+        feedback=feedback,
+    )
 
 
 def check(case: GroupCase, engine: GroupEngine) -> None:
@@ -68,14 +75,7 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 def test_queries_apart_over_one_intake_give_what_each_gives_alone(
     case: GroupCase, executor: str | None, feedback: bool
 ) -> None:
-    engine = group_engine(
-        case.queries,
-        executor=executor,
-        tables=case.batches(),
-        partitions=partitions_of(case.rows),
-        feedback=feedback and executor is not None,
-    )
-    check(case, engine)
+    check(case, engine_of_all(case, executor, feedback))
 
 
 @PROPERTY
@@ -86,26 +86,28 @@ def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCa
 
 
 @PROPERTY
-@given(group_cases(most_rows=10), st.booleans())
-def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool) -> None:
-    with cramped() if tiny else nullcontext(), pytest.MonkeyPatch.context() as patch:
+@given(group_cases(most_rows=10), st.booleans(), st.booleans())
+def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool, feedback: bool) -> None:
+    with cramped() if tiny else nullcontext(), eager(), pytest.MonkeyPatch.context() as patch:
         if tiny:
             patch.setattr(shared_part, "WAITING_TUPLES", 6)
-        check(case, engine_of_all(case, JUGGLER))
+        check(case, engine_of_all(case, JUGGLER, feedback))
 
 
 @PROPERTY
-@given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]))
-def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None) -> None:
+@given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]), st.booleans())
+def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None, feedback: bool) -> None:
     """Whoever comes and goes changes nothing for anybody else."""
     engine = group_engine(
         case.queries[:1],
         executor=executor,
         streams=streams_of(case.queries),
         partitions=partitions_of(case.rows),
+        feedback=feedback,
     )
     stays = Stays(case)
-    stays.judge(feed_group(engine, case, lambda: stays.change(engine, data)))
+    with eager():
+        stays.judge(feed_group(engine, case, lambda: stays.change(engine, data)))
 
 
 DECLARED = """

@@ -162,11 +162,17 @@ def test_what_a_budget_and_feedback_cannot_do_for_a_group_is_said(folder: Path, 
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--memory", "1MiB")
     assert code == 2
     assert err.startswith("weir: query 'n': this query cannot run with a memory budget: an aggregate's values")
+    for more in ((), ("--executor", "apart"), ("--stats", "s.json")):
+        assert weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on", *more) == (0, b"", "")
+        assert Path("r/alarms.jsonl").read_bytes() == ALARMS
+    stats = json.loads(Path("s.json").read_text())
+    (idle,) = stats["feedback"]["edges"]
+    assert idle["consumer"] == "an empty input"
+    assert [part["feedback"]["edges"] for part in stats["parts"]] == [[idle], []]
+    Path("q.sql").write_text(QUERY + LONE)
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on")
-    assert (code, err) == (0, "weir: --jit on does nothing for queries that share an operator: 'alarms', 'all'\n")
-    assert Path("r/alarms.jsonl").read_bytes() == ALARMS
-    assert weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on", "--executor", "apart") == (0, b"", "")
-    assert Path("r/alarms.jsonl").read_bytes() == ALARMS
+    assert code == 2
+    assert "feedback is between joins, and EXCEPT subtracts" in err
 
 
 def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
@@ -201,7 +207,6 @@ def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--out", "r", "--spill", "top"), "--spill top has no effect without --memory, such as --memory"),
         ((*SOURCES, "--out", "r", "--memory", "1MiB", "--cleanup", "none", "--spill-dir", "d"),
          "--cleanup none is about the plan of one query, and q.sql has 2 queries"),
-        ((*SOURCES, "--out", "r", "--jit", "on"), "these queries share one operator, which makes no intermediate resu"),
         ((*SOURCES, "--out", "r", "--migrate", "5:(T H):jisc"), "--migrate is about the plan of one query"),
         ((*SOURCES, "--out", "r", "--late", "r/all.jsonl"), "--late r/all.jsonl is the same file as --out all"),
         ((*SOURCES, "--query", "some"), "--query some: q.sql has 'alarms', 'all'"),
