@@ -22,7 +22,14 @@ SAMPLES_PER_SLICE = 8
 
 
 def slices(
-    batches: Mapping[str, Batch], cut: int, *, made: float, window: int, rows: Iterable[int] = (), least: int = 0
+    batches: Mapping[str, Batch],
+    cut: int,
+    *,
+    made: float,
+    window: int,
+    rows: Iterable[int] = (),
+    least: int = 0,
+    fewest: int | None = None,
 ) -> Iterator[tuple[dict[str, Batch], int]]:
     """Cut an epoch by event time into pieces that suit the cache and the shortest window.
 
@@ -34,6 +41,7 @@ def slices(
         made: intermediate results per tuple, as there were so far.
         window: the shortest, in ms; rows: those that count tuples.
         least: so many pieces at least.
+        fewest: tuples of a slice that is to fit a short window; None for SLICE_LEAST_TUPLES.
 
     Returns:
         Each slice's tuples, and the event time that it ends before.
@@ -44,8 +52,9 @@ def slices(
         return
     span = max(int(b.ts[-1]) for b in batches.values()) - min(int(b.ts[0]) for b in batches.values())
     pieces = max(-(-total // SLICE_TUPLES), int(total * made / SLICE_MADE_TUPLES), least)
+    fewest = SLICE_LEAST_TUPLES if fewest is None else fewest
     windows = max([span // max(window, 1), *(total // n for n in rows)])
-    pieces = max(pieces, min(windows, total // SLICE_LEAST_TUPLES))
+    pieces = max(pieces, min(windows, total // fewest))
     step = max(1, total // (max(pieces, 1) * SAMPLES_PER_SLICE))
     samples = np.sort(np.concatenate([batch.ts[step::step] for batch in batches.values()]))
     cuts = [*dict.fromkeys(samples[SAMPLES_PER_SLICE - 1 :: SAMPLES_PER_SLICE].tolist()), cut]

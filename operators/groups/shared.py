@@ -36,6 +36,10 @@ from schemas.query import TABLE_TS, Query, Stream, Table
 WAITING_TUPLES = 131_072
 """Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""
 
+FEWEST_TUPLES = 4_096
+"""Slices are made no smaller than this to fit a short window. In a shared operator one costs 1 ms for a query, 2 ms for
+ten, 16 ms for a thousand, however few tuples are in it. So slices are four times as large as those of a query alone,
+although more of what is looked at in them is too old, and more is held at their ends."""
 
 OLDEST = "oldest"
 """What statistics call the way that tuples leave a shared operator."""
@@ -239,7 +243,9 @@ class SharedQueries:
         out: dict[str, list[Batch]] = {}
         waiting = 0
         least = self._least_slices(sum(len(batch) for batch in mine.values()))
-        for piece, at in slices(mine, cut, made=made, window=self._shortest, rows=(self._fewest,), least=least):
+        for piece, at in slices(
+            mine, cut, made=made, window=self._shortest, rows=(self._fewest,), least=least, fewest=FEWEST_TUPLES
+        ):
             began = self._clock()
             for name, tuples in self._slice(piece, at).items():
                 if len(tuples):

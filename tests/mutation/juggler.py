@@ -70,6 +70,8 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("                flight = self._stages.with_attributes(flight, visit.inputs)\n", "                pass\n"),
         ("        return self._stages.with_attributes(flight, visit.inputs[:1])", "        return flight"),
         ("        if not len(flight):\n            return\n", ""),
+        ("                pairs, waiting = [], 0\n", "                waiting = 0\n"),
+        ("            pairs.append(some)\n", "            pairs = [some]\n"),
         ("cut if from_now else known[source.alias]", "known[source.alias]"),
     ),
     "juggler/output.py": (

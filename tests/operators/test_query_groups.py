@@ -16,6 +16,7 @@ from operators.groups import shared as shared_part
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, Parts, group_engine
 from operators.groups.shared import SharedQueries
+from operators.juggler import operator, probe
 from schemas.errors import UsageError
 from schemas.groups import query_group, streams_of
 from schemas.language import parse_program
@@ -91,6 +92,9 @@ def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bo
     with cramped() if tiny else nullcontext(), eager(), pytest.MonkeyPatch.context() as patch:
         if tiny:
             patch.setattr(shared_part, "WAITING_TUPLES", 6)
+            patch.setattr(shared_part, "FEWEST_TUPLES", 2)
+            patch.setattr(probe, "AT_ONCE", 5)
+            patch.setattr(operator, "AT_ONCE", 5)
         check(case, engine_of_all(case, JUGGLER, feedback))
 
 
