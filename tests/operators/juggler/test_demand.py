@@ -11,12 +11,13 @@ import pytest
 
 from operators.juggler.guards import Partners, edges
 from operators.juggler.idle import Idle
+from operators.juggler.order import ORDERS
 from operators.juggler.runs import Runs
 from operators.statistics import EdgeStatistics
 from schemas.groups import query_group
 from schemas.query import Compare, Expr, Literal, Output, Query, Source, Type, Window
 from tests.cases import column
-from tests.operators.juggler.groups import STREAMS, Rows, Runner, eager
+from tests.operators.juggler.groups import STREAMS, Rows, Runner, eager, expected
 
 K, V = (Compare("=", column("A", name), column(other, name)) for name, other in (("k", "B"), ("v", "C")))
 """B is found by k, C by v."""
@@ -29,9 +30,9 @@ def joined(name: str, *more: Expr, life: int = 10) -> Query:
     return Query(name, None, sources, (K, V, *more), outputs)
 
 
-def rows(*of: tuple[int, int, int]) -> list[dict[str, Any]]:
+def rows(*of: tuple[int, int, int], d: float = 0.5) -> list[dict[str, Any]]:
     """Rows with these ts, k and v."""
-    return [{"ts": ts, "k": k, "v": v, "d": 0.5, "s": "a", "b": True} for ts, k, v in of]
+    return [{"ts": ts, "k": k, "v": v, "d": d, "s": "a", "b": True} for ts, k, v in of]
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,77 @@ def test_every_query_has_its_own_partners() -> None:
     runner.rows["S2"] = rows((5, 0, 1))
     runner.to(6)
     assert len(runner.found["again"]) == 2
+
+
+def test_a_partner_for_another_query_brings_it_back_too() -> None:
+    """The signature has partners already, but none for the query that wants the row."""
+
+    def of(op: str) -> list[Expr]:
+        return [Compare(op, column(alias, "d"), Literal(1.0, Type.DOUBLE)) for alias in "AC"]  # type: ignore[arg-type]
+
+    given: Rows = {
+        "S0": [*rows((0, 1, 1)), *rows((0, 1, 1), d=2.0)],
+        "S1": rows((0, 1, 0)),
+        "S2": [*rows((0, 0, 1)), *rows((3, 0, 1), d=2.0)],
+    }
+    runner = Runner(query_group([joined("low", *of("<")), joined("high", *of(">="))]), given, feedback=True)
+    runner.to(1)
+    assert said(runner, "A", "C").kept_back == 1
+    runner.to(4)
+    assert [len(runner.found[name]) for name in ("low", "high")] == [1, 1]
+
+
+def test_what_comes_back_may_wait_for_another_input() -> None:
+    runner = Runner(
+        query_group([joined("q")]),
+        {"S0": rows((0, 1, 1)), "S1": rows((1, 9, 0), (3, 1, 0)), "S2": rows((2, 0, 9), (5, 0, 1))},
+        feedback=True,
+    )
+    for cut in range(1, 7):
+        runner.to(cut)
+    assert runner.found["q"] == [{"A": 0, "B": 3, "C": 5, "_ts": 5}]
+    assert [said(runner, "A", by).returned for by in "BC"] == [1, 1]
+
+
+def test_who_waited_for_two_comes_back_once() -> None:
+    """For one query in the one guard's blacklist, for one in the other's."""
+    whole = joined("q").sources
+    last = Source("D", STREAMS[1], Window("RANGE", 10))
+    by_b = Query("b", None, (whole[0], whole[1], last), (K, Compare("=", column("A", "d"), column("D", "d"))), ())
+    by_c = Query("c", None, (whole[0], whole[2], last), (V, Compare("=", column("A", "s"), column("D", "s"))), ())
+    given: Rows = {"S0": rows((0, 1, 1)), "S1": rows((0, 8, 0), (2, 1, 0), (6, 8, 0)), "S2": rows((0, 0, 9), (4, 0, 1))}
+    group = query_group([by_b, by_c])
+    runner = Runner(group, given, feedback=True)
+    for cut in range(1, 8):
+        runner.to(cut)
+    for query in (by_b, by_c):
+        assert len(runner.found[query.name]) == len(expected(query, given))
+
+
+def test_who_rests_lets_everything_in() -> None:
+    with eager(stake=0.0):
+        runner = Runner(
+            query_group([joined("q")]),
+            {"S0": rows((0, 1, 1)), "S1": rows((0, 1, 0), (2, 1, 0), (3, 1, 0)), "S2": rows((5, 0, 1))},
+            feedback=True,
+        )
+        for cut in range(1, 7):
+            runner.to(cut)
+    assert len(runner.found["q"]) == 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_late_rows_are_found_by_value_and_by_time(order: str) -> None:
+    less = Compare("<", column("C", "v"), column("A", "v"))
+    query = replace(joined("q"), predicates=(K, less))
+    given: Rows = {"S0": rows((0, 1, 4), (1, 1, 3)), "S1": rows((0, 9, 0), (3, 1, 0)), "S2": rows((0, 0, 5), (5, 0, 2))}
+    runner = Runner(query_group([query]), given, order, feedback=True)
+    # Structures are not made anew meanwhile, which would put late rows in their place.
+    with eager(swept=2.0):
+        for cut in range(1, 7):
+            runner.to(cut)
+    assert said(runner, "A", "B").returned == 1, "the other one was there before guards were"
+    assert [row["A"] for row in runner.found["q"]] == [0, 1]
 
 
 def test_nothing_starts_while_an_input_has_nothing_for_a_query() -> None:
