@@ -20,7 +20,7 @@ from operators.executor import Executor
 from operators.executors import executor_of
 from operators.feedback.feedback import Feedback, check_feedback, feedback_of
 from operators.feedback.watch import BLOOM
-from operators.intake import Intake, ReplayPoint
+from operators.intake import Intake
 from operators.kernels.order import order_ties
 from operators.links import measure_links
 from operators.migration.advise import Advice, Goal, advise
@@ -37,6 +37,7 @@ from operators.spilled import Spilled
 from operators.state import PARTITION_GROUPS
 from operators.statistics import EdgeStatistics, EngineStatistics, added
 from operators.tables import loaded
+from operators.taking import Taking
 from operators.tuples import FOREVER, Tuples
 from operators.watermark import END
 from schemas.columns import I64, OP_KEY, Batch, Mask
@@ -45,7 +46,7 @@ from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
 
 
-class Engine(Spilled):
+class Engine(Taking, Spilled):
     """Runs one query over the given partitions of its streams.
 
     Args:
@@ -154,16 +155,6 @@ class Engine(Spilled):
             self._entrance.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
         loaded(self._executor)
 
-    @property
-    def cut(self) -> int:
-        """Everything with a smaller ts has been processed."""
-        return self._intake.cut
-
-    @property
-    def pending_tuples(self) -> int:
-        """Tuples taken in that wait for the watermark."""
-        return self._intake.pending_tuples
-
     def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
         """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
         late = self._intake.push(stream, partition, batch, offsets, floor)
@@ -229,26 +220,6 @@ class Engine(Spilled):
     def migrations(self) -> tuple[MigrationRecord, ...]:
         """All migrations that were asked for, in the order of their cuts."""
         return tuple(self._schedule.records)
-
-    def close(self, stream: str, partition: int) -> None:
-        """The partition has ended."""
-        self._intake.close(stream, partition)
-
-    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
-        """Exclude a silent partition from the watermark; a push includes it again."""
-        self._intake.set_idle(stream, partition, idle)
-
-    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
-        """Restore a partition's clock before a replay."""
-        self._intake.set_clock(stream, partition, max_ts)
-
-    def watermark(self) -> int:
-        """The task's watermark: `advance` may go up to it. -1 while some partition has shown nothing."""
-        return self._intake.watermark()
-
-    def partition_watermark(self, stream: str, partition: int) -> int:
-        """The watermark of one partition."""
-        return self._intake.partition_watermark(stream, partition)
 
     def advance(self, cut: int | None = None) -> Batch:
         """Process all tuples with ts < cut (default: the watermark).
@@ -444,13 +415,6 @@ class Engine(Spilled):
     def horizon(self, stream: str) -> int:
         """The smallest ts whose tuples of `stream` some window still needs."""
         return self._sources.horizon(stream, self._held(self.cut))
-
-    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
-        """Where to read a partition from, to see again every tuple with ts >= horizon.
-
-        As far as this engine has seen the partition: after `restore`, no horizon below the snapshot's cut.
-        """
-        return self._intake.replay_point(stream, partition, horizon_ms)
 
     # --- Introspection ------------------------------------------------------------------------------
 

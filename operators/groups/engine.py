@@ -21,8 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from operators.intake import Intake, ReplayPoint
+from operators.intake import Intake
 from operators.statistics import EdgeStatistics, SpillStatistics
+from operators.taking import Taking
 from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
@@ -202,7 +203,7 @@ class Maker(Protocol):
         ...
 
 
-class GroupEngine:
+class GroupEngine(Taking):
     """Runs the queries of a group over the given partitions of their streams.
 
     Args:
@@ -299,45 +300,11 @@ class GroupEngine:
         else:
             self._shared.drop(name)
 
-    @property
-    def cut(self) -> int:
-        """Everything with a smaller ts has been processed."""
-        return self._intake.cut
-
-    @property
-    def pending_tuples(self) -> int:
-        """Tuples taken in that wait for the watermark."""
-        return self._intake.pending_tuples
-
     def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
         """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
         late = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
         return late
-
-    def close(self, stream: str, partition: int) -> None:
-        """The partition has ended."""
-        self._intake.close(stream, partition)
-
-    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
-        """Exclude a silent partition from the watermark; a push includes it again."""
-        self._intake.set_idle(stream, partition, idle)
-
-    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
-        """Restore a partition's clock before a replay."""
-        self._intake.set_clock(stream, partition, max_ts)
-
-    def watermark(self) -> int:
-        """The group's watermark: `advance` may go up to it. -1 while some partition has shown nothing."""
-        return self._intake.watermark()
-
-    def partition_watermark(self, stream: str, partition: int) -> int:
-        """The watermark of one partition."""
-        return self._intake.partition_watermark(stream, partition)
-
-    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
-        """Where to begin reading a partition again to see every tuple with ts >= `horizon_ms`. See `Intake`."""
-        return self._intake.replay_point(stream, partition, horizon_ms)
 
     def advance(self, cut: int | None = None) -> dict[str, Batch]:
         """Process all tuples with ts < cut (default: the watermark); the results of every query by its name."""
