@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from operators.engine import Engine
-from operators.groups.engine import GroupStatistics
+from operators.groups.statistics import GroupStatistics
 from operators.migration.advise import seconds
 from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord

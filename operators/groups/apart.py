@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from operators.engine import Engine
-from operators.groups.engine import PartStatistics, QueryStatistics
+from operators.groups.statistics import PartStatistics, QueryStatistics
 from schemas.columns import Batch
 
 PARTITION = 0

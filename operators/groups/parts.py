@@ -7,7 +7,7 @@ can take share an operator, and the others run apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from operators.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.feedback.feedback import check_feedback
 from operators.groups.apart import ApartQuery
 from operators.groups.blocks import Within
-from operators.groups.engine import Clock, GroupEngine
+from operators.groups.engine import GroupEngine
 from operators.groups.shared import SharedQueries
 from operators.groups.spill import GroupSpill
 from operators.juggler.operator import Juggler
@@ -119,7 +119,7 @@ class Parts:
     executor: str | None
     samples: Mapping[str, Batch] | None
     tables: Mapping[str, Batch]
-    clock: Clock
+    clock: Callable[[], float]
     memory: GroupMemory | None = None
     feedback: bool = False
 
@@ -180,7 +180,7 @@ def group_engine(
     tables: Mapping[str, Batch] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
     since: Mapping[str, Mapping[str, int]] | None = None,
-    clock: Clock = lambda: 0.0,
+    clock: Callable[[], float] = lambda: 0.0,
     budget: Budget | None = None,
     blocks: BlockStore | None = None,
     feedback: bool = False,

@@ -19,9 +19,9 @@ import numpy as np
 from operators.evaluate import evaluate
 from operators.executor import XJOIN
 from operators.groups.aggregated import Aggregated
-from operators.groups.engine import Clock, PartStatistics, QueryStatistics
 from operators.groups.rounds import Rounds
 from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill, here
+from operators.groups.statistics import PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
 from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
@@ -131,7 +131,7 @@ class SharedQueries:
         *,
         name: str,
         tables: Mapping[str, Batch] | None = None,
-        clock: Clock = lambda: 0.0,
+        clock: Callable[[], float] = lambda: 0.0,
         cut: int = 0,
         spill: GroupSpill | None = None,
     ) -> None:
