@@ -74,7 +74,7 @@ def through(
             `with_b`; mask: (words,) those who ask at all.
         ints_a, floats_a: (capacity, fields) one memory, values by row; nulls_a: (capacity,) a bit per field; so for b.
         order: of the lists that are tried; the rest see above.
-        int_lines, float_lines: (blocks, 2) divisor and factor.
+        int_lines, float_lines: (blocks, 2) divisor and factor; of doubles the divisor is 1.
         tried, gone: (lists,) pairs asked, queries lost, of some pairs; added to.
         out_at, out_alive: (n,), (n, words) where pairs come from that are left, and their queries.
 
@@ -137,7 +137,7 @@ def through(
                     first, last, steps = _holding(op, left_side, base, int_addends, begin, end)
                     compared += steps
                 else:
-                    left_real = float_lines[block, 0] * (floats_b[b, x] if x_of_b else floats_a[a, x])
+                    left_real = floats_b[b, x] if x_of_b else floats_a[a, x]
                     real = 0.0
                     if y >= 0:
                         real = float_lines[block, 1] * (floats_b[b, y] if y_of_b else floats_a[a, y])

@@ -26,6 +26,18 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if alive[i, w] & ~asked:", "            if False:"),
         ("        last = count - 1\n", "        last = 0\n"),
         ("            if ring_ts[mid & mask] <= high[i]:", "            if ring_ts[mid & mask] < high[i]:"),
+        ("if ring_ts[mid & mask] < low[i]:", "if ring_ts[mid & mask] <= low[i]:"),
+        ("            for p in range(last):\n", "            for p in range(last - 1):\n"),
+        ("elif (op <= 1) == found_is_x:\n            high[i] = min(high[i], b)",
+         "elif (op <= 1) == found_is_x:\n            high[i] = b"),
+        ("        else:\n            low[i] = max(low[i], a)", "        else:\n            low[i] = a"),
+        ("elif (op <= 1) == found_is_x:", "elif op <= 1:"),
+        ("if not bounded[i] or states[i] == ODD:", "if not bounded[i]:"),
+        ("low, high = min(low, begin), max(high, end)", "low, high = begin, end"),
+        ("for p in (tightest, loosest):", "for p in (loosest, loosest):"),
+        ("low, high = min(low, edge), values.shape[0]", "low, high = edge, values.shape[0]"),
+        ("return count, i, e, looked", "return count, i, e + 1, looked"),
+        ("        resume = -1\n", "        pass\n"),
     ),
     "juggler/normal.py": (
         ("            divisor, factor, addend, op = -divisor, -factor, -addend, MIRROR[op]\n", "            pass\n"),
@@ -112,6 +124,14 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if with_b:\n", "            if False:\n"),
         ("                living = False\n", "                pass\n"),
         ("head, tail = covers + (first - begin) * many", "head, tail = covers + first * many"),
+        ("word = alive_a[p, w] & mask[w]", "word = alive_a[p, w]"),
+        ("                word &= alive_b[b, w]", "                word = alive_b[b, w]"),
+        ("            for w in range(wide):\n                some |= left[w]\n",
+         "            for w in range(1):\n                some |= left[w]\n"),
+        ("null |= ((nulls_b[b] if y_of_b", "null |= ((nulls_b[b] if x_of_b"),
+        ("left_side = int_lines[block, 0] *", "left_side ="),
+        ("real = float_lines[block, 1] *", "real ="),
+        ("if first == begin and last == end:", "if first == begin:"),
     ),
     "juggler/adaptive.py": (
         ("        self.costs = newest if self._shifted else", "        self.costs = newest if False else"),
@@ -155,7 +175,11 @@ _ALL = [
     "juggler/test_paper_example.py", "juggler/test_order.py", "juggler/test_juggler.py",
     "juggler/test_juggler_properties.py", "juggler/test_past.py", "test_query_groups.py",
 ]
-JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL)
+JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL) | {
+    "juggler/programs.py": ["juggler/test_programs.py", *_ALL],
+    "kernels/juggler_lists.py": ["juggler/test_programs.py", *_ALL],
+    "kernels/juggler_probe.py": ["juggler/test_kernels_probe.py", *_ALL],
+}
 """Of each file, the tests most likely to notice."""
 
 JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
