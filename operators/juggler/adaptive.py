@@ -1,9 +1,10 @@
 """When a visit's order of predicate types is looked at again, and when it changes (Juggler 3.4.2, 6.1.1).
 
 A sample says what every order would cost (`operators.juggler.sampling`), and costs itself. So one is taken when the
-work done since the last is many times that, and at once when tuples are about to look at many more entries than those
-before them: then the order in force has just become a bad one, and no tuple need pay for it. Work is counted, not
-timed: the same input gives the same samples, and the same orders.
+work done since the last is many times that, and more rarely the more samples have changed nothing. It is taken at once
+when tuples are about to look at many more entries than those before them: then the order in force has just become a bad
+one, and no tuple need pay for it; and soon when types let through another share than since the last sample. Work is
+counted, not timed: the same input gives the same samples, and the same orders.
 
 An order is taken when it costs clearly less in two samples in a row, or far less in one. Nothing is rebuilt: all
 structures are kept in any order.
@@ -35,6 +36,9 @@ FIRST_WORK = 5.0
 """The first sample is taken after so many times its cost was spent."""
 WORK_BETWEEN = 50.0
 """The next after so many times: a fiftieth goes into samples."""
+MOST_PATIENCE = 16.0
+"""Every sample that finds the order in force to be the best one doubles that, up to so many times as long: what changes
+in between is seen by what tuples look at and what is let through."""
 CONFIRMING_WORK = 5.0
 """After so many times where another order has been proposed, or the work has shifted."""
 SURGE = 2.0
@@ -42,7 +46,10 @@ SURGE = 2.0
 BURST = 4.0
 """So are flights that look at so many times the entries of those before, all their tuples together."""
 SHIFTED = 1.5
-"""What is let through has shifted when it is so many times as much, or as little."""
+"""What is let through has shifted when it is so many times as much, or as little, twice in a row: candidates of one
+tuple are alike, so once is no wonder."""
+FAR_SHIFTED = 4.0
+"""When it is so many times as much, or as little, once is enough."""
 ENOUGH_TUPLES = 64
 """Fewer say nothing of that: more are waited for."""
 
@@ -59,6 +66,17 @@ class Flow:
         """What is left."""
         return (self.after + 0.5) / (self.before + 0.5)
 
+    def add(self, before: int, after: int) -> None:
+        """And so many others."""
+        self.before += before
+        self.after += after
+
+    def far_from(self, usual: Flow, times: float) -> bool:
+        """Whether so many times the usual share was left, or as little of it, and not by chance."""
+        expected = usual.share * self.before
+        by_chance = abs(self.after - expected) <= 4 * (expected + 4) ** 0.5
+        return not (by_chance or 1 / times < self.share / usual.share < times)
+
 
 class AdaptiveOrder:
     """A visit's order and what is known for it.
@@ -74,12 +92,14 @@ class AdaptiveOrder:
         self.changed = 0
         self.costs: dict[str, float] = {}
         self._proposed: str | None = None
+        self._patience = 0.5
         self.work = Work()
         self._sampled_at = self._taken_at = 0.0
         self._entries: float | None = None
         self._together: float | None = None
         self._flows: dict[str, Flow] = {}
-        self._shares: dict[str, float] = {}
+        self._usual: dict[str, Flow] = {}
+        self._odd: set[str] = set()
         self._shifted = False
 
     def asks(self, tuples: int, pieces: int, entries: int) -> bool:
@@ -91,7 +111,7 @@ class AdaptiveOrder:
         if entries > usual and (entries - usual) * (LOOKED_NS + PAIRED_NS) > SAMPLE_NS:
             self._shifted = True
             return True
-        wait = CONFIRMING_WORK if self._proposed or self._shifted else WORK_BETWEEN
+        wait = CONFIRMING_WORK if self._proposed or self._shifted else WORK_BETWEEN * self._patience
         return self.work.ns() - self._sampled_at > wait * SAMPLE_NS
 
     def learn(self, seen: Observed) -> None:
@@ -100,8 +120,9 @@ class AdaptiveOrder:
         # What was seen before a shift is of no use after it.
         self.costs = newest if self._shifted else folded(self.costs, newest)
         self._sampled_at, self._shifted = self.work.ns(), False
-        self._flows, self._shares = {}, {}
+        self._flows, self._usual, self._odd = {}, {}, set()
         best = best_order(self.order, self.costs)
+        self._patience = min(2 * self._patience, MOST_PATIENCE) if best == self.order else 1.0
         if best == self.order:
             self._proposed = None
         elif best == self._proposed or self.costs[best] < FAR_LESS * self.costs[self.order]:
@@ -126,16 +147,17 @@ class AdaptiveOrder:
         self.work.evaluated += before
         self.work.kept += after
         flow = self._flows.setdefault(kind, Flow())
-        flow.before += before
-        flow.after += after
+        flow.add(before, after)
         if flow.before < ENOUGH_TUPLES:
             return
-        usual = self._shares.setdefault(kind, flow.share)
-        expected = usual * flow.before
-        far = abs(flow.after - expected) > 4 * (expected + 4) ** 0.5
-        if far and not 1 / SHIFTED < flow.share / usual < SHIFTED:
-            self._shifted = True
         self._flows[kind] = Flow()
+        usual = self._usual.setdefault(kind, Flow())
+        if usual.before and flow.far_from(usual, SHIFTED):
+            self._shifted |= kind in self._odd or flow.far_from(usual, FAR_SHIFTED)
+            self._odd.add(kind)
+        else:
+            usual.add(flow.before, flow.after)
+            self._odd.discard(kind)
 
     def taken(self) -> float:
         """Nanoseconds of work since this was last asked."""
@@ -169,8 +191,7 @@ class AdaptiveEntry:
 
     def passed(self, before: int, after: int) -> None:
         """So many queries of tuples were asked for, so many were left of them by their attributes."""
-        self._flow.before += before
-        self._flow.after += after
+        self._flow.add(before, after)
 
     def end(self, tuples: int, work_ns: float) -> None:
         """So many new tuples; with them, and with earlier ones found by others, so much work was done by visits."""

@@ -13,6 +13,7 @@ from operators.juggler import adaptive
 from operators.juggler.adaptive import (
     CONFIRMING_WORK,
     FIRST_WORK,
+    MOST_PATIENCE,
     NOW_AND_THEN_TUPLES,
     SAMPLE_NS,
     WORK_BETWEEN,
@@ -171,8 +172,53 @@ def test_a_shift_of_what_is_let_through_is_a_reason() -> None:
     assert not choice.asks(1, 1, 0)
     choice.passed("J", 10, 0)
     assert not choice.asks(1, 1, 0)
-    choice.passed("J", 1000, 20)
+    for after in (250, 510, 250):
+        choice.passed("J", 1000, after)
+        assert not choice.asks(1, 1, 0)
+    choice.passed("J", 1000, 240)
     assert choice.asks(1, 1, 0)
+
+
+def test_a_great_shift_is_believed_at_once() -> None:
+    """Four times as little as usual, or less."""
+    choice = AdaptiveOrder("AJW")
+    choice.learn(seen())
+    choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
+    choice.passed("J", 1000, 500)
+    choice.passed("J", 1000, 130)
+    assert not choice.asks(1, 1, 0)
+    choice.learn(seen())
+    choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
+    choice.passed("J", 1000, 500)
+    choice.passed("J", 1000, 120)
+    assert choice.asks(1, 1, 0)
+
+
+def test_what_is_usual_is_all_since_the_last_sample() -> None:
+    """The first tuples may be of another kind than those after them."""
+    choice = AdaptiveOrder("AJW")
+    choice.learn(seen())
+    choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
+    for after in (380, 500, 540, 560, 600, 590, 580):
+        choice.passed("J", 1000, after)
+        assert not choice.asks(1, 1, 0)
+
+
+def test_samples_that_change_nothing_become_rare() -> None:
+    """Twice the work between them every time, up to a point; one that proposes another order ends that."""
+    choice = AdaptiveOrder("AJW")
+    after_pieces = []
+    for _ in range(8):
+        pieces = 0
+        while not choice.asks(0, 0, 0):
+            choice.work.pieces += 10
+            pieces += 10
+        after_pieces.append(pieces)
+        choice.learn(seen())
+    each = SAMPLE_NS / PIECE_NS
+    expected = [FIRST_WORK, *(WORK_BETWEEN * 2**n for n in range(5)), *[WORK_BETWEEN * MOST_PATIENCE] * 2]
+    for pieces, work in zip(after_pieces, expected, strict=True):
+        assert work * each <= pieces <= work * each + 20
 
 
 def test_work_is_counted_by_kind() -> None:
