@@ -17,7 +17,7 @@ from operators.juggler.flight import ENCODINGS
 from operators.juggler.order import ADAPTIVE, ORDERS
 from ops.bench.figures import Figure, Panel, PaperBench, Points, Suite, curves, over
 from ops.bench.measure import Progress
-from ops.bench.paper_juggler_runs import Size, Trace, run_group, run_plan
+from ops.bench.paper_juggler_runs import Size, Steps, Trace, group_steps, in_turn, plan_steps, run_group
 from ops.bench.paper_juggler_workloads import OVERLAPS, STEP_MS, drifting, four_way, many, overlapping, reordering
 from ops.bench.report import number
 from schemas.errors import UsageError
@@ -82,7 +82,7 @@ def bench_juggler(settings: JugglerSettings, progress: Progress, figure: int | N
         {
             "workload": f"{settings.length:,} tuples per stream, one every {STEP_MS} ms; windows of 6 and 20 seconds",
             "runs, seed": f"{settings.runs}, {settings.seed}",
-            "time": "processor time; comparisons, intermediate tuples and results do not depend on the machine",
+            "time": "processor time, contenders step by step in turn; all that is counted depends on no machine",
         },
     )
     makers: dict[str, Callable[[JugglerSettings, Progress], list[Figure]]] = {
@@ -107,14 +107,14 @@ def _name(figure: int) -> str:
 
 
 def _run_all(
-    settings: JugglerSettings, progress: Progress, label: str, contenders: dict[str, Callable[[int], Trace]]
+    settings: JugglerSettings, progress: Progress, label: str, contenders: dict[str, Callable[[int], Steps]]
 ) -> Traces:
-    """Every contender on the same data, run by run."""
+    """Every contender on the same data, run by run, and step by step in turn."""
     traces: Traces = {name: [] for name in contenders}
     for turn in range(settings.runs):
-        for name, run in contenders.items():
-            progress.say(f"{label}, {name}: run {turn + 1} of {settings.runs}")
-            traces[name].append(run(settings.seed + turn))
+        progress.say(f"{label}: run {turn + 1} of {settings.runs}")
+        for name, trace in in_turn({name: run(settings.seed + turn) for name, run in contenders.items()}).items():
+            traces[name].append(trace)
     return traces
 
 
@@ -190,10 +190,10 @@ def plans(settings: JugglerSettings, progress: Progress) -> list[Figure]:
     """One query of four inputs by the six plans."""
     group = four_way()
     size = Size(settings.length, settings.steps)
-    contenders: dict[str, Callable[[int], Trace]] = {}
+    contenders: dict[str, Callable[[int], Steps]] = {}
     for name, plan in {**BINARY, **MULTI}.items():
         executor = "xjoin" if name in BINARY else "juggler"
-        contenders[name] = partial(run_plan, group, plan, executor, size)
+        contenders[name] = partial(plan_steps, group, plan, executor, size)
     traces = _run_all(settings, progress, "Fig. 5.4", contenders)
     how = "One query over four streams, by the thesis' three plans of binary joins and three with a multi-way operator."
     drawn = []
@@ -239,8 +239,8 @@ def _best(traces: Traces, some: Sequence[str], others: Sequence[str], value: Cal
 def orders(settings: JugglerSettings, progress: Progress) -> list[Figure]:
     """One query by the adaptive order and by the six fixed ones."""
     size = Size(settings.length, settings.steps)
-    contenders: dict[str, Callable[[int], Trace]] = {
-        name: partial(run_group, reordering(), name, size) for name in (ADAPTIVE, *ORDERS)
+    contenders: dict[str, Callable[[int], Steps]] = {
+        name: partial(group_steps, reordering(), name, size) for name in (ADAPTIVE, *ORDERS)
     }
     traces = _run_all(settings, progress, "Fig. 5.10", contenders)
     how = "The query of Fig. 5.8 in one operator; A: attribute, J: join, W: window predicates, in the order evaluated."
@@ -280,10 +280,10 @@ def overlap(settings: JugglerSettings, progress: Progress) -> list[Figure]:
     size = Size(settings.length, settings.steps)
     for percent in OVERLAPS:
         group = overlapping(percent)
-        contenders: dict[str, Callable[[int], Trace]] = {
-            encoding: partial(run_group, group, ADAPTIVE, size, encoding=encoding) for encoding in ENCODINGS
+        contenders: dict[str, Callable[[int], Steps]] = {
+            encoding: partial(group_steps, group, ADAPTIVE, size, encoding=encoding) for encoding in ENCODINGS
         }
-        contenders[APART] = partial(run_group, group, APART, size)
+        contenders[APART] = partial(group_steps, group, APART, size)
         traces = _run_all(settings, progress, f"Fig. 5.12, {percent} %", contenders)
         for name, runs in traces.items():
             points.setdefault(name, {})[float(percent)] = [_comparisons(t) for t in runs]
@@ -300,8 +300,8 @@ def overlap(settings: JugglerSettings, progress: Progress) -> list[Figure]:
 def drift(settings: JugglerSettings, progress: Progress) -> Figure:
     """The best order changes twice in mid-run."""
     size = Size(settings.drift_length, settings.drift_steps)
-    contenders: dict[str, Callable[[int], Trace]] = {
-        name: partial(run_group, drifting(), name, size) for name in (ADAPTIVE, *ORDERS)
+    contenders: dict[str, Callable[[int], Steps]] = {
+        name: partial(group_steps, drifting(), name, size) for name in (ADAPTIVE, *ORDERS)
     }
     traces = _run_all(settings, progress, "drift", contenders)
     figure = Figure(
@@ -340,9 +340,9 @@ def growth(settings: JugglerSettings, progress: Progress) -> Figure:
     size = Size(settings.many_length, settings.steps)
     for count in settings.groups:
         group = many(count, MANY_OVERLAP, settings.seed)
-        contenders: dict[str, Callable[[int], Trace]] = {"one operator": partial(run_group, group, ADAPTIVE, size)}
+        contenders: dict[str, Callable[[int], Steps]] = {"one operator": partial(group_steps, group, ADAPTIVE, size)}
         if count <= settings.apart_at_most:
-            contenders[APART] = partial(run_group, group, APART, size)
+            contenders[APART] = partial(group_steps, group, APART, size)
         traces = _run_all(settings, progress, f"{count} queries", contenders)
         for name, runs in traces.items():
             pace[name][float(count)] = [t.pace for t in runs]

@@ -1,9 +1,13 @@
-"""One run of Juggler's workloads: a query by one plan, or a group by one operator or apart, step by step."""
+"""One run of Juggler's workloads: a query by one plan, or a group by one operator or apart, step by step.
+
+Runs that are to be compared take their steps in turn, so that whatever else the machine does slows all of them down:
+one after the other, the same run took up to half as long again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +40,7 @@ class Trace:
         results: of each step, all queries together.
         comparisons, intermediate: so far, at the end of each step.
         peak_bytes: of states and stores.
-        digest: of all queries' results in their order.
+        digest: of all queries' results so far in their order.
     """
 
     input_tuples: int
@@ -71,28 +75,55 @@ class Size:
     steps: int
 
 
-def run_plan(group: Group, plan: str | None, executor: str, size: Size, seed: int) -> Trace:
+Steps = Iterator[Trace]
+"""A run that has not ended: its trace after every step, always the same one."""
+
+
+def in_turn(runs: Mapping[str, Steps]) -> dict[str, Trace]:
+    """Runs of as many steps, each step by all of them before the next; another one is the first every time."""
+    found: dict[str, Trace] = {}
+    waiting = list(runs)
+    while waiting:
+        # A step of all, or the end of all.
+        after = {name: next(runs[name], None) for name in waiting}
+        found |= {name: trace for name, trace in after.items() if trace is not None}
+        waiting = [name for name in (*waiting[1:], waiting[0]) if after[name] is not None]
+    return {name: found[name] for name in runs}
+
+
+def plan_steps(group: Group, plan: str | None, executor: str, size: Size, seed: int) -> Steps:
     """The group's one query, by a plan."""
     (query,) = group.queries()
     tree = None if plan is None else parse_plan(plan, query, several=True)
-    return _run(Engine(query, plan=tree, executor=executor), group, size, seed)
+    return _steps(Engine(query, plan=tree, executor=executor), group, size, seed)
 
 
-def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Trace:
+def group_steps(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Steps:
     """All queries of the group.
 
     Args:
         how: an order of predicate types or `adaptive`, in one operator; or `apart`, each query in an engine of its own.
     """
     if how == APART:
-        return _run(group_engine(group.queries(), executor=APART), group, size, seed)
-    return run_with(group, lambda sources, of: Juggler(sources, of, how, encoding), size, seed)
+        return _steps(group_engine(group.queries(), executor=APART), group, size, seed)
+    return _steps_with(group, lambda sources, of: Juggler(sources, of, how, encoding), size, seed)
+
+
+def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Trace:
+    """All steps of `group_steps`."""
+    return in_turn({how: group_steps(group, how, size, seed, encoding)})[how]
 
 
 def run_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int) -> Trace:
-    """All queries of the group in one operator, which is made when the group is."""
+    """All queries of the group in one operator, which is made when the group is; all steps."""
+    return in_turn({JUGGLER: _steps_with(group, operator, size, seed)})[JUGGLER]
+
+
+def _steps_with(
+    group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int
+) -> Steps:
     queries = group.queries()
-    return _run(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)
+    return _steps(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +142,7 @@ class _Together:
         raise InvariantError(f"query {query.name!r} has an engine of its own")
 
 
-def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int) -> Trace:
+def _steps(engine: Engine | GroupEngine, group: Group, size: Size, seed: int) -> Steps:
     length, steps = size.length, size.steps
     batches = group.batches(length, seed)
     trace = Trace(sum(map(len, batches.values())))
@@ -136,8 +167,8 @@ def _run(engine: Engine | GroupEngine, group: Group, size: Size, seed: int) -> T
         trace.comparisons.append(seen.comparisons)
         trace.intermediate.append(seen.intermediate_results)
         trace.peak_bytes = max(trace.peak_bytes, seen.state_bytes)
-    trace.digest = sum(value * (n + 1) for n, (_, value) in enumerate(sorted(sums.items()))) % 2**64
-    return trace
+        trace.digest = sum(value * (n + 1) for n, (_, value) in enumerate(sorted(sums.items()))) % 2**64
+        yield trace
 
 
 def _digest(results: Batch) -> int:
