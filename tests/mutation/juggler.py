@@ -140,7 +140,11 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self._sampled_at, self._shifted = self.work.ns(), False", "        self._shifted = False"),
         ("        refused = (1 - left) / left if self.at_once else 1 - left", "        refused = 1 - left"),
         ("elif best == self._proposed or", "elif"),
-        ("        if far and not 1", "        if not 1"),
+        ("return not (by_chance or 1", "return not (1"),
+        ("            self._shifted |= kind in self._odd or ", "            self._shifted |= "),
+        ("            self._odd.discard(kind)\n", "            pass\n"),
+        ("            usual.add(flow.before, flow.after)\n", "            usual.before += 1\n"),
+        ("min(2 * self._patience, MOST_PATIENCE) if", "2 * self._patience if"),
     ),
     "juggler/past.py": (
         ("if numbered else ()", "if True else ()"),
