@@ -14,11 +14,22 @@ from itertools import accumulate
 
 from operators.groups.parts import APART
 from operators.juggler.flight import ENCODINGS
+from operators.juggler.operator import Juggler
 from operators.juggler.order import ADAPTIVE, ORDERS
 from ops.bench.figures import Figure, Panel, PaperBench, Points, Suite, curves, over
 from ops.bench.measure import Progress
-from ops.bench.paper_juggler_runs import Size, Steps, Trace, group_steps, in_turn, plan_steps, run_group
-from ops.bench.paper_juggler_workloads import OVERLAPS, STEP_MS, drifting, four_way, many, overlapping, reordering
+from ops.bench.paper_juggler_runs import Size, Steps, Trace, group_steps, in_turn, plan_steps, run_group, steps_with
+from ops.bench.paper_juggler_workloads import (
+    OVERLAPS,
+    STEP_MS,
+    WATCHED,
+    drifting,
+    four_way,
+    many,
+    overlapping,
+    reordering,
+    watched,
+)
 from ops.bench.report import number
 from schemas.errors import UsageError
 from services import memory
@@ -35,6 +46,9 @@ FIGURES = {4: "plans", 5: "plans", 6: "plans", 7: "plans", 10: "orders", 11: "or
 SAME = "results equal to those of every query in an engine of its own"
 
 MANY_OVERLAP = 0.75
+
+WATCHING = 10
+"""Queries that feedback is shown with."""
 
 Traces = dict[str, list[Trace]]
 """Per contender, the runs."""
@@ -98,7 +112,7 @@ def bench_juggler(settings: JugglerSettings, progress: Progress, figure: int | N
     for name in wanted:
         suite.figures += [f for f in makers[name](settings, progress) if figure is None or f.name == _name(figure)]
     if figure is None:
-        suite.figures += [drift(settings, progress), growth(settings, progress)]
+        suite.figures += [drift(settings, progress), growth(settings, progress), demand(settings, progress)]
     return suite
 
 
@@ -118,13 +132,13 @@ def _run_all(
     return traces
 
 
-def _same(figure: Figure, traces: Traces) -> None:
+def _same(figure: Figure, traces: Traces, what: str = SAME) -> None:
     """Claim that every contender's results are one sequence per query."""
     first = next(iter(traces.values()))
     equal = [
         float(all(runs[turn].digest == first[turn].digest for runs in traces.values())) for turn in range(len(first))
     ]
-    figure.claim(SAME, "all", equal, at_least=1.0)
+    figure.claim(what, "all", equal, at_least=1.0)
 
 
 def _table(figure: Figure, traces: Traces) -> None:
@@ -363,6 +377,34 @@ def growth(settings: JugglerSettings, progress: Progress) -> Figure:
             ("memory", "MiB", memory),
         )
     ]
+    return figure
+
+
+def demand(settings: JugglerSettings, progress: Progress) -> Figure:
+    """Feedback in one operator, and without it."""
+    figure = Figure(
+        "juggler-demand",
+        f"What {WATCHING} queries of three streams spare by setting aside what has no partner",
+        "A patient's readings of blood and heart, and the temperature of the heart's room: few rooms have one, or few "
+        "at a time, or most.",
+    )
+    size = Size(settings.many_length, settings.steps)
+    points: Points = {}
+    for place, (title, rooms) in enumerate(WATCHED.items()):
+        group = watched(*rooms, WATCHING, settings.seed)
+        contenders: dict[str, Callable[[int], Steps]] = {
+            name: partial(steps_with, group, partial(Juggler, feedback=feedback), size)
+            for name, feedback in (("without feedback", False), ("with feedback", True))
+        }
+        traces = _run_all(settings, progress, title, contenders)
+        _same(figure, traces, f"{title}: results with feedback equal to those without")
+        for name, runs in traces.items():
+            points.setdefault(name, {})[float(place)] = [t.total_s * 1000 for t in runs]
+        limit = 1.03 if place == len(WATCHED) - 1 else 1.0
+        for what, value in (("time", _seconds), ("comparisons", _comparisons), ("intermediate tuples", _intermediate)):
+            figure.claim(f"{title}: {what} with feedback against without", "no figure",
+                         _ratio(traces, "with feedback", "without feedback", value), "x", at_most=limit)  # fmt: skip
+    figure.panels = [Panel("processor time", ", ".join(WATCHED), "ms", curves(points, list(points)))]
     return figure
 
 

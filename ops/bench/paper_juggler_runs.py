@@ -106,7 +106,7 @@ def group_steps(group: Group, how: str, size: Size, seed: int, encoding: str = Q
     """
     if how == APART:
         return _steps(group_engine(group.queries(), executor=APART), group, size, seed)
-    return _steps_with(group, lambda sources, of: Juggler(sources, of, how, encoding), size, seed)
+    return steps_with(group, lambda sources, of: Juggler(sources, of, how, encoding), size, seed)
 
 
 def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Trace:
@@ -116,12 +116,13 @@ def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUE
 
 def run_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int) -> Trace:
     """All queries of the group in one operator, which is made when the group is; all steps."""
-    return in_turn({JUGGLER: _steps_with(group, operator, size, seed)})[JUGGLER]
+    return in_turn({JUGGLER: steps_with(group, operator, size, seed)})[JUGGLER]
 
 
-def _steps_with(
+def steps_with(
     group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int
 ) -> Steps:
+    """All queries of the group in one operator, which is made when the group is."""
     queries = group.queries()
     return _steps(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)
 

@@ -236,6 +236,33 @@ WIDE = {
 """Two streams of many columns, so that predicates of many queries need not be alike."""
 
 
+WATCHED: Mapping[str, tuple[int, int]] = {
+    "few rooms watched": (1_000, 8),
+    "many rooms, few at a time": (20_000, 20_000),
+    "most rooms watched": (200, 200),
+}
+"""Rooms that patients' hearts are measured in, and those of which a temperature comes."""
+
+
+def watched(rooms: int, of_temperature: int, queries: int, seed: int) -> Group:
+    """Queries that join a patient's readings of blood and heart, and the temperature of the room that the heart was
+    measured in: what a heart finds among the blood is of no use where its room has no temperature."""
+    rng = np.random.default_rng((seed, rooms, queries))
+    columns: dict[str, Mapping[str, Range]] = {
+        "B": {"patient": (1, 40), "pressure": (0, 999)},
+        "H": {"patient": (1, 40), "room": (1, rooms), "vib": (0, 999)},
+        "T": {"room": (1, of_temperature), "degree": (0, 999)},
+    }
+    selects = [
+        f"SELECT B.ts AS b, H.ts AS h, T.ts AS t, B.patient AS patient FROM B, H, T MAXWINDOW 100 SECONDS "
+        f"WHERE B.patient = H.patient AND H.room = T.room AND B.pressure > {rng.integers(300, 900)} "
+        f"AND H.vib < {rng.integers(100, 700)} AND T.degree > H.vib + {rng.integers(0, 400)}"
+        for _ in range(queries)
+    ]
+    phase = Phase(rates={"B": 4.0, "H": 4.0})
+    return Group(f"{queries} queries, {of_temperature} of {rooms} rooms", columns, tuple(selects), (phase,))
+
+
 def many(queries: int, overlap: float, seed: int) -> Group:
     """Any number of queries that watch the same patients, each for its own limits.
 

@@ -29,7 +29,8 @@ def test_juggler_draws_every_figure(tmp_path: Path) -> None:
         suite = bench_juggler(TINY, progress)
     text = drawn(suite, tmp_path)
     names = [figure.name for figure in suite.figures]
-    assert names == [*(f"juggler-5-{n:02d}" for n in (4, 5, 6, 7, 10, 11, 12)), "juggler-drift", "juggler-queries"]
+    beyond = ["juggler-drift", "juggler-queries", "juggler-demand"]
+    assert names == [*(f"juggler-5-{n:02d}" for n in (4, 5, 6, 7, 10, 11, 12)), *beyond]
     claims = {claim.what: claim for figure in suite.figures for claim in figure.claims}
     assert claims[SAME].met
     assert all(claim.met for figure in suite.figures for claim in figure.claims if claim.what == SAME)
@@ -37,6 +38,7 @@ def test_juggler_draws_every_figure(tmp_path: Path) -> None:
         assert claims[f"time: {order} against adaptive"].limit is not None
     for phase in (1, 2, 3):
         assert claims[f"time in phase {phase}: adaptive against the best order"].limit is not None
+    assert claims["most rooms watched: time with feedback against without"].limit is not None
     assert "1 queries: pace of one operator against apart" in claims
     assert "10 queries: pace of one operator against apart" not in claims
     for heading in ("Juggler Fig. 5.4", "Juggler Fig. 5.12", "processor time per query", "every order at least 1.3"):
