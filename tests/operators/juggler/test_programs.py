@@ -198,9 +198,19 @@ def test_nothing_is_compared_for_nobody() -> None:
         assert [at for at, _ in case.left()] == left.at.tolist()
     # The list that refuses all ends it.
     for first, second in ((5, -5), (-5, 5)):
-        several = [listed((form(">=", first), {0, 1})), listed((form(">=", second), {0}))]
+        several = [
+            listed((form(">=", addend), queries)) for addend, queries in ((first, {0, 1}), (second, {0}), (0, {70}))
+        ]
         _, left = Pairs(several, a, b, [(0, 0)], [{0, 1}] * 2, None, {0, 1}).program()
         assert left.comparisons == (1 if first > 0 else 2)
+
+
+@pytest.mark.parametrize(("value", "left"), [(2**60, [0]), (2**60 + 1, [])])
+def test_whole_numbers_that_are_no_doubles(value: int, left: list[int]) -> None:
+    """They are compared exactly."""
+    one = listed((form("<=", 2**60), {0}))
+    _, found = Pairs([one], rows("A", value), rows("B", 0), [(0, 0)], [{0}], None, {0}).program()
+    assert found.at.tolist() == left
 
 
 def test_the_list_that_takes_most_queries_away_comes_first() -> None:
