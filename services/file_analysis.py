@@ -15,8 +15,9 @@ from operators.choose import Statistics
 from operators.plan import Plan
 from operators.statistics import EngineStatistics
 from schemas.query import Query
+from services.file_run import Outputs
 from services.files import SourceFile
-from services.run import Outputs, Run
+from services.run import Run
 from services.sinks import LineSink
 from services.tables import Tables
 
@@ -101,7 +102,7 @@ def analyze_files(
     sink = LineSink("--analyze", os.devnull)
     try:
         run = Run(
-            query, files, Outputs(sink), epoch_ms=1000, plan=plan, executor=executor, tables=tables, watch=averages
+            query, files, Outputs([sink]), epoch_ms=1000, plan=plan, executor=executor, tables=tables, watch=averages
         )
         engine = run.run()
     finally:

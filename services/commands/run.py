@@ -239,9 +239,10 @@ def run(
     from operators.migration.advise import Goal
     from operators.spill.spills import check_spillable
     from schemas.codecs.encode import check_output_names
+    from services.file_run import Outputs
     from services.files import SourceFile
     from services.plan_changes import parse_plan_change
-    from services.run import Outputs, Run
+    from services.run import Run
     from services.run_statistics import outcome_lines, stats_json
     from services.sinks import LineSink, check_outputs
     from services.spilling import spill_of
@@ -260,7 +261,7 @@ def run(
     files = {s.name: SourceFile(s, paths[s.name]) for s in bound.streams()}
     tables = read_tables(bound, rows)
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
-    outputs = Outputs(sinks["--out"], sinks.get("--late"), sinks.get("--dead-letters"))
+    outputs = Outputs([sinks["--out"]], sinks.get("--late"), sinks.get("--dead-letters"))
     with spill_of(memory, spill, spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
         with read_progress(files) as shown:
             job = Run(

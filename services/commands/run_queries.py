@@ -61,8 +61,9 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.groups.parts import check_group_executor, check_group_feedback, check_group_spillable
     from schemas.codecs.encode import check_output_names
+    from services.file_run import Outputs
     from services.files import SourceFile
-    from services.group_run import GroupOutputs, GroupRun
+    from services.group_run import GroupRun
     from services.run_statistics import group_stats_json
     from services.sinks import LineSink, check_outputs
     from services.spilling import budget_of, spill_of
@@ -88,7 +89,7 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
         _make_folder(options.out)
     sinks = {name: LineSink("--out", path) for name, path in results.items()}
     others = {option: LineSink(option, path) for option, path in beside.items() if path is not None}
-    outputs = GroupOutputs(sinks, others.get("--late"), others.get("--dead-letters"))
+    outputs = Outputs([sinks[query.name] for query in queries], others.get("--late"), others.get("--dead-letters"))
     with spill_of(options.memory, options.spill, options.spill_dir, cleans=True) as spilling:
         with read_progress(files) as shown:
             job = GroupRun(

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from schemas.columns import ARROW_TYPES
 from schemas.language import parse_program
 from schemas.query import Query, Stream, Table, Type
+from services.file_run import Outputs
 from services.files import SourceFile
-from services.run import Outputs, Run
+from services.run import Run
 from services.sinks import LineSink
 from services.tables import read_tables
 from tests import oracle
@@ -103,7 +104,7 @@ def run(
     names = ("out", "late", "dead")
     sinks = [LineSink(f"--{name}", str(folder / f"{name}.jsonl")) for name in names]
     options = {"epoch_ms": 1000} | options
-    job = Run(query, sources, Outputs(*sinks), **options)
+    job = Run(query, sources, Outputs(sinks[:1], *sinks[1:]), **options)
     job.run()
     for sink in sinks:
         sink.close()

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from operators.executors import EXECUTORS
 from operators.groups.parts import APART
 from schemas.groups import read_by, streams_of
+from services.file_run import Outputs
 from services.files import SourceFile
-from services.group_run import GroupOutputs, GroupRun
+from services.group_run import GroupRun
 from services.sinks import LineSink
 from services.tables import read_tables
 from tests.group_cases import GroupCase, group_cases
@@ -56,7 +57,7 @@ def test_every_query_has_the_bytes_that_it_gives_alone(
         job = GroupRun(
             case.queries,
             files,
-            GroupOutputs(sinks, late, dead),
+            Outputs(list(sinks.values()), late, dead),
             epoch_ms=case.epoch_ms,
             executor=executor,
             least_tuples=least_tuples,
