@@ -19,18 +19,23 @@ EVENTS_VERSION = 1
 
 
 class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
-    """Something that happened to partition groups between two slices.
+    """Something that happened to spilled state between two slices.
 
     Attributes:
         at: everything before this event time had been processed, and nothing else.
         kind: `leave`: the groups left memory; `clean`: what they owed was found; `plan`: the plan changed, nothing was
-            owed, and what came before this concerns nobody any more.
+            owed, and what came before this concerns nobody any more; `age`: of an operator that queries share (the
+            others are of partition groups), see `before` and `settled`.
         groups: per join of the plan, by its number, the numbers of its groups.
+        before: what was older than this was not in memory any more.
+        settled: and all results before this had been given.
     """
 
     at: int
-    kind: Literal["leave", "clean", "plan"]
+    kind: Literal["leave", "clean", "plan", "age"]
     groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    before: int = 0
+    settled: int = 0
 
 
 class SpillRecord(msgspec.Struct, frozen=True):

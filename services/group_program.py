@@ -11,17 +11,32 @@ from schemas.columns import Batch
 from services.delivery import BlockRecord
 from services.group_members import GroupMembers
 from services.metrics import TaskMetrics
-from services.outlet import pieces
+from services.outlet import late_records, pieces
 from services.task_spec import TaskSpec
+from services.task_spill import TaskSpill
 
 
 class GroupProgram:
-    """See `services.programs.Program`."""
+    """See `services.programs.Program`.
+
+    Args:
+        spill: what leaves memory.
+        committed: the watermark that was committed last.
+    """
 
     durable = None
 
-    def __init__(self, spec: TaskSpec, members: GroupMembers, partitions: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self,
+        spec: TaskSpec,
+        members: GroupMembers,
+        spill: TaskSpill | None,
+        committed: int,
+        partitions: Mapping[str, Sequence[int]],
+    ) -> None:
         self._members = members
+        self._spill = spill
+        self._committed = committed
         self._partitions = partitions
         self._found: dict[str, Batch] = {}
         self.engine = group_engine(
@@ -31,11 +46,20 @@ class GroupProgram:
             partitions=partitions,
             since=members.since,
             clock=time.monotonic,
+            budget=None if spill is None else spill.budget,
+            blocks=None if spill is None else spill.blocks,
         )
 
     def begin(self) -> None:
-        """Let queries come and go."""
+        """Let queries come and go, and ask for spills that were decided before."""
+        if self._spill is not None:
+            self._spill.attach(self.engine, self._committed, self._late)
         self._members.attach(self.engine, self._partitions)
+
+    def _late(self) -> list[tuple[str, Encoded]]:
+        """What was found late, also of queries that have ended since; a query's name is its topic."""
+        found = self.engine.cleaned().items()
+        return [(name, piece) for name, batches in found for batch in batches for piece in late_records(batch)]
 
     def advance(self, cut: int) -> bool:
         """Process an epoch."""
@@ -69,4 +93,7 @@ class GroupProgram:
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.members(len(self.engine.names))
+        for part in found.parts:
+            if part.spill is not None:
+                metrics.spill(part.spill)
         return found.busy_s

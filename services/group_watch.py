@@ -59,7 +59,6 @@ def check_group_settings(settings: WorkerSettings) -> None:
             "its queries share an operator, which is in one task",
         ),
         (settings.jit, "--jit on", "only weir run has feedback between the streams of a shared operator"),
-        (settings.budget is not None, "--memory", "what its queries share cannot leave for the disk"),
     ):
         if given:
             raise UsageError(f"{option} is not for a group: {why}")

@@ -17,7 +17,7 @@ from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
 from services.delivery import BlockRecord
 from services.metrics import TaskMetrics
-from services.outlet import outlet_of
+from services.outlet import late_records, outlet_of
 from services.placed_migrations import PlacedMigrations
 from services.task_engine import TaskEngine
 from services.task_migrations import TaskMigrations
@@ -134,6 +134,7 @@ class QueryProgram:
         self._announced = announced
         self._spill = spill
         self._publish = publish
+        self._sink = spec.topics.sink
         self._found: Batch | None = None
         self.engine = Engine(
             spec.query,
@@ -158,8 +159,13 @@ class QueryProgram:
     def begin(self) -> None:
         """Ask for spills and for plan changes that were decided before."""
         if self._spill is not None:
-            self._spill.attach(self.engine, self._announced)
+            self._spill.attach(self.engine, self._announced, self._late, lambda: str(self.engine.plan))
+            if self._spill.own is not None:
+                self.engine.migrate(self._spill.own, "moving-state", self._announced)
         self._migrations.attach(self.engine)
+
+    def _late(self) -> list[tuple[str, Encoded]]:
+        return [(self._sink, piece) for batch in self.engine.cleaned() for piece in late_records(batch)]
 
     def advance(self, cut: int) -> bool:
         """Process an epoch."""

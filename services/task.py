@@ -440,7 +440,7 @@ class Task:
         offsets = self._offsets() if commit else {}
         late, dead = self._letters.late, self._letters.dead
         encoded, blocks = self._program.encode()
-        encoded = [*encoded, *((self.spec.topics.sink, piece) for piece in overdue)]
+        encoded = [*encoded, *overdue]
         if self._feedback is not None:
             blocks = [*blocks, *self._feedback.answer(blocks, ending)]
         delivery = Delivery(encoded, self._letters.take(), offsets, [*blocks, *events])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from operators.intake import ReplayPoint
 from schemas.columns import I64, Batch, Mask
+from schemas.spills import SpillEvent
 
 
 class TaskEngine(Protocol):
@@ -59,4 +61,31 @@ class TaskEngine(Protocol):
 
     def advance(self, cut: int | None = None) -> object:
         """Process all tuples with ts < cut."""
+        ...
+
+
+class SpillingEngine(Protocol):
+    """What is asked of an engine that keeps to a memory budget; see `operators.spilled` and
+    `operators.groups.engine.GroupEngine`.
+
+    Attributes:
+        load: the share of its time that it is busy.
+    """
+
+    load: float
+
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed, of so many groups at most; False when nothing was owed."""
+        ...
+
+    def spill_events(self) -> list[SpillEvent]:
+        """What has happened to spilled state since this was last asked."""
+        ...
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Do up to an event time exactly this to spilled state."""
+        ...
+
+    def spills_needed_from(self) -> int:
+        """Events up to this event time need not be done again."""
         ...

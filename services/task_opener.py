@@ -163,7 +163,7 @@ class TaskOpener:
             program: Callable[[Mapping[str, Sequence[int]]], Program]
             if spec.group is not None:
                 changes = members = self._members(spec, spec.group, number, recovery, log)
-                program = partial(GroupProgram, spec, members)
+                program = partial(GroupProgram, spec, members, spill, recovery.cut)
             else:
                 changes = migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
                 placed = None if feedback is None else feedback.placed
@@ -314,7 +314,12 @@ class TaskOpener:
             first = self._admin.log_ranges(places)
             return all(max(at, recovery.lanes[lane].offset) >= first[lane][0] for lane, at in places.items())
 
-        return GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), readable, log)
+        members = GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), readable, log)
+        for query in members.queries:
+            # One that was dropped while nobody ran it may still be owed results.
+            if query.sink is not None and query.sink not in spec.topics.limits:
+                self._admin.add_output(spec.topics, query.sink, self._work.layout.sinks, spec.settings.replication)
+        return members
 
     def _spec(self, number: int) -> TaskSpec:
         """What one task runs: the whole query, or a part of its plan."""

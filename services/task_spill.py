@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from operators.engine import Engine
 from operators.plan import Plan, parse_plan
 from operators.spill.spilling import Budget
 from operators.spill.spills import check_spillable
@@ -28,17 +28,20 @@ from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.sizes import MAX_BYTES
 from services.delivery import BlockRecord
-from services.outlet import late_records
 from services.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
 from services.spill_log import SpillLog
 from services.spill_store import SpillStore
 from services.spilling import waiting_tuples
+from services.task_engine import SpillingEngine
 from services.topics import Lane
 
 SPARE_LOAD = 0.5
 CLEANUP_SHARE = 0.2
 BITE_GROUPS = 4
 REST_S = 1.0
+
+Late = tuple[str, Encoded]
+"""Results that come late, and their topic."""
 
 UNLIMITED = Budget(MAX_BYTES, DEFAULT_STRATEGY)
 """Where nothing is to leave any more."""
@@ -75,6 +78,7 @@ class TaskSpill:
 
     Attributes:
         budget, blocks: for the engine.
+        own: the plan to change to at the last commit; None to stay with `plan`.
     """
 
     def __init__(self, budget: Budget, folder: Path, log: SpillLog) -> None:
@@ -87,11 +91,13 @@ class TaskSpill:
         self.budget = budget
         self.blocks = SpillStore(folder)
         self._log = log
-        self._late: list[Encoded] = []
+        self._late: list[Late] = []
         self._settled = budget is not UNLIMITED
         self._rested = 0.0
-        self._engine: Engine | None = None
-        self._own: Plan | None = None
+        self._engine: SpillingEngine | None = None
+        self._found: Callable[[], list[Late]] = list
+        self._plan: Callable[[], str] = str
+        self.own: Plan | None = None
 
     @property
     def waiting_tuples(self) -> int:
@@ -104,7 +110,7 @@ class TaskSpill:
         return self._log.span
 
     @property
-    def _of(self) -> Engine:
+    def _of(self) -> SpillingEngine:
         assert self._engine is not None, "attached before anything is processed"
         return self._engine
 
@@ -117,25 +123,30 @@ class TaskSpill:
         if not self._log.plan:
             return own
         spilled = parse_plan(self._log.plan, query)
-        self._own = None if own == spilled else own
+        self.own = None if own == spilled else own
         return spilled
 
-    def attach(self, engine: Engine, until: int) -> None:
-        """What happened in earlier lives happens again, until the engine has come to the last commit."""
-        self._engine = engine
+    def attach(
+        self, engine: SpillingEngine, until: int, found: Callable[[], list[Late]], plan: Callable[[], str] = str
+    ) -> None:
+        """What happened in earlier lives happens again, until the engine has come to the last commit.
+
+        Args:
+            found: what the engine has found late since this was last asked.
+            plan: that the engine runs; empty where there is none.
+        """
+        self._engine, self._found, self._plan = engine, found, plan
         engine.play_spills(self._log.events, until)
-        if self._own is not None:
-            engine.migrate(self._own, "moving-state", until)
 
     def advanced(self) -> bool:
         """An epoch has been processed; True when it has found results that come late."""
-        self._late += [piece for batch in self._of.cleaned() for piece in late_records(batch)]
+        self._late += self._found()
         return bool(self._late)
 
-    def commit(self) -> tuple[list[Encoded], list[BlockRecord]]:
+    def commit(self) -> tuple[list[Late], list[BlockRecord]]:
         """Late results, and what has happened since the last commit, to be part of the next one."""
         late, self._late = self._late, []
-        records = self._log.add(self._of.spill_events(), str(self._of.plan))
+        records = self._log.add(self._of.spill_events(), self._plan())
         self._log.forget(self._of.spills_needed_from())
         return late, records
 

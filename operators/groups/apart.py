@@ -36,9 +36,9 @@ class ApartQuery:
         """No results."""
         return {self.name: self.engine.advance(self.engine.cut)}
 
-    def clean(self) -> None:
-        """Find all results that are owed for want of memory; `cleaned` has them."""
-        self.engine.clean()
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed for want of memory; `cleaned` has them."""
+        return self.engine.clean(most)
 
     def cleaned(self) -> dict[str, list[Batch]]:
         """What was found late since this was last asked."""

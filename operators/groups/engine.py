@@ -28,6 +28,7 @@ from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.query import Query, Stream
+from schemas.spills import SpillEvent
 
 REACH_WINDOWS = 4
 REACH_MS = 3_600_000
@@ -58,8 +59,12 @@ class Part(Protocol):
         """No results, per query."""
         ...
 
-    def clean(self) -> None:
-        """Find all results that are owed for want of memory; `cleaned` has them."""
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed for want of memory; `cleaned` has them. False when nothing was owed.
+
+        Args:
+            most: partition groups, or choices of blocks; None for all that is owed.
+        """
         ...
 
     def cleaned(self) -> Mapping[str, list[Batch]]:
@@ -84,6 +89,18 @@ class SharedPart(Part, Protocol):
 
     def drop(self, name: str) -> None:
         """One query less, of several."""
+        ...
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """See `GroupEngine`."""
+        ...
+
+    def spill_events(self) -> list[SpillEvent]:
+        """See `GroupEngine`."""
+        ...
+
+    def spills_needed_from(self) -> int:
+        """See `GroupEngine`."""
         ...
 
 
@@ -223,14 +240,17 @@ class GroupEngine(Taking):
                 self._intake.forget(stream.name, reach)
         return found
 
-    def clean(self) -> None:
-        """Find all results that are owed for want of memory; `cleaned` has them.
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed for want of memory; `cleaned` has them. False when nothing was owed.
+
+        Args:
+            most: of each part partition groups, or choices of blocks; None for all that is owed.
 
         Raises:
             StateError: a block cannot be read or written.
         """
-        for part in self.parts:
-            part.clean()
+        found = [part.clean(most) for part in self.parts]
+        return any(found)
 
     def cleaned(self) -> dict[str, list[Batch]]:
         """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
@@ -239,6 +259,22 @@ class GroupEngine(Taking):
             for name, batches in part.cleaned().items():
                 found.setdefault(name, []).extend(batches)
         return found
+
+    def spill_events(self) -> list[SpillEvent]:
+        """What has happened to spilled state since this was last asked, for who must do it again after a death."""
+        return [] if self._shared is None else self._shared.spill_events()
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Do up to the event time `until` exactly this to spilled state; what came late meanwhile is out already.
+
+        To be called before anything is processed, on a group of which no query runs apart.
+        """
+        if self._shared is not None:
+            self._shared.play_spills(events, until)
+
+    def spills_needed_from(self) -> int:
+        """Events up to this event time need not be done again: what they were about has expired."""
+        return self.cut if self._shared is None else self._shared.spills_needed_from()
 
     def past(self, query: Query) -> dict[str, int]:
         """What `add` would return of a query that the group has taken, if the log was read again from the replay points

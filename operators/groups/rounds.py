@@ -1,9 +1,9 @@
 """Settles what a shared operator owes in rounds, and each of them in instalments: between two slices no pause.
 
-It is time to settle when half of what is on disk is dead, before a query comes or goes, and at the end. In each round
-the results up to some time are found (`operators.groups.settling`), choice of blocks by choice; they are given when it
-is over, all at once, and `settled` moves then. So what has been given is told by two things, when tuples left and
-`settled`, and who has the same tuples again can go on from them.
+It is time to settle when half of what is on disk is dead, when there is nothing else to do (`some`), before a query
+comes or goes, and at the end. In each round the results up to some time are found (`operators.groups.settling`), choice
+of blocks by choice; they are given when it is over, all at once, and `settled` moves then. So what has been given is
+told by two things, when tuples left and `settled`, and who has the same tuples again can go on from them.
 
 A round goes no further than to where tuples have left, if it can: what it is over has left together, blocks are full,
 and memory is not asked. In the time in which n tuples come what RATE times as many owe is settled, so what is on disk
@@ -94,6 +94,24 @@ class Rounds:
         while self._until is not None and self._credit > 0:
             self._step(group, since, sources, cut, self._until)
 
+    def some(
+        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, most: int
+    ) -> bool:
+        """Join so many choices of blocks at most though it be not time yet; False where nothing is owed.
+
+        Raises:
+            StateError: a block cannot be read.
+        """
+        if self._until is None:
+            if self._spill.settled is None or self._spill.settled.ts >= cut:
+                return False
+            self._until = self._spill.left_until(cut)
+        for _ in range(most):
+            if self._until is not None:
+                self._step(group, since, sources, cut, self._until)
+        self._credit = max(self._credit, 0.0)
+        return True
+
     def finish(
         self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int
     ) -> None:
@@ -124,5 +142,5 @@ class Rounds:
         if not self._round.left:
             for name, batches in self._found.items():
                 self._given.setdefault(name, []).extend(batches)
-            self._spill.forget(sources, self._round.end)
+            self._spill.forget(sources, self._round.end, cut)
             self._round, self._found = None, {}

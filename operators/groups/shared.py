@@ -32,6 +32,7 @@ from schemas.columns import Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
 from schemas.query import TABLE_TS, Query, Stream, Table
+from schemas.spills import SpillEvent
 
 WAITING_TUPLES = 131_072
 """Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""
@@ -222,7 +223,7 @@ class SharedQueries:
     def _regrouped(self) -> None:
         self._regroup(self._executor.group)
         if self._spill is not None:
-            self._spill.forget(self._sources, here(self._sources, self._cut))
+            self._spill.forget(self._sources, here(self._sources, self._cut), self._cut)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -286,9 +287,14 @@ class SharedQueries:
         spill, rounds = self._spill, self._rounds
         if spill is None or rounds is None or cut == END:
             return
+        playing = spill.playing(cut)
+        if playing and spill.played(self._sources, cut, self._size_bytes()):
+            self._executor.rebuild(cut)
         room, stays = (1.0 - BLOCK_SHARE, STAYS_BESIDE) if rounds.going_on else (1.0, STAYS)
         while (used := self._size_bytes()) > room * spill.limit_bytes and self._leave(spill, cut, used, stays):
             pass
+        if playing:
+            return
         with self._settling(spill):
             rounds.go_on(self.group, self._executor.since, self._sources, cut, tuples)
 
@@ -350,9 +356,28 @@ class SharedQueries:
             longest_cleanup_s=done.longest_settling_s,
         )
 
-    def clean(self) -> None:
-        """Find all results that are owed for want of memory; `cleaned` has them."""
-        self._settle(self._cut)
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed for want of memory; `cleaned` has them. See `Part.clean`."""
+        if self._spill is None or self._rounds is None or self._spill.settled is None:
+            return False
+        if most is None:
+            self._settle(self._cut)
+            return True
+        with self._settling(self._spill):
+            return self._rounds.some(self.group, self._executor.since, self._sources, self._cut, most)
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Do up to an event time again what was done to spilled state in a former life, and give nothing late."""
+        if self._spill is not None:
+            self._spill.play(events, until)
+
+    def spill_events(self) -> list[SpillEvent]:
+        """What has happened to spilled state since this was last asked."""
+        return [] if self._spill is None else self._spill.events()
+
+    def spills_needed_from(self) -> int:
+        """Events up to this time need not be done again."""
+        return self._cut if self._spill is None else self._spill.needed_from(self._cut)
 
     def cleaned(self) -> dict[str, list[Batch]]:
         """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
@@ -404,7 +429,9 @@ class SharedQueries:
         if stream not in self._streams:
             return None
         above = [one.horizon(stream, self._cut) for one in self._aggregated.values()]
-        return min([self._sources.horizon(stream, self._cut), *(ts for ts in above if ts is not None)])
+        owed = None if self._spill is None else self._spill.horizon(self._sources, stream)
+        here = self._sources.horizon(stream, self._cut) if owed is None else owed
+        return min([here, *(ts for ts in above if ts is not None)])
 
     def _size_bytes(self) -> int:
         above = sum(one.size_bytes() for one in self._aggregated.values())

@@ -16,13 +16,21 @@ It must come before a tuple is forgotten that may still be part of what is owed.
 stores forget only what was dead at `settled`, whatever the cut; tuples that have died since leave for disk as the
 oldest do.
 
+**A successor.** What is on disk, in memory and owed is a function of the input and of the log of events: when what was
+older than which time left, and up to where results have been given (`events`). A process that has died is made again by
+reading again what was alive at `settled` (`horizon`), and by stamping what leaves with when it left in the log
+(`play`): a tuple left at the first event that is about what was older than something younger than it. Until it stands
+where the log ends it gives nothing, so it does not matter when a tuple really leaves, and whatever memory asks for may.
+What leaves meanwhile that the log does not know of leaves as if at the log's end.
+
 Known limits: memory holds at least a slice. Streams with long windows leave as readily as those with short ones, and
 tables stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +43,7 @@ from operators.tuples import FOREVER
 from operators.watermark import END
 from schemas.columns import Batch
 from schemas.groups import QueryGroup
+from schemas.spills import SpillEvent
 
 STAYS = 0.5
 """Of the budget, what is left in memory when it was exceeded."""
@@ -69,6 +78,10 @@ class GroupSpill:
         self._left: list[Mark] = []
         # Tuples that may be read back at once.
         self._most = LEAST_BLOCK_TUPLES
+        self._events: list[SpillEvent] = []
+        # What happened in a former life and has not happened again yet, and up to where it went.
+        self._script: deque[SpillEvent] = deque()
+        self._until = -FOREVER
 
     # --- What leaves ------------------------------------------------------------------------------------
 
@@ -96,26 +109,41 @@ class GroupSpill:
             StateError: they could not be written.
         """
         streams = [stream.name for stream in sources.query.streams()]
-        times = {name: times_of(sources.stores[name]) for name in streams}
-        every = np.sort(np.concatenate([np.zeros(0, np.int64), *times.values()]))
+        every = np.sort(np.concatenate([np.zeros(0, np.int64), *(times_of(sources.stores[name]) for name in streams)]))
         if not len(every):
             return False
-        most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * len(every) / max(used_bytes, 1)))
-        # With little in memory tuples seem larger than they are.
-        self._most = most if stays >= STAYS else max(self._most, most)
+        self._measure(len(every), used_bytes, anew=stays >= STAYS)
         stay = min(STAYS, stays * self.limit_bytes / max(used_bytes, 1))
         end = int(every[len(every) - 1 - int(stay * (len(every) - 1))]) if stay * len(every) >= 1 else FOREVER
         # Those of one ts leave together, and some must.
         end = min(end if end > every[0] else int(every[0]) + 1, cut)
-        self.settled = self.settled or here(sources, cut)
-        for name in streams:
-            count = int(np.searchsorted(times[name], end))
-            if count:
-                self._write(name, sources.stores[name], count, cut)
-                self._tell(sources, name)
-        self._left.append(Mark(end, {name: sources.stores[name].lo for name in streams}))
+        for event in self._script:
+            self._part_with(sources, min(end, event.before), event.at)
+        if not self._script or end > self._script[-1].before:
+            at = max(cut, self._until)
+            self.settled = self.settled or (here(sources, cut) if cut == at else Mark(at, {}))
+            self._part_with(sources, end, at)
+            self._events.append(SpillEvent(at, "age", before=end, settled=self.settled.ts))
         self.counters.spills += 1
         return True
+
+    def _measure(self, tuples: int, used_bytes: int, *, anew: bool) -> None:
+        """See how many tuples may be read back at once. With little in memory they seem larger than they are, so what
+        was seen once counts on, if it is not to be seen `anew`."""
+        most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * tuples / max(used_bytes, 1)))
+        self._most = most if anew else max(self._most, most)
+
+    def _part_with(self, sources: GroupSources, end: int, at: int) -> bool:
+        """Let what is older than `end` leave, stamped with a cut; whether there was any."""
+        streams = [stream.name for stream in sources.query.streams()]
+        counts = {name: int(np.searchsorted(times_of(sources.stores[name]), end)) for name in streams}
+        for name, count in counts.items():
+            if count:
+                self._write(name, sources.stores[name], count, at)
+                self._tell(sources, name)
+        if any(counts.values()):
+            self._left.append(Mark(end, {name: sources.stores[name].lo for name in streams}))
+        return any(counts.values())
 
     def _write(self, name: str, store: SourceStore, count: int, cut: int) -> None:
         batch = store.read(store.lo, store.lo + count)
@@ -174,8 +202,10 @@ class GroupSpill:
             self._parts, self._reader, self._most, self.settled, to, group, since, sources, self.counters
         )
 
-    def forget(self, sources: GroupSources, to: Mark) -> None:
-        """Everything before this was settled: drop what is dead."""
+    def forget(self, sources: GroupSources, to: Mark, cut: int) -> None:
+        """Everything before `to` was settled when everything before `cut` was processed: drop what is dead."""
+        if self.settled is not None:
+            self._events.append(SpillEvent(cut, "age", settled=to.ts))
         for name in list(self._parts):
             parts = self._parts[name]
             dead = self._dead(sources, name, to) if name in sources.stores and to.ts != END else len(parts)
@@ -185,6 +215,60 @@ class GroupSpill:
         self._parts = {name: parts for name, parts in self._parts.items() if parts}
         self.settled = to if self._parts else None
         self._left = [mark for mark in self._left if mark.ts > to.ts]
+
+    # --- What a successor is told -----------------------------------------------------------------------
+
+    def events(self) -> list[SpillEvent]:
+        """What has happened since this was last asked."""
+        found, self._events = self._events, []
+        return found
+
+    def needed_from(self, cut: int) -> int:
+        """Events up to this time need not happen again: what left then is dead."""
+        return min((parts[0].until for parts in self._parts.values()), default=cut + 1) - 1
+
+    def horizon(self, sources: GroupSources, stream: str) -> int | None:
+        """The smallest ts whose tuples of a stream are still owed something; None while nothing is on disk."""
+        if self.settled is None:
+            return None
+        ts, row = sources.needed_from(stream, self.settled.ts, self.settled.rows.get(stream, -FOREVER))
+        store, parts = sources.stores[stream], self._parts.get(stream, [])
+        if row < (parts[0].lo if parts else store.lo):
+            # Perhaps so few have ever come.
+            return 0
+        on_disk = next((part.least for part in parts if row < part.hi), None)
+        if on_disk is not None:
+            ts = min(ts, on_disk)
+        elif row < store.hi:
+            ts = min(ts, int(times_of(store, np.array([max(row, store.lo)]))[0]))
+        return max(ts, 0)
+
+    def play(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Have happen again, up to an event time, what happened in a former life; before anything is processed."""
+        self._script = deque(event for event in events if event.before)
+        self._until = until
+        if events:
+            self.settled = Mark(events[-1].settled, {})
+
+    def playing(self, cut: int) -> bool:
+        """Whether what happened up to here was given in a former life."""
+        return cut <= self._until
+
+    def played(self, sources: GroupSources, cut: int, used_bytes: int) -> bool:
+        """Everything before `cut` was processed again: let leave what had left by then; whether there was any."""
+        if self.settled is not None and not self.settled.rows and cut >= self.settled.ts:
+            # Nothing that is not older has left yet.
+            streams = sources.query.streams()
+            rows = {stream.name: sources.stores[stream.name].first_at(self.settled.ts) for stream in streams}
+            self.settled = Mark(self.settled.ts, rows)
+        self._measure(sum(len(sources.stores[s.name]) for s in sources.query.streams()), used_bytes, anew=False)
+        left = False
+        while self._script and self._script[0].at <= cut:
+            event = self._script.popleft()
+            left = self._part_with(sources, event.before, event.at) or left
+        if cut == self._until and not self._parts:
+            self.settled = None
+        return left
 
     def _dead(self, sources: GroupSources, name: str, at: Mark) -> int:
         """How many parts of a stream, the first ones, meet nothing from a place on."""

@@ -89,6 +89,29 @@ def test_killed_at_random(topics: Topics, tmp_path: Path, workers: Workers, faul
     finish(trial, feed, workers.start(trial.case, *QUICK))
 
 
+def test_killed_at_random_within_a_budget(topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int) -> None:
+    """kill -9 anywhere, while tuples leave for the disk and while what they owe is found, with queries coming and going
+    and budgets changing."""
+    trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed + 4)
+    feed = Feed(trial.case)
+    trial.register({f"q{n}": select(rng, joins=True) for n in range(5)})
+    for life in range(10):
+        worker = workers.start(trial.case, *QUICK, "--memory", rng.choice(["1KiB", "64KiB", "256KiB"]))
+        flow(feed, rng, life)
+        trial.register({f"q{rng.randrange(8)}": select(rng, joins=True)}, from_now=rng.random() < 0.3)
+        if life % 3 == 2:
+            trial.drop(rng.choice(sorted(trial.selects)).removeprefix(f"{trial.name}-"))
+        if rng.random() < 0.8:
+            worker.wait_running()
+            metric, few = rng.choice([("input_tuples_total", 150), ("spills_total", 2), ("cleanup_results_total", 0)])
+            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.said("input"))
+        else:
+            wait_for(lambda w=worker: "task opening" in w.text(), worker.said("a start"))
+        worker.kill()
+        no_traceback(worker)
+    finish(trial, feed, workers.start(trial.case, *QUICK, "--memory", "64KiB"))
+
+
 def test_another_worker_takes_over(topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int) -> None:
     """One stands still and comes back, one stops, one is killed, while queries come and go."""
     trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed + 2)

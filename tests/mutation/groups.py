@@ -35,6 +35,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self._settle(self._cut)\n        self._executor.drop", "        self._executor.drop"),
         ("rounds.go_on(self.group, self._executor.since, self._sources, cut, tuples)", "pass"),
         ("                found, waiting = {}, 0\n", "                waiting = 0\n"),
+        (" if owed is None else owed", ""),
         ("self._sources.purge(at if", "self._sources.purge(0 if"),
         ("        self._executor.purge(cut)\n", ""),
         ("now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)", "now = cut"),
@@ -59,7 +60,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("lo, hi = max(store.lo, block.lo), block.hi", "lo, hi = max(store.lo, block.lo), store.hi"),
     ),
     "groups/rounds.py": (
-        ("            self._spill.forget(sources, self._round.end)\n", ""),
+        ("            self._spill.forget(sources, self._round.end, cut)\n", ""),
         ("            self._round, self._found = None, {}\n", "            self._round = None\n"),
         ("and self._credit > 0:", "and self._credit > -FOREVER:"),
         ("self._until, self._credit = None, 0.0", "self._until = None"),
@@ -67,9 +68,13 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "groups/spill.py": (
         ("else min(cut, self.settled.ts)", "else cut"),
-        ("self.settled = self.settled or here(sources, cut)", "self.settled = here(sources, cut)"),
+        ("self.settled = self.settled or (here", "self.settled = (here"),
         ("self.settled = to if self._parts else None", "self.settled = None"),
         ("self.settled.ts < mark.ts <= end", "mark.ts <= end"),
+        ("            at = max(cut, self._until)\n", "            at = cut\n"),
+        ("self.settled = Mark(events[-1].settled, {})", "self.settled = Mark(until, {})"),
+        ("default=cut + 1) - 1", "default=cut + 1)"),
+        ('self._events.append(SpillEvent(cut, "age", settled=to.ts))', "pass"),
         ("if part.most >= ts or part.hi > row)", "if part.most >= ts)"),
         ("        batch = Batch(batch.ts, columns | beside)\n", "        batch = Batch(batch.ts, columns)\n"),
     ),
@@ -79,4 +84,4 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-GROUPS_TESTS = ["test_query_groups.py", "test_group_deaths.py", "test_group_spill.py"]
+GROUPS_TESTS = ["test_query_groups.py", "test_group_deaths.py", "test_group_spill.py", "test_group_spill_deaths.py"]

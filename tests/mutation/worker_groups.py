@@ -34,6 +34,8 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            since=members.since,\n", ""),
         ("found, self._found = self._found, {}", "found = self._found"),
         ("encoded, self._members.records()", "encoded, []"),
+        ("self._committed, self._late)", "self._committed, list)"),
+        ("self.engine, self._committed, self._late", "self.engine, 0, self._late"),
         ("return self._members.owes", "return False"),
         ("return any(len(found)", "return all(len(found)"),
         ("metrics.member(topic).inc(results)", "metrics.member(topic).inc()"),

@@ -23,7 +23,7 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("late, self._late = self._late, []", "late = self._late"),
         ("        return spilled\n", "        return own\n"),
         ("None if own == spilled else own", "None"),
-        ("str(self._of.plan))", '"")'),
+        ("self._plan())", '"")'),
     ),
     "services/spill_log.py": (
         ("len(self._known), self._following", "len(self._known) + 1, self._following"),

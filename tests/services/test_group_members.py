@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
+from operators.spill.spilling import Budget
 from schemas.control import Member, RegisteredQuery, decode_control
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.language import parse_program
 from schemas.query import Query, Source, Window
+from schemas.spills import decode_events
+from services.delivery import BlockRecord
 from services.group_members import GroupMembers
 from services.group_program import GroupProgram
 from services.group_registration import check_group_queries
@@ -26,11 +31,13 @@ from services.member_log import BEGAN
 from services.metrics import WorkerMetrics
 from services.security import KafkaClients
 from services.settings import WorkerSettings
+from services.spill_log import Logged, SpillLog
 from services.task_spec import Again, TaskSpec, streams_by_topic
+from services.task_spill import TaskSpill
 from services.topics import Lane, OutputTopics
 from tests import oracle
 from tests.feeding import to_batch
-from tests.worker_harness import canonical
+from tests.worker_harness import canonical, in_time, unmarked
 
 DECLARED = """
 CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
@@ -46,6 +53,8 @@ SELECTS = (
     "SELECT A.v FROM a A [RANGE 30 MILLISECONDS] EXCEPT b B [RANGE 30 MILLISECONDS] ON A.k = B.k",
 )
 END = 600
+BUDGETS = [1, 150_000, 1 << 30]
+GROUPS = 1
 
 
 class Registry:
@@ -79,7 +88,14 @@ class Lives:
         metrics: of the worker.
     """
 
-    def __init__(self, registry: Registry, rng: random.Random, *, reads_again: bool = True) -> None:
+    def __init__(
+        self, registry: Registry, rng: random.Random, *, reads_again: bool = True, spilled: Path | None = None
+    ) -> None:
+        """Args: `spilled`: where what does not fit into memory goes, by another budget in each life; None: no limit."""
+        self._rng = rng
+        self._spilled = spilled
+        self._records: list[BlockRecord] = []
+        self._span = (0, 0)
         self.registry = registry
         self.reads_again = reads_again
         self.agains = 0
@@ -111,7 +127,8 @@ class Lives:
         newest = {member.name: member for member in self.written}
         known = list(newest.values()) if self._committed else None
         self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, readable, get_log("test"))
-        self.program = GroupProgram(spec, self.members, {s.name: (0,) for s in self.streams})
+        self.spill = None if self._spilled is None else self._spill(self._spilled)
+        self.program = GroupProgram(spec, self.members, self.spill, self._cut, {s.name: (0,) for s in self.streams})
         self.program.begin()
         self._taken: dict[str, int] = {}
         self._starts = dict(self._points)
@@ -122,6 +139,20 @@ class Lives:
             self._push(name, offset, self._committed.get(name, 0))
         if self._cut:
             self.program.engine.advance(self._cut)
+
+    def _spill(self, folder: Path) -> TaskSpill:
+        numbers = range(*self._span)
+        records = [record for record in self._records if int(record.key or b"") in numbers]
+        said = [decode_events(record.value, GROUPS, "log") for record in records]
+        known = [Logged(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
+        log = SpillLog(("spills", 0), GROUPS, known, self._span[1])
+        return TaskSpill(Budget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
+
+    def die(self) -> None:
+        """Nothing is left but what was committed."""
+        if self.spill is not None:
+            self.spill.close()
+        self.begin()
 
     def _push(self, name: str, begin: int, end: int) -> None:
         stream = next(stream for stream in self.streams if stream.name == name)
@@ -142,11 +173,19 @@ class Lives:
             self.members.look(0.0, 0.0)
         except Again:
             self.agains += 1
-            self.begin()
+            self.die()
             self.epoch(until, commit=commit)
             return
         engine = self.program.engine
         found = self.program.advance(self.members.limit(engine.watermark(), 0.0))
+        if self.spill is not None:
+            self.spill.advanced()
+            if commit:
+                late, events = self.spill.commit()
+                for topic, piece in late:
+                    self.out[topic] += [orjson.loads(line) for line in piece.data.splitlines()]
+                self._records += events
+                self._span = self.spill.span
         if not commit:
             return
         owes = self.program.owes()
@@ -202,7 +241,7 @@ def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
         commit = until >= END or rng.random() < 0.7
         lives.epoch(until, commit=commit)
         if until < END and (not commit or rng.random() < 0.2):
-            lives.begin()
+            lives.die()
     for _ in range(3):
         lives.epoch(END, commit=True)
     assert (lives.agains > 0) == reads_again
@@ -219,6 +258,40 @@ def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
     running = {member.name for member in {m.name: m for m in lives.written}.values() if member.ended is None} - {BEGAN}
     assert running == {one.message.name for one in registry.wanted} == set(lives.program.engine.names)
     assert sum(sum(rows.values()) for rows in expected.values()) > 500
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
+    """With more memory in one life than in another: what is owed comes late, marked so, and once, whoever dies."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    registry = Registry()
+    for number, select in enumerate(SELECTS[:3]):
+        registry.register(f"q{number}", select)
+    lives = Lives(registry, rng, spilled=tmp_path / "spilled")
+    until = 0
+    while until < END:
+        until += rng.randrange(5, 25)
+        if rng.random() < 0.2:
+            registry.register(f"q{rng.randrange(5)}", rng.choice(SELECTS[:3]), from_now=rng.random() < 0.3)
+        if rng.random() < 0.1 and len(registry.wanted) > 1:
+            registry.drop(rng.choice(registry.wanted).message.name)
+        commit = until >= END or rng.random() < 0.7
+        lives.epoch(until, commit=commit)
+        if rng.random() < 0.3 and lives.spill is not None:
+            lives.spill.clean(math.inf)
+        if until < END and (not commit or rng.random() < 0.2):
+            lives.die()
+    lives.epoch(END, commit=True)
+    lives.program.engine.clean()
+    lives.epoch(END, commit=True)
+    expected = {name: rows for name, rows in lives.expected().items() if rows}
+    assert {name: canonical(unmarked(rows)) for name, rows in lives.out.items()} == expected
+    late = sum(not in_time(row) for rows in lives.out.values() for row in rows)
+    assert 100 < late < sum(len(rows) for rows in lives.out.values())
+    for rows in lives.out.values():
+        times = [row["_ts"] for row in rows if in_time(row)]
+        assert times == sorted(times)
 
 
 def test_a_query_with_a_longer_window_sees_all_of_it() -> None:

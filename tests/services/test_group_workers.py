@@ -55,6 +55,41 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     assert worker.stop() == 0
 
 
+def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Many results come late, through kills and changes, and each once; in the end nothing is owed. A worker without
+    a budget pays what others owe."""
+    trial = GroupTrial.make(topics, tmp_path)
+    feed, rng = Feed(trial.case), random.Random(7)
+    trial.register({f"q{n}": select(rng, joins=True) for n in range(6)})
+    memory = ("--memory", "64KiB")
+    spilled = 0.0
+    for life in range(4):
+        worker = workers.start(trial.case, *memory).wait_running()
+        seen = worker.metric("results_total")
+        send(feed, rng, 240 * life, 240)
+        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.said("results"))
+        if life % 2:
+            trial.drop(f"q{life}")
+        trial.register({f"q{6 + life}": select(rng, joins=True)}, from_now=life == 2)
+        if life < 3:
+            trial.wait_begun(worker)
+        spilled += worker.metric("spills_total")
+        worker.kill()
+    assert spilled > 0
+    worker = workers.start(trial.case).wait_running()
+    assert "what was spilled under an earlier --memory is still owed" in worker.text()
+    assert worker.stop() == 0
+    worker = workers.start(trial.case, *memory).wait_running()
+    wait_for(lambda: worker.metric("memory_budget_bytes") == 64 << 10, lambda: worker.said("a budget"))
+    trial.wait_begun(worker)
+    send(feed, rng, 960, 240)
+    feed.finish(CLOSING)
+    assert trial.judge(worker) > 1_000
+    wait_for(lambda: worker.metric("owed_pairs") == 0, lambda: worker.said("nothing owed"))
+    assert worker.metric("cleanup_results_total") > 0
+    assert worker.stop() == 0
+
+
 def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """On the command line, and by a worker that finds in the registry what it cannot run."""
     trial = GroupTrial.make(topics, tmp_path)
@@ -83,9 +118,9 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     del trial.selects[f"{name}-hot"]
     trial.wait_begun(worker)
     assert worker.stop() == 0
-    refused = workers.start(trial.case, "--memory", "1MiB")
+    refused = workers.start(trial.case, "--jit", "on")
     assert refused.process.wait(60) == 2
-    assert "--memory is not for a group" in refused.text()
+    assert "--jit on is not for a group" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)

@@ -14,12 +14,13 @@ import pytest
 from operators.engine import Engine
 from operators.plan import parse_plan
 from operators.spill.spilling import Budget
-from schemas.codecs.encode import encode_results
+from schemas.codecs.encode import Encoded, encode_results
 from schemas.columns import Batch
 from schemas.language import parse_program
 from schemas.query import Query
 from schemas.spills import decode_events
 from services.delivery import BlockRecord
+from services.outlet import late_records
 from services.spill_log import Logged, SpillLog
 from services.task_spill import TaskSpill
 from tests import oracle
@@ -76,7 +77,9 @@ class Lives:
         own = self._rng.choice(PLANS)
         plan = self.spill.plan(self.query, own)
         self.engine = Engine(self.query, plan=plan, budget=self.spill.budget, blocks=self.spill.blocks)
-        self.spill.attach(self.engine, self._cut)
+        self.spill.attach(self.engine, self._cut, self._late, lambda: str(self.engine.plan))
+        if self.spill.own is not None:
+            self.engine.migrate(self.spill.own, "moving-state", self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:
             offset, max_ts = self._points.get(name, (0, -1))
@@ -120,13 +123,16 @@ class Lives:
         late, records = self.spill.commit()
         if not commit:
             return
-        for piece in (encode_results(results), *late):
+        for piece in (encode_results(results), *(piece for _, piece in late)):
             self.out += [orjson.loads(line) for line in piece.data.splitlines()]
         self._records += records
         self._span, self._cut, self._committed = self.spill.span, self.engine.cut, dict(self._taken)
         for name in self.rows:
             point = self.engine.replay_point(name, 0, self.engine.horizon(name))
             self._points[name] = (point.offset, point.max_ts)
+
+    def _late(self) -> list[tuple[str, Encoded]]:
+        return [("out", piece) for batch in self.engine.cleaned() for piece in late_records(batch)]
 
     def clean(self) -> None:
         """The task has some time."""
