@@ -182,13 +182,6 @@ _ALL = [
     "juggler/test_paper_example.py", "juggler/test_order.py", "juggler/test_juggler.py",
     "juggler/test_juggler_properties.py", "juggler/test_past.py", "test_query_groups.py",
 ]
-JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL) | {
-    "juggler/programs.py": ["juggler/test_programs.py", *_ALL],
-    "kernels/juggler_lists.py": ["juggler/test_programs.py", *_ALL],
-    "kernels/juggler_probe.py": ["juggler/test_kernels_probe.py", *_ALL],
-}
-"""Of each file, the tests most likely to notice."""
-
 JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     "kernels/partners.py": (
         ("        if last[s] < least:\n            for w", "        if False:\n            for w"),
@@ -216,3 +209,11 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 """Feedback in it. Left out because no result could tell: tables of partners that are not made anew (`_renew`)."""
+
+JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL) | {
+    "juggler/programs.py": ["juggler/test_programs.py", *_ALL],
+    "kernels/juggler_lists.py": ["juggler/test_programs.py", *_ALL],
+    "kernels/juggler_probe.py": ["juggler/test_kernels_probe.py", *_ALL],
+    **{file: ["juggler/test_juggler_demand.py", *_ALL] for file in JUGGLER_FEEDBACK},
+}
+"""Of each file, the tests most likely to notice."""
