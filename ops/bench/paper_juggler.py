@@ -7,7 +7,7 @@ types that lets most through first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -18,7 +18,17 @@ from operators.juggler.operator import Juggler
 from operators.juggler.order import ADAPTIVE, ORDERS
 from ops.bench.figures import Figure, Panel, PaperBench, Points, Suite, curves, over
 from ops.bench.measure import Progress
-from ops.bench.paper_juggler_runs import Size, Steps, Trace, group_steps, in_turn, plan_steps, run_group, steps_with
+from ops.bench.paper_juggler_runs import (
+    Size,
+    Steps,
+    Trace,
+    group_steps,
+    in_turn,
+    one_by_one,
+    plan_steps,
+    run_group,
+    steps_with,
+)
 from ops.bench.paper_juggler_workloads import (
     OVERLAPS,
     STEP_MS,
@@ -121,13 +131,17 @@ def _name(figure: int) -> str:
 
 
 def _run_all(
-    settings: JugglerSettings, progress: Progress, label: str, contenders: dict[str, Callable[[int], Steps]]
+    settings: JugglerSettings,
+    progress: Progress,
+    label: str,
+    contenders: dict[str, Callable[[int], Steps]],
+    how: Callable[[Mapping[str, Steps]], dict[str, Trace]] = in_turn,
 ) -> Traces:
-    """Every contender on the same data, run by run, and step by step in turn."""
+    """Every contender on the same data, run by run; `how` says what runs when."""
     traces: Traces = {name: [] for name in contenders}
     for turn in range(settings.runs):
         progress.say(f"{label}: run {turn + 1} of {settings.runs}")
-        for name, trace in in_turn({name: run(settings.seed + turn) for name, run in contenders.items()}).items():
+        for name, trace in how({name: run(settings.seed + turn) for name, run in contenders.items()}).items():
             traces[name].append(trace)
     return traces
 
@@ -357,7 +371,8 @@ def growth(settings: JugglerSettings, progress: Progress) -> Figure:
         contenders: dict[str, Callable[[int], Steps]] = {"one operator": partial(group_steps, group, ADAPTIVE, size)}
         if count <= settings.apart_at_most:
             contenders[APART] = partial(group_steps, group, APART, size)
-        traces = _run_all(settings, progress, f"{count} queries", contenders)
+        # Step by step an operator and hundreds of engines would empty each other's caches.
+        traces = _run_all(settings, progress, f"{count} queries", contenders, one_by_one)
         for name, runs in traces.items():
             pace[name][float(count)] = [t.pace for t in runs]
             memory[name][float(count)] = [t.peak_bytes / 2**20 for t in runs]

@@ -91,6 +91,11 @@ def in_turn(runs: Mapping[str, Steps]) -> dict[str, Trace]:
     return {name: found[name] for name in runs}
 
 
+def one_by_one(runs: Mapping[str, Steps]) -> dict[str, Trace]:
+    """Every run to its end before the next: a step finds the processor's caches as its own last one has left them."""
+    return {name: in_turn({name: steps})[name] for name, steps in runs.items()}
+
+
 def plan_steps(group: Group, plan: str | None, executor: str, size: Size, seed: int) -> Steps:
     """The group's one query, by a plan."""
     (query,) = group.queries()
