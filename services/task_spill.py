@@ -10,6 +10,7 @@ Events name groups of the plan that ran. A life whose own plan is another one, s
 **When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
 a task that has time, being busy for less than SPARE_LOAD, cleans up between epochs: BITE_GROUPS at once, those that
 have waited longest, and in all at most the share CLEANUP_SHARE of its time. When none has waited, it rests for REST_S.
+It never rests for longer than MOST_REST_S: what took long may have been the machine, or kernels that were compiled.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SPARE_LOAD = 0.5
 CLEANUP_SHARE = 0.2
 BITE_GROUPS = 4
 REST_S = 1.0
+MOST_REST_S = 5.0
 
 Late = tuple[str, Encoded]
 """Results that come late, and their topic."""
@@ -158,7 +160,7 @@ class TaskSpill:
         elif self._of.load < SPARE_LOAD and now >= self._rested:
             found = self._of.clean(BITE_GROUPS)
             ended = time.monotonic()
-            self._rested = ended + ((ended - now) / CLEANUP_SHARE if found else REST_S)
+            self._rested = ended + (min((ended - now) / CLEANUP_SHARE, MOST_REST_S) if found else REST_S)
 
     def trimming(self) -> dict[Lane, int]:
         """See `SpillLog.trimming`."""

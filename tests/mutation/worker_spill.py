@@ -21,6 +21,7 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("        shutil.rmtree(folder, ignore_errors=True)\n", ""),
         ("        shutil.rmtree(self.blocks.path, ignore_errors=True)", "        pass"),
         ("late, self._late = self._late, []", "late = self._late"),
+        ("min((ended - now) / CLEANUP_SHARE, MOST_REST_S)", "(ended - now) / CLEANUP_SHARE"),
         ("        return spilled\n", "        return own\n"),
         ("None if own == spilled else own", "None"),
         ("self._plan())", '"")'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from schemas.spills import decode_events
 from services.delivery import BlockRecord
 from services.outlet import late_records
 from services.spill_log import Logged, SpillLog
-from services.task_spill import TaskSpill
+from services.task_spill import MOST_REST_S, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
 from tests.worker_harness import Row, canonical, in_time, unmarked
@@ -138,6 +139,12 @@ class Lives:
         """The task has some time."""
         self.spill.clean(math.inf)
 
+    def owed(self) -> int:
+        """Pairs of tuples that have not been compared."""
+        spill = self.engine.statistics().spill
+        assert spill is not None
+        return spill.owed
+
     def die(self) -> None:
         """Nothing is left but what was committed; and blocks, which are worth nothing."""
         self.spill.blocks.close()
@@ -170,3 +177,19 @@ def test_commits_hold_all_that_a_successor_needs(seed: int, query: Query, tmp_pa
     assert lives.spill.span[0] > 10, "events are forgotten"
     lives.spill.close()
     assert not (tmp_path / "spilled").exists()
+
+
+def test_a_cleanup_that_took_long_does_not_put_the_next_one_off(tmp_path: Path) -> None:
+    """A bite that took 20 s on a busy machine, or since kernels were compiled, put off the next for 100 s."""
+    lives = Lives(JOINED, random.Random(3), tmp_path / "spilled")
+    for until in range(40, END, 40):
+        lives.epoch(until, commit=True)
+    began = time.monotonic()
+    owed = [lives.owed()]
+    for now in (began - 20.0, began, began + MOST_REST_S + 1.0):
+        lives.spill.clean(now)
+        owed.append(lives.owed())
+    assert owed[0] > owed[1], "a bite"
+    assert owed[1] == owed[2], "a rest"
+    assert owed[2] > owed[3], "and the next bite"
+    lives.spill.close()
