@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,6 +171,25 @@ def queries(draw: st.DrawFn, name: str, shared: list[Family], *, most: int = 3) 
 
 
 @st.composite
+def registrations(
+    draw: st.DrawFn, query_of: Callable[[str, list[Family]], st.SearchStrategy[Query]]
+) -> list[tuple[str, Any]]:
+    """Queries added and dropped, and event time that passes."""
+    shared = draw(st.lists(families(), min_size=2, max_size=4))
+    running: list[str] = []
+    done: list[tuple[str, Any]] = []
+    for n in range(draw(st.integers(2, 7))):
+        if running and draw(st.integers(0, 2)) == 0:
+            done.append(("drop", running.pop(draw(st.integers(0, len(running) - 1)))))
+        else:
+            query = draw(query_of(f"q{n}", shared))
+            done.append(("add", (query, draw(st.booleans()))))
+            running.append(query.name)
+        done.append(("to", draw(st.integers(0, 15))))
+    return done
+
+
+@st.composite
 def inputs(draw: st.DrawFn, *, most: int = 10) -> Rows:
     """Rows of every stream, ascending by ts, with ties."""
     odd = st.sampled_from([1e308, 5e-324])
@@ -259,8 +278,7 @@ def expected(query: Query, rows: Rows) -> list[dict[str, Any]]:
 def seen_since(query: Query, since: Mapping[str, int]) -> Query:
     """The query with a floor under the timestamps of its aliases."""
     floors = tuple(
-        Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
-        for alias, ts in since.items()
+        Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP)) for alias, ts in since.items()
     )
     return replace(query, predicates=query.predicates + floors)
 

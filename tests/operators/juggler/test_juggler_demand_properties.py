@@ -23,6 +23,7 @@ from tests.operators.juggler.groups import (
     families,
     inputs,
     queries,
+    registrations,
     seen_since,
 )
 from tests.operators.profiles import PROPERTY
@@ -71,25 +72,8 @@ def test_each_query_alone(
     assert found == Runner(group, rows, order, encoding).all(step), "in the same order"
 
 
-@st.composite
-def registrations(draw: st.DrawFn) -> list[tuple[str, Any]]:
-    """Queries added and dropped, and event time that passes."""
-    shared = draw(st.lists(families(), min_size=2, max_size=4))
-    running: list[str] = []
-    done: list[tuple[str, Any]] = []
-    for n in range(draw(st.integers(2, 7))):
-        if running and draw(st.integers(0, 2)) == 0:
-            done.append(("drop", running.pop(draw(st.integers(0, len(running) - 1)))))
-        else:
-            query = draw(joined(f"q{n}", shared))
-            done.append(("add", (query, draw(st.booleans()))))
-            running.append(query.name)
-        done.append(("to", draw(st.integers(0, 15))))
-    return done
-
-
 @PROPERTY
-@given(registrations(), inputs(most=16), st.sampled_from(["adaptive", *ORDERS]))
+@given(registrations(joined), inputs(most=16), st.sampled_from(["adaptive", *ORDERS]))
 def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str) -> None:
     """What was set aside for some queries is looked at again for others."""
     runner = Runner(query_group([]), rows, order, feedback=True)

@@ -21,10 +21,10 @@ from tests.operators.juggler.groups import (
     Rows,
     Runner,
     expected,
-    families,
     groups,
     inputs,
     queries,
+    registrations,
     seen_since,
 )
 from tests.operators.profiles import PROPERTY
@@ -67,25 +67,8 @@ def test_orders_change_with_every_flight(group: QueryGroup, rows: Rows, step: in
         assert canonical(found[member.name]) == canonical(expected(member.query, rows)), member.name
 
 
-@st.composite
-def registrations(draw: st.DrawFn) -> list[tuple[str, Any]]:
-    """Queries added and dropped, and event time that passes."""
-    shared = draw(st.lists(families(), min_size=2, max_size=4))
-    running: list[str] = []
-    done: list[tuple[str, Any]] = []
-    for n in range(draw(st.integers(2, 7))):
-        if running and draw(st.integers(0, 2)) == 0:
-            done.append(("drop", running.pop(draw(st.integers(0, len(running) - 1)))))
-        else:
-            query = draw(queries(f"q{n}", shared))
-            done.append(("add", (query, draw(st.booleans()))))
-            running.append(query.name)
-        done.append(("to", draw(st.integers(0, 15))))
-    return done
-
-
 @FEWER
-@given(registrations(), inputs(), st.sampled_from(["adaptive", *ORDERS]), st.sampled_from(ENCODINGS))
+@given(registrations(queries), inputs(), st.sampled_from(["adaptive", *ORDERS]), st.sampled_from(ENCODINGS))
 def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str, encoding: str) -> None:
     """A query gives what it gives alone of the time that it is registered, of the tuples that it may see."""
     runner = Runner(query_group([]), rows, order, encoding)
