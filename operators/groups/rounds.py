@@ -33,18 +33,18 @@ RATE = 2.0
 INSTALMENT_TUPLES = 1 << 15
 """What an instalment joins, about, if that takes no smaller slices than a budget may ask for."""
 
+Output = Callable[[Member, Tuples, GroupSources], Batch]
+"""A query's results of what was found, rows of those stores."""
+
 
 class Rounds:
     """What is owed by a spill, and when it is found.
 
     Args:
         join: see `Settlement.go_on`.
-        output: a query's results of what was found.
     """
 
-    def __init__(
-        self, spill: GroupSpill, join: Join, output: Callable[[Member, Tuples, GroupSources], Batch]
-    ) -> None:
+    def __init__(self, spill: GroupSpill, join: Join, output: Output) -> None:
         self._spill = spill
         self._join = join
         self._output = output

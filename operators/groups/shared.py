@@ -11,24 +11,19 @@ and row ids of a stream follow the total order whatever else is stored beside. S
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 
 from operators.evaluate import evaluate
-from operators.executor import XJOIN
 from operators.groups.aggregated import Aggregated
-from operators.groups.rounds import Rounds
-from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill, here
+from operators.groups.budget import WithinBudget
+from operators.groups.executor import MakeExecutor
+from operators.groups.spill import GroupSpill
 from operators.groups.statistics import PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
 from operators.slices import slices
-from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
-from operators.statistics import EdgeStatistics, SpillStatistics
 from operators.tuples import FOREVER, Tuples
-from operators.watermark import END
-from schemas.columns import Batch, Mask
+from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
 from schemas.query import TABLE_TS, Query, Stream, Table
@@ -42,78 +37,6 @@ FEWEST_TUPLES = 4_096
 ten, 16 ms for a thousand, however few tuples are in it. So slices are four times as large as those of a query alone,
 although more of what is looked at in them is too old, and more is held at their ends."""
 
-OLDEST = "oldest"
-"""What statistics call the way that tuples leave a shared operator."""
-
-
-class GroupExecutor(Protocol):
-    """Executes the joins of all queries of a group.
-
-    Attributes:
-        group: the queries that run.
-    """
-
-    group: QueryGroup
-
-    def add(self, query: Query, *, from_now: bool, cut: int) -> dict[str, int]:
-        """Register a query when everything before `cut` has been processed; see `SharedQueries.add`."""
-        ...
-
-    def drop(self, name: str, *, cut: int) -> None:
-        """Forget a query when everything before `cut` has been processed."""
-        ...
-
-    def wanted(self, batches: Mapping[str, Batch]) -> Mapping[str, Mask]:
-        """Where a tuple of the next slice is to be stored and processed, (n,) by stream; all of the others are."""
-        ...
-
-    def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
-        """Run one slice of the input.
-
-        Args:
-            epoch: new tuples per input, ascending by ts, none older than any processed before; inputs without any may
-                be absent.
-            now: the slice's beginning: what expired before it is dead.
-
-        Returns:
-            The new results of every query by its name, over its inputs in FROM order, ascending by (ts, rows); queries
-            without any may be absent.
-        """
-        ...
-
-    @property
-    def since(self) -> Mapping[str, Mapping[str, int]]:
-        """By query and input, the least ts of tuples that a query may see."""
-        ...
-
-    def rebuild(self, cut: int) -> None:
-        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
-        ...
-
-    def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet, in every state."""
-        ...
-
-    def comparisons(self) -> int:
-        """Predicate evaluations so far."""
-        ...
-
-    def intermediate_results(self) -> int:
-        """Combinations made so far that were no result yet."""
-        ...
-
-    def state_tuples(self) -> int:
-        """Tuples in all states."""
-        ...
-
-    def size_bytes(self) -> int:
-        """Bytes of all states."""
-        ...
-
-    def feedback(self) -> tuple[EdgeStatistics, ...]:
-        """What inputs have said about each other; nothing without feedback."""
-        ...
-
 
 class SharedQueries:
     """A part of several queries, or of one.
@@ -122,13 +45,13 @@ class SharedQueries:
         tables: the rows of each of the group's tables, by name.
         executor: makes the operator over the group's stores.
         cut: where it begins; tuples of before have not been seen.
-        spill: what keeps it within a memory budget; None for no limit.
+        spill: what is on disk, with the memory budget (`operators.groups.budget`); None for no limit.
     """
 
     def __init__(
         self,
         group: QueryGroup,
-        executor: Callable[[GroupSources, QueryGroup], GroupExecutor],
+        executor: MakeExecutor,
         *,
         name: str,
         tables: Mapping[str, Batch] | None = None,
@@ -137,17 +60,18 @@ class SharedQueries:
         spill: GroupSpill | None = None,
     ) -> None:
         self._name = name
-        self._spill = spill
-        self._rounds = None if spill is None else Rounds(spill, self._join, self._output)
-        self._make = executor
         self._clock = clock
         self._sources = GroupSources(group, cut or -FOREVER)
         self._executor = executor(self._sources, group)
+        self._budget: WithinBudget | None = None
+        if spill is not None:
+            self._budget = WithinBudget(
+                spill, self._sources, self._executor, executor, self._output, self._size_bytes, clock
+            )
         self._cut = cut
         self._input_tuples = 0
         self._results: dict[str, int] = {}
         self._peak_tuples = self._peak_bytes = 0
-        self._compared = 0
         self._busy_s = 0.0
         self._aggregated: dict[str, Aggregated] = {}
         self._regroup(group)
@@ -199,11 +123,12 @@ class SharedQueries:
         for table in query.tables():
             if table.name not in self._inputs:
                 raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
-        if self._spill is not None:
-            check_spillable(query, XJOIN)
+        if self._budget is not None:
+            self._budget.check(query)
         # Whatever the group cannot take is refused before anything is settled.
         self.group.adding(query)
-        self._settle(self._cut)
+        if self._budget is not None:
+            self._budget.settle(self._cut)
         from_now = from_now or query.aggregation is not None
         seen = self._executor.add(query, from_now=from_now, cut=self._cut)
         self._regrouped()
@@ -216,14 +141,15 @@ class SharedQueries:
         Raises:
             UsageError: there is no such query.
         """
-        self._settle(self._cut)
+        if self._budget is not None:
+            self._budget.settle(self._cut)
         self._executor.drop(name, cut=self._cut)
         self._regrouped()
 
     def _regrouped(self) -> None:
         self._regroup(self._executor.group)
-        if self._spill is not None:
-            self._spill.forget(self._sources, here(self._sources, self._cut), self._cut)
+        if self._budget is not None:
+            self._budget.regrouped(self._cut)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -243,7 +169,8 @@ class SharedQueries:
         found: dict[str, list[Tuples]] = {}
         out: dict[str, list[Batch]] = {}
         waiting = 0
-        least = self._least_slices(sum(len(batch) for batch in mine.values()))
+        budget = self._budget
+        least = 0 if budget is None else budget.least_slices(sum(len(batch) for batch in mine.values()))
         for piece, at in slices(
             mine, cut, made=made, window=self._shortest, rows=(self._fewest,), least=least, fewest=FEWEST_TUPLES
         ):
@@ -254,11 +181,12 @@ class SharedQueries:
                     waiting += len(tuples)
             came = sum(len(batch) for batch in piece.values())
             waiting += came
-            if waiting >= WAITING_TUPLES or at == cut or self._spill is not None:
+            if waiting >= WAITING_TUPLES or at == cut or budget is not None:
                 self._finish(found, out, at)
-                self._sources.purge(at if self._spill is None else self._spill.kept_from(at))
+                self._sources.purge(at if budget is None else budget.kept_from(at))
                 found, waiting = {}, 0
-                self._keep_within(at, came)
+                if budget is not None:
+                    budget.keep(at, came)
             self._busy_s += self._clock() - began
         self._input_tuples += sum(len(batch) for batch in mine.values())
         return {name: Batch.concat(out[name]) if name in out else self._nothing[name] for name in self.names}
@@ -274,117 +202,6 @@ class SharedQueries:
         self._executor.purge(cut)
         self._cut = cut
         return found
-
-    def _least_slices(self, tuples: int) -> int:
-        """How many slices a budget asks for."""
-        if self._spill is None or self._rounds is None:
-            return 0
-        most = min(SLICE_SHARE * self._spill.limit_bytes / TUPLE_BYTES, self._rounds.slice_tuples)
-        return min(int(tuples / most), tuples // SLICE_LEAST)
-
-    def _keep_within(self, cut: int, tuples: int) -> None:
-        """Keep to the budget after a slice of so many tuples, if there is one, and settle some of what is owed."""
-        spill, rounds = self._spill, self._rounds
-        if spill is None or rounds is None or cut == END:
-            return
-        playing = spill.playing(cut)
-        if playing and spill.played(self._sources, cut, self._size_bytes()):
-            self._executor.rebuild(cut)
-        room, stays = (1.0 - BLOCK_SHARE, STAYS_BESIDE) if rounds.going_on else (1.0, STAYS)
-        while (used := self._size_bytes()) > room * spill.limit_bytes and self._leave(spill, cut, used, stays):
-            pass
-        if playing:
-            return
-        with self._settling(spill):
-            rounds.go_on(self.group, self._executor.since, self._sources, cut, tuples)
-
-    def _leave(self, spill: GroupSpill, cut: int, used_bytes: int, stays: float) -> bool:
-        """Let the oldest tuples leave memory; False where there are none."""
-        began = self._clock()
-        left = spill.leave(self._sources, cut, used_bytes, stays)
-        if left:
-            self._executor.rebuild(cut)
-        spill.counters.longest_spill_s = max(spill.counters.longest_spill_s, self._clock() - began)
-        return left
-
-    @contextmanager
-    def _settling(self, spill: GroupSpill) -> Iterator[None]:
-        began = self._clock()
-        yield
-        took, done = self._clock() - began, spill.counters
-        done.settling_s += took
-        if self._cut != END:
-            done.longest_settling_s = max(done.longest_settling_s, took)
-
-    def _settle(self, cut: int) -> None:
-        """Find what is owed of results before `cut`; `cleaned` has it."""
-        spill, rounds = self._spill, self._rounds
-        if spill is None or rounds is None:
-            return
-        if spill.on_disk_tuples and (used := self._size_bytes()) > STAYS_BESIDE * spill.limit_bytes:
-            self._leave(spill, cut, used, STAYS_BESIDE)
-        with self._settling(spill):
-            rounds.finish(self.group, self._executor.since, self._sources, cut)
-
-    def _join(self, sources: GroupSources, group: QueryGroup, epoch: Mapping[str, Tuples]) -> Mapping[str, Tuples]:
-        """The results of tuples by an operator of their own."""
-        operator = self._make(sources, group)
-        found = operator.process(epoch, min(int(tuples.ts[0]) for tuples in epoch.values()))
-        self._compared += operator.comparisons()
-        used = self._size_bytes() + sources.size_bytes() + operator.size_bytes()
-        self._peak_bytes = max(self._peak_bytes, used)
-        return found
-
-    def _spill_statistics(self, used_bytes: int) -> SpillStatistics | None:
-        spill = self._spill
-        if spill is None:
-            return None
-        done = spill.counters
-        return SpillStatistics(
-            strategy=OLDEST,
-            budget_bytes=spill.limit_bytes,
-            used_bytes=used_bytes,
-            spills=done.spills,
-            spilled_tuples=done.spilled_tuples,
-            spilled_bytes=spill.written_bytes,
-            on_disk_tuples=spill.on_disk_tuples,
-            owed=spill.on_disk_tuples * spill.behind(self._sources, self._cut),
-            cleanups=done.settlements,
-            cleanup_results=done.results,
-            cleanup_s=done.settling_s,
-            longest_spill_s=done.longest_spill_s,
-            longest_cleanup_s=done.longest_settling_s,
-        )
-
-    def clean(self, most: int | None = None) -> bool:
-        """Find results that are owed for want of memory; `cleaned` has them. See `Part.clean`."""
-        if self._spill is None or self._rounds is None or self._spill.settled is None:
-            return False
-        if most is None:
-            self._settle(self._cut)
-            return True
-        with self._settling(self._spill):
-            return self._rounds.some(self.group, self._executor.since, self._sources, self._cut, most)
-
-    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Do up to an event time again what was done to spilled state in a former life, and give nothing late."""
-        if self._spill is not None:
-            self._spill.play(events, until)
-
-    def spill_events(self) -> list[SpillEvent]:
-        """What has happened to spilled state since this was last asked."""
-        return [] if self._spill is None else self._spill.events()
-
-    def spills_needed_from(self) -> int:
-        """Events up to this time need not be done again."""
-        return self._cut if self._spill is None else self._spill.needed_from(self._cut)
-
-    def cleaned(self) -> dict[str, list[Batch]]:
-        """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
-        late = {} if self._rounds is None else self._rounds.take()
-        for name, batches in late.items():
-            self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
-        return late
 
     def _finish(self, found: Mapping[str, list[Tuples]], out: dict[str, list[Batch]], cut: int) -> None:
         """Compute the SELECT lists of results, and aggregates; everything before `cut` has been processed."""
@@ -429,9 +246,33 @@ class SharedQueries:
         if stream not in self._streams:
             return None
         above = [one.horizon(stream, self._cut) for one in self._aggregated.values()]
-        owed = None if self._spill is None else self._spill.horizon(self._sources, stream)
+        owed = None if self._budget is None else self._budget.horizon(stream)
         here = self._sources.horizon(stream, self._cut) if owed is None else owed
         return min([here, *(ts for ts in above if ts is not None)])
+
+    def clean(self, most: int | None = None) -> bool:
+        """Find results that are owed for want of memory; `cleaned` has them. See `Part.clean`."""
+        return self._budget is not None and self._budget.clean(self._cut, most)
+
+    def cleaned(self) -> dict[str, list[Batch]]:
+        """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
+        late = {} if self._budget is None else self._budget.take()
+        for name, batches in late.items():
+            self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
+        return late
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """See `WithinBudget.play`."""
+        if self._budget is not None:
+            self._budget.play(events, until)
+
+    def spill_events(self) -> list[SpillEvent]:
+        """See `WithinBudget.events`."""
+        return [] if self._budget is None else self._budget.events()
+
+    def spills_needed_from(self) -> int:
+        """Events up to this time need not be done again."""
+        return self._cut if self._budget is None else self._budget.needed_from(self._cut)
 
     def _size_bytes(self) -> int:
         above = sum(one.size_bytes() for one in self._aggregated.values())
@@ -440,16 +281,16 @@ class SharedQueries:
     def statistics(self) -> PartStatistics:
         """Counters and sizes as of now."""
         tuples, size = self._executor.state_tuples(), self._size_bytes()
-        shared = len(self.names) > 1
+        shared, budget = len(self.names) > 1, self._budget
         return PartStatistics(
             queries=tuple(QueryStatistics(n, self._results[n], self._name, "", shared) for n in self.names),
-            comparisons=self._executor.comparisons() + self._compared,
+            comparisons=self._executor.comparisons() + (0 if budget is None else budget.comparisons),
             intermediate_results=self._executor.intermediate_results(),
             state_tuples=tuples,
             state_bytes=size,
             peak_state_tuples=max(self._peak_tuples, tuples),
-            peak_state_bytes=max(self._peak_bytes, size),
+            peak_state_bytes=max(self._peak_bytes, size, 0 if budget is None else budget.peak_bytes),
             busy_s=self._busy_s,
-            spill=self._spill_statistics(size),
+            spill=None if budget is None else budget.statistics(self._cut),
             feedback=self._executor.feedback(),
         )

@@ -30,10 +30,10 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if stream in epoch:\n", "            if stream in epoch and stream == self._streams[0]:\n"),
     ),
     "groups/shared.py": (
-        (" or at == cut or self._spill", " or self._spill"),
-        ("        self._settle(self._cut)\n        from_now", "        from_now"),
-        ("        self._settle(self._cut)\n        self._executor.drop", "        self._executor.drop"),
-        ("rounds.go_on(self.group, self._executor.since, self._sources, cut, tuples)", "pass"),
+        (" or at == cut or budget is", " or budget is"),
+        ("            self._budget.settle(self._cut)\n        from_now", "            pass\n        from_now"),
+        ("            self._budget.settle(self._cut)\n        self._executor.drop",
+         "            pass\n        self._executor.drop"),
         ("                found, waiting = {}, 0\n", "                waiting = 0\n"),
         (" if owed is None else owed", ""),
         ("self._sources.purge(at if", "self._sources.purge(0 if"),
@@ -46,6 +46,9 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("from_now = from_now or query.aggregation is not None", "from_now = bool(from_now)"),
         ("self._aggregated.get(m.name) or Aggregated", "Aggregated"),
         ("[one.horizon(stream, self._cut) for one in self._aggregated.values()]", "[None]"),
+    ),
+    "groups/budget.py": (
+        ("self._rounds.go_on(self._executor.group, self._executor.since, self._sources, cut, tuples)", "pass"),
     ),
     "groups/settling.py": (
         ("(tuples.ts >= self._begin.ts) & ", ""),

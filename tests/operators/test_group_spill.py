@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators import slices as slicing
+from operators.groups import budget as keeping
 from operators.groups import parts, rounds, settling
-from operators.groups import shared as shared_part
 from operators.groups.engine import GroupEngine
 from operators.groups.parts import APART, JUGGLER, group_engine
 from operators.juggler.operator import Juggler
@@ -44,7 +44,7 @@ SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])
 def cramped(sizes: tuple[int, int]) -> Iterator[None]:
     """Small slices and blocks, as a budget asks for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_part, "SLICE_LEAST", sizes[0])
+        patch.setattr(keeping, "SLICE_LEAST", sizes[0])
         patch.setattr(slicing, "SAMPLES_PER_SLICE", sizes[0])
         patch.setattr(settling, "LEAST_BLOCK_TUPLES", sizes[1])
         yield
@@ -250,7 +250,7 @@ def test_what_left_is_met_late_by_whom_it_concerns() -> None:
         queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
     )
     assert told(engine, queries, [1, 4], [2, 6]) == {"first": ["1-2"]}
-    assert told(engine, queries, [9], [9]) == {"first": ["4-6"]} 
+    assert told(engine, queries, [9], [9]) == {"first": ["4-6"]}
     assert engine.cleaned() == {}
     assert engine.add(queries[1], from_now=True) == {"A": 9, "B": 9}
     assert late_of(engine) == {"first": ["1-6", "4-2"]}

@@ -1,0 +1,86 @@
+"""What executes the joins of several queries in one operator (`operators.juggler.operator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from operators.juggler.sources import GroupSources
+from operators.statistics import EdgeStatistics
+from operators.tuples import Tuples
+from schemas.columns import Batch, Mask
+from schemas.groups import QueryGroup
+from schemas.query import Query
+
+
+class GroupExecutor(Protocol):
+    """Executes the joins of all queries of a group.
+
+    Attributes:
+        group: the queries that run.
+    """
+
+    group: QueryGroup
+
+    def add(self, query: Query, *, from_now: bool, cut: int) -> dict[str, int]:
+        """Register a query when everything before `cut` has been processed; see `SharedQueries.add`."""
+        ...
+
+    def drop(self, name: str, *, cut: int) -> None:
+        """Forget a query when everything before `cut` has been processed."""
+        ...
+
+    def wanted(self, batches: Mapping[str, Batch]) -> Mapping[str, Mask]:
+        """Where a tuple of the next slice is to be stored and processed, (n,) by stream; all of the others are."""
+        ...
+
+    def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
+        """Run one slice of the input.
+
+        Args:
+            epoch: new tuples per input, ascending by ts, none older than any processed before; inputs without any may
+                be absent.
+            now: the slice's beginning: what expired before it is dead.
+
+        Returns:
+            The new results of every query by its name, over its inputs in FROM order, ascending by (ts, rows); queries
+            without any may be absent.
+        """
+        ...
+
+    @property
+    def since(self) -> Mapping[str, Mapping[str, int]]:
+        """By query and input, the least ts of tuples that a query may see."""
+        ...
+
+    def rebuild(self, cut: int) -> None:
+        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
+        ...
+
+    def purge(self, cut: int) -> None:
+        """Drop what no tuple with ts >= cut can meet, in every state."""
+        ...
+
+    def comparisons(self) -> int:
+        """Predicate evaluations so far."""
+        ...
+
+    def intermediate_results(self) -> int:
+        """Combinations made so far that were no result yet."""
+        ...
+
+    def state_tuples(self) -> int:
+        """Tuples in all states."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Bytes of all states."""
+        ...
+
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """What inputs have said about each other; nothing without feedback."""
+        ...
+
+
+MakeExecutor = Callable[[GroupSources, QueryGroup], GroupExecutor]
+"""An operator over a group's stores, of which it has seen nothing yet."""
