@@ -4,65 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.groups.parts import APART, group_engine
-from schemas.groups import streams_of
+from operators.groups.engine import GroupEngine
+from operators.groups.parts import APART
 from schemas.language import parse_program
-from tests.feeding import partitions_of, to_batch, to_rows
+from tests.feeding import to_rows
 from tests.group_cases import GroupCase, group_cases
+from tests.operators.group_lives import GroupLife
 from tests.operators.profiles import PROPERTY
 from tests.operators.stays import Stays
 
 TURNS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6)
 
 
-class GroupLife:
-    """One life of a group's task: an engine and how far each partition has been consumed."""
+class Life:
+    """One life after the other, while queries come and go."""
 
-    def __init__(self, case: GroupCase, stays: Stays, executor: str | None) -> None:
-        self.case = case
-        self.streams = {stream.name: stream for stream in streams_of(case.queries)}
-        self.stays = stays
-        self.engine = group_engine(
-            list(stays.running.values()),
-            executor=executor,
-            streams=list(self.streams.values()),
-            partitions=partitions_of(case.rows),
-            since=stays.since,
-        )
-        self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
+    def __init__(self, case: GroupCase, executor: str | None) -> None:
+        self.stays = Stays(case)
+        self.got: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
+        self._now = GroupLife(case, self.stays.running.values(), {}, executor=executor)
+        self._executor = executor
 
-    def push(self, name: str, p: int, begin: int, stop: int) -> None:
-        """Push rows begin .. stop of a partition under their log offsets."""
-        rows = self.case.rows[name][p][begin:stop]
-        if rows:
-            batch = to_batch(self.streams[name], rows)
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)))
-        self.at[name, p] = max(self.at[name, p], begin + len(rows))
+    @property
+    def engine(self) -> GroupEngine:
+        """Of this life."""
+        return self._now.engine
 
-    def turn(self, size: int, out: dict[str, list[dict[str, Any]]], *, last: bool = False) -> None:
-        """Consume a little of every partition, or all of the rest, then advance as far as the watermark allows."""
-        for (name, p), begin in list(self.at.items()):
-            self.push(name, p, begin, len(self.case.rows[name][p]) if last else begin + size)
-            if last:
-                self.engine.close(name, p)
-        for name, found in self.engine.advance().items():
-            out[name] += to_rows(found)
+    def turn(self, size: int, *, last: bool = False) -> None:
+        """See `GroupLife.turn`."""
+        for name, found in self._now.turn(size, last=last).items():
+            self.got[name] += to_rows(found)
 
-    def heir(self, executor: str | None) -> GroupLife:
-        """The next life, which has read again no more than the horizons say."""
-        born = GroupLife(self.case, self.stays, executor)
-        for (name, p), position in self.at.items():
-            point = self.engine.replay_point(name, p, self.engine.horizon(name))
-            born.engine.set_clock(name, p, point.max_ts)
-            born.push(name, p, point.offset, position)
-            born.at[name, p] = position
-        born.engine.advance(self.engine.cut)
-        return born
+    def die(self) -> None:
+        """The heir goes on."""
+        dead, stays = self._now, self.stays
+        self._now = GroupLife(dead.case, stays.running.values(), stays.since, executor=self._executor)
+        self._now.read_again(dead.at, dead.points(), dead.engine.cut)
 
 
 @PROPERTY
@@ -71,16 +52,15 @@ def test_queries_come_and_go_and_the_task_dies(
     case: GroupCase, turns: list[tuple[int, bool]], data: st.DataObject, executor: str | None
 ) -> None:
     """Whatever comes and goes between deaths, every query gives what it gives alone of the tuples that it sees."""
-    life = GroupLife(case, Stays(case), executor)
-    got: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
+    life = Life(case, executor)
     for size, dies in turns:
-        life.turn(size, got)
+        life.turn(size)
         life.stays.change(life.engine, data)
         if dies:
-            life = life.heir(executor)
+            life.die()
             assert set(life.engine.names) == set(life.stays.running)
-    life.turn(0, got, last=True)
-    life.stays.judge(got)
+    life.turn(0, last=True)
+    life.stays.judge(life.got)
 
 
 COUNTED = """
@@ -109,11 +89,10 @@ def test_what_was_alive_when_aggregates_were_emitted_last_is_read_again(
     (query,) = parse_program(COUNTED.format(sources)).queries
     rows = {name: [[{"k": 1, "ts": ts} for ts in times]] for name, times in (("a", a), ("b", b)) if times}
     case = GroupCase((query,), rows, [1], 1)
-    life = GroupLife(case, Stays(case), None)
-    got: dict[str, list[dict[str, Any]]] = {"counts": []}
+    life = Life(case, None)
     while life.engine.cut < 15:
-        life.turn(1, got)
+        life.turn(1)
     assert {name: life.engine.horizon(name) for name in rows} == needed
-    life = life.heir(None)
-    life.turn(0, got, last=True)
-    life.stays.judge(got)
+    life.die()
+    life.turn(0, last=True)
+    life.stays.judge(life.got)

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.groups.parts import JUGGLER, group_engine
+from operators.groups.parts import JUGGLER
 from operators.spill.spilling import Budget
 from schemas.columns import Batch
-from schemas.groups import seeing, streams_of
+from schemas.groups import seeing
 from schemas.query import Query
 from schemas.spills import SpillEvent, decode_events, encode_events
 from tests import oracle
-from tests.feeding import canonical, partitions_of, to_batch, to_rows
+from tests.feeding import canonical, to_rows
 from tests.group_cases import GroupCase, group_cases
+from tests.operators.group_lives import GroupLife
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.test_group_spill import BUDGETS, SIZES, cramped
@@ -60,43 +60,24 @@ class Life:
     """
 
     def __init__(self, case: GroupCase, limit: int, commit: Commit) -> None:
-        self.case = case
-        self.streams = {stream.name: stream for stream in streams_of(case.queries)}
         self.now = commit
-        self.engine = group_engine(
-            list(commit.queries.values()),
+        self._task = GroupLife(
+            case,
+            commit.queries.values(),
+            commit.since,
             executor=JUGGLER,
-            streams=list(self.streams.values()),
-            partitions=partitions_of(case.rows),
-            since=commit.since,
             budget=Budget(limit, "bottom-up"),
             blocks=MemoryBlocks(),
         )
+        self.engine = self._task.engine
         self.engine.play_spills(commit.log, commit.cut)
-        self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
-        for (name, p), position in commit.at.items():
-            offset, max_ts = commit.points[name, p]
-            self.engine.set_clock(name, p, max_ts)
-            self.push(name, p, offset, position)
-        self.engine.advance(commit.cut)
+        self._task.read_again(commit.at, commit.points, commit.cut)
         assert not any(len(batch) for batches in self.engine.cleaned().values() for batch in batches)
         self.found: list[tuple[str, dict[str, Any]]] = []
 
-    def push(self, name: str, p: int, begin: int, stop: int) -> None:
-        """Push rows begin .. stop of a partition under their log offsets."""
-        rows = self.case.rows[name][p][begin:stop]
-        if rows:
-            batch = to_batch(self.streams[name], rows)
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)))
-        self.at[name, p] = max(self.at[name, p], begin + len(rows))
-
     def turn(self, size: int, *, last: bool = False) -> None:
-        """Consume a little of every partition, or all of the rest, then advance as far as the watermark allows."""
-        for (name, p), begin in list(self.at.items()):
-            self.push(name, p, begin, len(self.case.rows[name][p]) if last else begin + size)
-            if last:
-                self.engine.close(name, p)
-        for name, batch in self.engine.advance().items():
+        """See `GroupLife.turn`."""
+        for name, batch in self._task.turn(size, last=last).items():
             self.found += named(name, [batch])
 
     def begin(self, query: Query, *, from_now: bool) -> None:
@@ -122,15 +103,11 @@ class Life:
         log = (*self.now.log, *written)
         while log and log[0].at <= self.engine.spills_needed_from():
             log = log[1:]
-        points = {}
-        for name, p in self.at:
-            point = self.engine.replay_point(name, p, self.engine.horizon(name))
-            points[name, p] = point.offset, point.max_ts
         self.now = replace(
             self.now,
             cut=self.engine.cut,
-            at=dict(self.at),
-            points=points,
+            at=dict(self._task.at),
+            points=self._task.points(),
             log=log,
             got=(*self.now.got, *self.found),
             late=(*self.now.late, *late),
