@@ -3,10 +3,12 @@
 Numba's own rule is that it is valid as long as the function's own file is unchanged. But kernels of one file are
 inlined into those of another, and its constants too, so that a new version of one left stale code in the caches of the
 others: wrong results, without a word. Here a cached kernel is valid for the contents of its own file and of all kernel
-files that this one imports, directly or not, for this NumPy, and for the options below. So there is nothing to empty:
-what is stale is not read, whoever has written it, and kernels whose sources have not changed are not compiled again.
+files that this one imports, directly or not, for this NumPy and Numba, and for the options below. So there is nothing
+to empty: what is stale is not read, whoever has written it, and kernels whose sources have not changed are not compiled
+again.
 
-It sets a private field of the pinned Numba; another Numba without that field fails at import, not silently.
+It sets a private field of the pinned Numba (to `schemas.kernel_files`); another Numba without that field fails at
+import, not silently.
 
 Limit: only kernel files of one folder are followed. So a kernel may use nothing else of Weir's but types; a test sees
 to it.
@@ -19,10 +21,15 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
+
+from schemas.kernel_files import KernelFiles
 
 _IMPORTED = re.compile(rb"^(?:from|import) ([\w.]+)", re.MULTILINE)
 
@@ -35,11 +42,12 @@ def compiled(function: Callable[..., Any], *, inline: str = "never") -> Any:
     """
     dispatcher = njit(cache=True, nogil=True, inline=inline)(function)
     if dispatcher is not function:  # NUMBA_DISABLE_JIT gives the function itself
-        cache_file = dispatcher._cache._cache_file
-        if not hasattr(cache_file, "_source_stamp"):
-            raise ImportError(f"Numba keeps the stamp of its caches elsewhere, see {__file__}")
+        cache = dispatcher._cache
+        if not isinstance(cache._cache_file, IndexDataCacheFile):
+            raise ImportError(f"Numba keeps the files of its caches elsewhere, see {__file__}")
         package = function.__module__.rpartition(".")[0]
-        cache_file._source_stamp = stamp(function.__code__.co_filename, package)
+        valid_for = stamp(function.__code__.co_filename, package)
+        cache._cache_file = KernelFiles(Path(cache.cache_path), cache._impl.filename_base, valid_for)
     return dispatcher
 
 
@@ -65,7 +73,7 @@ def stamp(file: str, package: str) -> str:
             found[path], modules = _source(path)
             folder = os.path.dirname(path)
             waiting += [os.path.join(folder, f"{name}.py") for owner, _, name in modules if owner == package]
-    whole = hashlib.sha256(np.__version__.encode())
+    whole = hashlib.sha256(f"{np.__version__} {numba.__version__}".encode())
     for name, digest in sorted((os.path.basename(path), digest) for path, digest in found.items()):
         whole.update(name.encode() + digest)
     return whole.hexdigest()

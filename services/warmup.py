@@ -163,8 +163,8 @@ def warm_up(progress: Callable[[str], None] = lambda _: None, *, fresh: bool = F
     began = time.perf_counter()
     found = kernels()
     if fresh:
-        for path in _cache_files(found):
-            path.unlink(missing_ok=True)
+        for kernel in found.values():
+            kernel._cache.flush()
     for step in _steps():
         progress(step)
     used = [kernel.stats for kernel in found.values() if kernel.signatures]
@@ -175,14 +175,6 @@ def warm_up(progress: Callable[[str], None] = lambda _: None, *, fresh: bool = F
         seconds=time.perf_counter() - began,
         folders=tuple(sorted({Path(stats.cache_path) for stats in used})),
     )
-
-
-def _cache_files(found: dict[str, Any]) -> Iterator[Path]:
-    """Numba's files of the kernels: an index (.nbi) and a file per version (.nbc)."""
-    for folder in {Path(kernel.stats.cache_path) for kernel in found.values()}:
-        modules = {name.rsplit(".", 2)[1] for name in found}
-        for module in modules:
-            yield from folder.glob(f"{module}.*.nb[ic]")
 
 
 def _steps() -> Iterator[str]:

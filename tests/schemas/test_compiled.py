@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from schemas.kernel_files import KernelFiles
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +22,26 @@ kernels = outer.called, outer.inlined_into, outer.constant, alone.own
 print(*said, *(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
 """
 """Prints what four kernels say, and how many versions of each had to be compiled."""
+
+DIE = """
+import os, sys
+left, replace = int(sys.argv[1]), os.replace
+
+def replace_or_die(source, target):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(0)
+    replace(source, target)
+
+os.replace = replace_or_die
+"""
+"""Files are put in their places with `os.replace`: the process is gone before the n-th time, as by kill -9."""
+
+NO_ROOM = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+"""
 
 FILES = {
     "__init__": "",
@@ -87,7 +110,7 @@ class Kernels:
         assert old in FILES[name]
         self.write(name, FILES[name].replace(old, new))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, script: str = RUN, *arguments: str) -> subprocess.Popen[str]:
         # Bytecode goes by whole seconds and sizes: of two versions within one second it may be the first one's.
         environment = {
             **os.environ,
@@ -95,7 +118,11 @@ class Kernels:
             "PYTHONDONTWRITEBYTECODE": "1",
             "NUMBA_CACHE_DIR": str(self.cache),
         }
-        return subprocess.Popen([sys.executable, "-c", RUN], env=environment, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-c", script, *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def files(self) -> set[Path]:
+        return {path for path in self.cache.rglob("*") if path.is_file()}
 
     def run(self) -> tuple[list[int], list[int]]:
         return outcome(self.start())
@@ -147,7 +174,7 @@ def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
     kernels.change("innermost", "x + 1", "x + 2")
     assert kernels.run()[0] == [3, 10, 11, -1]
     shutil.copytree(old, kernels.cache, dirs_exist_ok=True)
-    assert kernels.run() == ([3, 10, 11, -1], [1, 1, 1, 0])
+    assert kernels.run() == ([3, 10, 11, -1], [0, 0, 0, 0])
 
 
 def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) -> None:
@@ -156,3 +183,82 @@ def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) 
     assert kernels.run() == ([2, 10, 11, -1], [0, 0, 0, 0])
     kernels.change("innermost", "x + 1", "x + 2")
     assert kernels.run() == ([3, 10, 11, -1], [1, 1, 1, 0])
+
+
+@pytest.mark.parametrize("files", range(4))
+def test_who_dies_while_writing_leaves_nothing_wrong(kernels: Kernels, files: int) -> None:
+    """Numba's own index named the new version before that was written, and an old one was found under its name."""
+    kernels.change("innermost", "x + 1", "x + 2")
+    dying = kernels.start(DIE + RUN, str(files))
+    assert dying.communicate(timeout=120)[0] == "", "it died before it said anything"
+    assert kernels.run()[0] == [3, 10, 11, -1]
+    assert kernels.run() == ([3, 10, 11, -1], [0, 0, 0, 0])
+
+
+def test_what_is_stale_is_removed(kernels: Kernels) -> None:
+    before = kernels.files()
+    kernels.change("innermost", "x + 1", "x + 2")
+    kernels.run()
+    after = kernels.files()
+    assert len(after) == len(before)
+    assert len(after & before) == 1, "that of the kernel which has nothing to do with it"
+
+
+def test_a_cut_off_file_is_no_version(kernels: Kernels) -> None:
+    """A machine that loses its power may keep a file's name and nothing of what was in it, or a part."""
+    for at, path in enumerate(sorted(kernels.files())):
+        os.truncate(path, os.path.getsize(path) // 2 * (at % 2))
+    assert kernels.run() == ([2, 10, 11, -1], [1, 1, 1, 1])
+    assert kernels.run() == ([2, 10, 11, -1], [0, 0, 0, 0])
+
+
+def test_a_full_disk_costs_another_compilation(kernels: Kernels) -> None:
+    kernels.change("innermost", "x + 1", "x + 2")
+    before = kernels.files()
+    assert outcome(kernels.start(NO_ROOM + RUN)) == ([3, 10, 11, -1], [1, 1, 1, 0])
+    assert kernels.files() == before
+    assert kernels.run() == ([3, 10, 11, -1], [1, 1, 1, 0])
+
+
+def test_two_that_write_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever one does between any two steps of the other. With Numba's index both could take one number."""
+    one, other = KernelFiles(tmp_path, "kernel", "stamp"), KernelFiles(tmp_path, "kernel", "stamp")
+    replace = os.replace
+
+    def between(source: str, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        other.save("float64", "of doubles")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", between)
+    one.save("int64", "of whole numbers")
+    for files in (one, other):
+        assert (files.load("int64"), files.load("float64")) == ("of whole numbers", "of doubles")
+    assert KernelFiles(tmp_path, "kernel", "another").load("int64") is None
+
+
+def test_kernels_do_not_meet(tmp_path: Path) -> None:
+    one, longer = KernelFiles(tmp_path, "kernel", "stamp"), KernelFiles(tmp_path, "kernels", "other stamp")
+    one.save("int64", "of one")
+    assert longer.load("int64") is None
+    longer.save("int64", "of the other")
+    one.save("float64", "of one")
+    assert (one.load("int64"), longer.load("int64")) == ("of one", "of the other")
+    one.flush()
+    assert (one.load("int64"), longer.load("int64")) == (None, "of the other")
+
+
+class Alike(NamedTuple):
+    """Keys that look the same."""
+
+    number: int
+
+    def __repr__(self) -> str:
+        return "Alike"
+
+
+def test_what_only_looks_like_the_key_is_not_it(tmp_path: Path) -> None:
+    files = KernelFiles(tmp_path, "kernel", "stamp")
+    files.save(Alike(1), "one")
+    assert files.load(Alike(1)) == "one"
+    assert files.load(Alike(2)) is None

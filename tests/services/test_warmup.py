@@ -132,11 +132,11 @@ def test_a_cache_that_can_only_be_read_is_copied(monkeypatch: pytest.MonkeyPatch
         own.mkdir()
         own.chmod(0o777)
         (baked / "kernels_1").mkdir(parents=True)
-        (baked / "kernels_1" / "probe.nbi").write_bytes(b"compiled")
+        (baked / "kernels_1" / "probe.nbc").write_bytes(b"compiled")
         baked.chmod(0o555)
         monkeypatch.setenv(kernel_cache.VARIABLE, str(baked))
         monkeypatch.setenv("WEIR_CACHE", str(own))
         with without_privilege():
             assert kernel_cache.prepare() == own / "kernels"
-        assert (own / "kernels" / "kernels_1" / "probe.nbi").read_bytes() == b"compiled"
+        assert (own / "kernels" / "kernels_1" / "probe.nbc").read_bytes() == b"compiled"
         baked.chmod(0o755)
