@@ -222,13 +222,16 @@ class Reader:
     def wait_for_count(
         self, count: int, also: Callable[[], None] = lambda: None, why: Callable[[], str] = str
     ) -> list[Record]:
-        """Wait for at least `count` records; `why` is asked when they do not come."""
+        """Wait for at least `count` records, as long as some come; `why` is asked when none does."""
+        had = -1
 
-        def enough() -> bool:
+        def more() -> bool:
             also()
-            return len(self.poll()) >= count
+            return len(self.poll()) > had
 
-        wait_for(enough, lambda: f"{count} records in {self._topic}, have {len(self.records)}{why()}")
+        while had < count:
+            wait_for(more, lambda: f"{count} records in {self._topic}, have {len(self.records)}{why()}")
+            had = len(self.records)
         return self.records
 
     def close(self) -> None:
