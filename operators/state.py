@@ -19,6 +19,7 @@ import numpy.typing as npt
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
+from operators.kernels.pages import GIVES_BACK, give_back, zeroed
 from operators.kernels.partition import (
     entries_by_group,
     group_sizes,
@@ -28,11 +29,9 @@ from operators.kernels.partition import (
     newer_in_groups,
 )
 from operators.kernels.ring import (
-    GIVES_BACK,
     compact_ring,
     first_at_least,
     fitting_capacity,
-    give_back,
     live_mask,
     mark_rows,
     ring_grow,
@@ -411,7 +410,7 @@ class SideState:
 
         def moved(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
             if not ring.size:
-                return ring if ring.ndim == 1 else np.zeros((len(ring), capacity), ring.dtype)
+                return ring if ring.ndim == 1 else zeroed((len(ring), capacity), ring.dtype)
             if kept is None:
                 return ring_grow(ring, self.lo, self.hi, capacity)
             return ring_thinned(ring, self.lo, kept, capacity)
@@ -429,9 +428,8 @@ class SideState:
         self.capacity = capacity
         self._fresh_from, self._written_to = self.lo, self.hi
         if self.hashed:
-            # Not cleared again: memory that nobody has touched costs nothing.
-            self._dist = np.zeros(capacity, np.int32)
-            self._heads = np.zeros(capacity, np.int32)
+            self._dist = zeroed(capacity, np.int32)
+            self._heads = zeroed(capacity, np.int32)
             index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
     def _closed_up(self, kept: Mask) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from operators.kernels.pages import zeroed
 from operators.kernels.ring import (
     compact_ring,
     compact_strings,
@@ -137,7 +138,7 @@ class _Strings:
         touched = min(self.written_to - self.fresh_from, len(self.data))
         into = self.data
         if stay < (1 - RETURNED_FROM) * touched:
-            into = np.zeros(min(fitting_capacity(stay, FIRST_CAPACITY), len(self.data)), np.uint8)
+            into = zeroed(min(fitting_capacity(stay, FIRST_CAPACITY), len(self.data)), np.uint8)
             self.fresh_from, self.written_to = begin, begin + stay
         self.end = int(compact_strings(self.starts, self.lengths, self.data, lo, kept, begin, into))
         self.data = into
@@ -423,7 +424,7 @@ class SourceStore:
 
 def _all_valid(capacity: int, lo: int, hi: int) -> npt.NDArray[np.bool_]:
     """A validity ring in which lo .. hi are valid; the rest takes no memory yet."""
-    valid = np.zeros(capacity, np.bool_)
+    valid = zeroed(capacity, np.bool_)
     ring_write(valid, lo, np.ones(hi - lo, np.bool_))
     return valid
 

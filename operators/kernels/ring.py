@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from operators.kernels.pages import zeroed
 from schemas.columns import I64, U8, Mask
 from schemas.compiled import compiled
 
@@ -44,7 +43,7 @@ def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
 
     Nothing is copied in between, and what is zero was never touched: it takes no memory yet.
     """
-    grown = np.zeros((*ring.shape[:-1], capacity), ring.dtype)
+    grown = zeroed((*ring.shape[:-1], capacity), ring.dtype)
     at = lo
     while at < hi:
         begin, to = at & (ring.shape[-1] - 1), at & (capacity - 1)
@@ -57,7 +56,7 @@ def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
 def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
     """A ring of a capacity of at least as many as stay, with the numbers lo .. lo + n where (n,) `kept` is True moved
     together, beginning at lo; the rest is zero and takes no memory yet."""
-    thinned = np.zeros((*ring.shape[:-1], capacity), ring.dtype)
+    thinned = zeroed((*ring.shape[:-1], capacity), ring.dtype)
     for old, new in zip(np.atleast_2d(ring), np.atleast_2d(thinned), strict=True):
         compact_ring(old, lo, kept, new)
     return thinned
@@ -68,47 +67,12 @@ def fitting_capacity(n: int, least: int) -> int:
     return max(least, 1 << (int(n / FILLED_AT_MOST) - 1).bit_length()) if n else least
 
 
-GIVES_BACK = hasattr(mmap, "MADV_DONTFORK")
-"""Whether `give_back` can, which is on Linux, told by advice that no other system knows: elsewhere the system promises
-nothing, and a ring must be made anew."""
-
-
-def give_back(ring: Array, lo: int, hi: int) -> None:
-    """Give the memory of all but the numbers lo .. hi back to the system, page by page; what they were is lost.
-
-    Nothing is copied, and the ring keeps its capacity: pages are there again, as zeros, when they are written. A new
-    ring would have to be written as a whole, and the system's pages for it may be slow to come (5 ms per MB were seen
-    on a virtual machine).
-    """
-    for row in np.atleast_2d(ring):
-        capacity = len(row)
-        used = min(hi - lo, capacity)
-        begin = lo & (capacity - 1)
-        end = begin + used
-        free = [(end - capacity, begin)] if end > capacity else [(end, capacity), (0, begin)]
-        for first, last in free:
-            _forget_pages(row.ctypes.data + first * row.itemsize, row.ctypes.data + last * row.itemsize)
-
-
-def _forget_pages(begin: int, end: int) -> None:
-    """Whole pages between two addresses of an array's own memory, which nothing else has a part of."""
-    begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    end = end // mmap.PAGESIZE * mmap.PAGESIZE
-    if begin < end:
-        _MADVISE(begin, end - begin, mmap.MADV_DONTNEED)
-
-
-if GIVES_BACK:
-    _MADVISE = ctypes.CDLL(None).madvise
-    _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-
 def touched_bytes(ring: Array, first: int, last: int) -> int:
     """Bytes of memory that a ring takes of which, since it was made, the numbers first .. last have been written.
 
-    The system gives zeros page by page, when they are first written. Of a ring from 4 MiB on, for which NumPy asks for
-    huge pages, the process may have up to 2 MiB more until it is full: where they begin is chance, and what is decided
-    by memory must not hang on it.
+    The system gives zeros page by page, when they are first written (`operators.kernels.pages`). Of a ring from 4 MiB
+    on, for which NumPy asks for huge pages, the process may have up to 2 MiB more until it is full: where they begin is
+    chance, and what is decided by memory must not hang on it.
     """
     capacity = ring.shape[-1]
     return ring.nbytes // capacity * min(last - first, capacity) if capacity else 0

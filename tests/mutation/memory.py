@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
+    "kernels/pages.py": (
+        ("[(end - capacity, begin)] if end > capacity else", "[(end, begin)] if end > capacity else"),
+        ("else [(end, capacity), (0, begin)]", "else [(end, capacity)]"),
+        ("    begin = -(-begin // mmap.PAGESIZE)", "    begin = begin // mmap.PAGESIZE"),
+        ("MAPPED_FROM <= size < HUGE_FROM", "HUGE_FROM <= size < HUGE_FROM"),
+        ("    except OSError:", "    except ZeroDivisionError:"),
+    ),
     "kernels/ring.py": (
         ("n = min(hi - at, ring.shape[-1] - begin)", "n = hi - at"),
         ("into[to & wrap] =", "into[to & mask] ="),
@@ -15,9 +22,6 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if expiry >= now:\n            at", "        if expiry > now:\n            at"),
         ("at = rows[slot] - first\n", "at = rows[slot]\n"),
         ("expiry = ring_ts[slot] + life if exact", "expiry = ring_ts[slot] if exact"),
-        ("[(end - capacity, begin)] if end > capacity else", "[(end, begin)] if end > capacity else"),
-        ("else [(end, capacity), (0, begin)]", "else [(end, capacity)]"),
-        ("    begin = -(-begin // mmap.PAGESIZE)", "    begin = begin // mmap.PAGESIZE"),
     ),
     "kernels/rank.py": (
         ("if row & 63 == 0 or row == first:", "if row & 63 == 0:"),
@@ -64,7 +68,7 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self.capacity = capacity\n            self._fresh_from,", "            self._fresh_from,"),
         ("self._written_to = self._touched_to()\n", "pass\n"),
         ("self.fresh_from, self.written_to = begin, begin + stay", "pass"),
-        ("into = np.zeros(min(fitting_capacity(stay,", "into = np.zeros(max(fitting_capacity(stay,"),
+        ("into = zeroed(min(fitting_capacity(stay,", "into = zeroed(max(fitting_capacity(stay,"),
         ("live[live] = self._ranks.held(rows[live])", "pass"),
         ("first, last = (self._rank(row) for row in (lo, hi))", "first, last = self._first, self._next"),
     ),

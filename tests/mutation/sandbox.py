@@ -34,6 +34,7 @@ WARM_UP_S = 3600.0
 FIRST = {
     "operators/kernels/hashing.py": ["test_kernels_hash.py"],
     "operators/kernels/index.py": ["test_state.py"],
+    "operators/kernels/pages.py": ["test_kernels_pages.py"],
     "operators/kernels/ring.py": ["test_kernels_ring.py"],
     "operators/kernels/order.py": ["test_kernels_ring.py"],
     "operators/kernels/scan.py": ["test_state.py"],

@@ -6,20 +6,16 @@ A ring of capacity 8 shows number e in slot e & 7:   slot 0 1 2 3 4 5 6 7
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 import pytest
 
 from operators.kernels.order import SHORT_RUN, order_ties
 from operators.kernels.ring import (
-    GIVES_BACK,
     compact_ring,
     compact_strings,
     first_at_least,
     fitting_capacity,
     gather_strings,
-    give_back,
     live_mask,
     ring_grow,
     ring_read,
@@ -150,18 +146,6 @@ def test_a_fitting_capacity_leaves_room() -> None:
     """A quarter at least."""
     found = [fitting_capacity(n, 4) for n in (0, 1, 3, 4, 6, 7, 12, 13, 96, 97)]
     assert found == [4, 4, 4, 8, 8, 16, 16, 32, 128, 256]
-
-
-@pytest.mark.skipif(not GIVES_BACK, reason="memory is given back page by page on Linux")
-@pytest.mark.parametrize(("lo", "hi"), [(0, 0), (0, 9000), (3000, 12_000), (1 << 15, 1 << 16), (60_000, 70_000)])
-def test_pages_are_given_back(lo: int, hi: int) -> None:
-    """Numbers that are wanted stay; of the others all are zero but for less than a page at every edge, in every row of
-    a ring that may go round."""
-    ring = np.ones((2, 1 << 15), np.int64)
-    give_back(ring, lo, hi)
-    assert ring_read(ring, lo, hi).all()
-    left = np.count_nonzero(ring, axis=1) - min(hi - lo, 1 << 15)
-    assert (left < 4 * mmap.PAGESIZE // ring.itemsize).all()
 
 
 def test_touched_bytes() -> None:
