@@ -1,8 +1,9 @@
 """What a task spills: the folder it goes to, the log of it, and the results that come late.
 
-Blocks are worth nothing to the next life of a task, which finds the folder empty: `services.spill_log` says why. Nor do
-they have to be. What cannot be written or read ends the task, and the roster begins it anew from the last commit, as
-after anything else that goes wrong; with a full disk it comes back to where it was when there is room.
+Blocks are worth nothing to the next life of a task: `services.spill_log` says why. So each life has its own folder, and
+one that hangs may still be at work there when the next begins. Nor do blocks have to last: what cannot be written or
+read ends the task, and the roster begins it anew from the last commit, as after anything else that goes wrong; with a
+full disk it comes back to where it was when there is room.
 
 Events name groups of the plan that ran. A life whose own plan is another one, since its worker was started with another
 `--plan`, begins with that of the log, and changes to its own at the last commit.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from schemas.sizes import MAX_BYTES
 from services.delivery import BlockRecord
 from services.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
 from services.spill_log import SpillLog
-from services.spill_store import SpillStore
+from services.spill_store import SpillError, SpillStore
 from services.spilling import waiting_tuples
 from services.task_engine import SpillingEngine
 from services.topics import Lane
@@ -76,7 +78,7 @@ class TaskSpill:
 
     Args:
         budget: UNLIMITED where what an earlier life has spilled is still owed.
-        folder: emptied.
+        folder: where this life's own folder is made.
 
     Attributes:
         budget, blocks: for the engine.
@@ -84,14 +86,18 @@ class TaskSpill:
     """
 
     def __init__(self, budget: Budget, folder: Path, log: SpillLog) -> None:
-        """Open the folder.
+        """Make the folder.
 
         Raises:
             SpillError: it cannot be used.
         """
-        shutil.rmtree(folder, ignore_errors=True)
         self.budget = budget
-        self.blocks = SpillStore(folder)
+        own = folder / uuid.uuid4().hex[:12]
+        try:
+            self.blocks = SpillStore(own)
+        except SpillError:
+            shutil.rmtree(own, ignore_errors=True)
+            raise
         self._log = log
         self._late: list[Late] = []
         self._settled = budget is not UNLIMITED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import signal
 import sys
 import tempfile
@@ -248,6 +249,8 @@ class Worker:
         app = self._app(work.group, scratch)
         assert self._control is not None
         place = self._spilled or self._state
+        spilled = scratch / "spilled" if place is None else place.spilled(work.group)
+        shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not
         opener = TaskOpener(
             work,
             self._control,
@@ -255,7 +258,7 @@ class Worker:
             self._admin,
             self._metrics,
             self._state,
-            scratch / "spilled" if place is None else place.spilled(work.group),
+            spilled,
             self._snapshot_thread,
             self._versions,
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),

@@ -443,16 +443,20 @@ def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
     """The sink holds, read_committed, exactly the oracle's multiset; per partition in timestamp order, but for what
     cleanups have found."""
     expected = case.expected()
-    reader.wait_for_count(sum(expected.values()), worker._alive, lambda: _not_processed(case))
-    found = canonical(unmarked(reader.rows()))
-    missing, extra = expected - found, found - expected
-    if missing or extra:
-        raise AssertionError(
-            worker.said(
-                f"{sum(missing.values())} results missing, {sum(extra.values())} too many; "
-                f"missing {list(missing)[:3]}, too many {list(extra)[:3]}"
-            )
+
+    def difference() -> str:
+        found = canonical(unmarked(reader.rows()))
+        missing, extra = expected - found, found - expected
+        if not missing and not extra:
+            return ""
+        return (
+            f"; {missing.total()} results missing, {extra.total()} too many; "
+            f"missing {list(missing)[:20]}, too many {list(extra)[:20]}"
         )
+
+    reader.wait_for_count(expected.total(), worker._alive, lambda: difference() + _not_processed(case))
+    if wrong := difference():
+        raise AssertionError(worker.said(wrong))
     for partition in {record.partition for record in reader.records}:
         rows = [orjson.loads(r.value or b"") for r in reader.records if r.partition == partition]
         times = [row["_ts"] for row in rows if in_time(row)]

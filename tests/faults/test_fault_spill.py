@@ -224,7 +224,7 @@ class Wide:
 
     def files(self) -> list[Path]:
         """The files that hold spilled blocks."""
-        return sorted(self.spilled.glob("slot-*/*/spilled/task-0/blocks/*.sst"))
+        return sorted(self.spilled.glob("slot-*/*/spilled/task-0/*/blocks/*.sst"))
 
     def end(self, worker: WorkerProcess) -> None:
         """Close the input, and compare what came out with the oracle."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import resource
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,6 +24,7 @@ from schemas.spills import decode_events
 from services.delivery import BlockRecord
 from services.outlet import late_records
 from services.spill_log import Logged, SpillLog
+from services.spill_store import SpillError
 from services.task_spill import MOST_REST_S, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
@@ -56,6 +58,7 @@ class Lives:
             for n, name in enumerate("abc")
         }
         self.out: list[Row] = []
+        self.hanging: list[TaskSpill] = []
         self._rng = rng
         self._folder = folder
         self._records: list[BlockRecord] = []
@@ -146,8 +149,14 @@ class Lives:
         return spill.owed
 
     def die(self) -> None:
-        """Nothing is left but what was committed; and blocks, which are worth nothing."""
-        self.spill.blocks.close()
+        """Nothing is left but what was committed; and blocks, which are worth nothing. It may hang instead, with its
+        blocks open, and end when others have begun."""
+        if self._rng.random() < 0.5:
+            self.hanging.append(self.spill)
+        else:
+            self.spill.blocks.close()
+        while len(self.hanging) > 2:
+            self.hanging.pop(0).close()
 
     def expected(self) -> Counter[str]:
         return canonical(oracle.results(self.query, self.rows))
@@ -175,8 +184,22 @@ def test_commits_hold_all_that_a_successor_needs(seed: int, query: Query, tmp_pa
     times = [row["_ts"] for row in lives.out if in_time(row)]
     assert times == sorted(times)
     assert lives.spill.span[0] > 10, "events are forgotten"
-    lives.spill.close()
-    assert not (tmp_path / "spilled").exists()
+    for spill in (lives.spill, *lives.hanging):
+        assert spill.blocks.path.exists()
+        spill.close()
+        assert not spill.blocks.path.exists()
+
+
+def test_a_folder_that_cannot_be_used_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk is tried again and again."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+    try:
+        with pytest.raises(SpillError):
+            TaskSpill(Budget(2_000, "bottom-up"), tmp_path / "spilled", SpillLog(LANE, 4, [], 0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not any((tmp_path / "spilled").iterdir())
 
 
 def test_a_cleanup_that_took_long_does_not_put_the_next_one_off(tmp_path: Path) -> None:
