@@ -155,7 +155,7 @@ class Demand:
         starting = {}
         for name, flight in flights.items():
             before = self._unswept[name]
-            starting[name] = self._admitted(flight, hashed, busy, now, least)
+            starting[name] = self._admitted(flight, hashed, busy, now, least, new=alive_at is None)
             if alive_at is None:
                 self._watching.note(name, len(flight), self._unswept[name] - before)
         return starting
@@ -182,31 +182,30 @@ class Demand:
         return found
 
     def _admitted(
-        self, flight: Flight, hashed: Signatures, busy: U64, now: int, least: Mapping[str, int]
+        self, flight: Flight, hashed: Signatures, busy: U64, now: int, least: Mapping[str, int], *, new: bool
     ) -> Flight:
-        """Enter an input's new rows, or set them aside; those that start."""
+        """Enter an input's rows, or set them aside; those that start. Of rows that are not `new` nothing is booked."""
         if not len(flight):
             return flight
         name, held = flight.inputs[0], self._held[flight.inputs[0]]
-        left = self._left(name, flight.alive, hashed, least, new=True)
+        left = self._left(name, flight.alive, hashed, least, new=new)
         rows = np.ascontiguousarray(flight.rows[0])
         entering = Tuples((name,), rows[np.newaxis], flight.ts, self._sources.expiry(name, rows, flight.ts))
         if left is not flight.alive:
             staying = living(left)
             if not staying.all():
                 away = ~staying
-                self._set_aside(name, entering.take(away), flight.alive[away], now, least, new=True)
+                self._set_aside(name, entering.take(away), flight.alive[away], now, least, new=new)
                 entering = entering.take(staying)
         held.enter(entering, now)
         self._unswept[name] += len(entering)
         starting = left & busy
         started = living(starting)
-        self._not_started += int(np.count_nonzero(living(left) & ~started))
+        if new:
+            self._not_started += int(np.count_nonzero(living(left) & ~started))
         return flight.with_alive(starting).take(started)
 
-    def _left(
-        self, name: str, alive: U64, hashed: Signatures, least: Mapping[str, int], *, new: bool = False
-    ) -> U64:
+    def _left(self, name: str, alive: U64, hashed: Signatures, least: Mapping[str, int], *, new: bool = False) -> U64:
         """(n, words) the queries that may have partners for rows; the sets themselves where nobody watches."""
         left = alive
         for guard in self.guards.get(name, ()):
@@ -289,10 +288,8 @@ class Demand:
         staying = living(self._left(name, alive, Signatures(self._sources, {name: tuples.rows}), least))
         gone = len(tuples) - int(np.count_nonzero(staying))
         if gone + len(held.late_by_time) > SWEPT_SHARE * len(tuples):
-            wanted = living(alive)
-            away = wanted & ~staying
-            if away.any():
-                self._set_aside(name, tuples.take(away), alive[away], now, least)
+            if gone:
+                self._set_aside(name, tuples.take(~staying), alive[~staying], now, least)
             held.restart(tuples.take(staying), now)
         self._unswept[name] = 0
 

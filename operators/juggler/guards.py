@@ -179,9 +179,7 @@ class Guard:
         self.counters.kept_back += len(tuples)
         self.counters.forgotten += len(tuples) - int(np.count_nonzero(good))
         if good.any():
-            before = self.blacklist.signatures
-            self.blacklist.put(tuples.take(good), signatures[good], now)
-            self.counters.suspend += max(self.blacklist.signatures - before, 0)
+            self.counters.suspend += self.blacklist.put(tuples.take(good), signatures[good], now)
 
     def take(self, signatures: U64 | None, now: int) -> Tuples:
         """What is set aside under some signatures, or under any."""
@@ -201,9 +199,7 @@ class Guard:
         return self.blacklist.size_bytes()
 
 
-def guards_of(
-    found: Sequence[Edge], words: int, tables: frozenset[str]
-) -> dict[str, list[Guard]]:
+def guards_of(found: Sequence[Edge], words: int, tables: frozenset[str]) -> dict[str, list[Guard]]:
     """The guards of each input; those that observe the same share it."""
     partners: dict[tuple[str, tuple[Operand, ...]], Partners] = {}
     guards: dict[str, list[Guard]] = {}
@@ -212,6 +208,7 @@ def guards_of(
         seen = partners.setdefault(of, Partners(*of, words))
         guards.setdefault(edge.alias, []).append(Guard(edge, seen, words, static=edge.by in tables))
     return guards
+
 
 class Signatures:
     """The signatures of rows, each computed once."""

@@ -20,8 +20,6 @@ WorkOf = Callable[[Visit], Work]
 
 def way_ns(root: Visit, alias: str, by: str, work_of: WorkOf) -> float:
     """What was spent on ways that begin at `root` because of rows of `alias` that may have no partner in `by`."""
-    if root.inputs[0] == by:
-        return 0.0
     visits: Iterator[Visit]
     if root.inputs[0] == alias:
         visits = (visit for following in root.next for visit in _up_to(following, by))

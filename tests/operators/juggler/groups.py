@@ -40,6 +40,20 @@ from tests.oracle import results
 STREAMS = tuple(Stream(f"S{i}", FIELDS, f"S{i}", timestamp="ts") for i in range(3))
 Rows = dict[str, list[dict[str, Any]]]
 
+BY_K, BY_V = (Compare("=", column("A", name), column(other, name)) for name, other in (("k", "B"), ("v", "C")))
+
+
+def hub(name: str, *more: Expr, life: int = 10) -> Query:
+    """A joined with B, which is found by k, and with C, by v."""
+    sources = tuple(Source(alias, STREAMS[n], Window("RANGE", life)) for n, alias in enumerate("ABC"))
+    outputs = tuple(Output(alias, column(alias, "ts")) for alias in "ABC")
+    return Query(name, None, sources, (BY_K, BY_V, *more), outputs)
+
+
+def rows(*of: tuple[int, int, int], d: float = 0.5) -> list[dict[str, Any]]:
+    """Rows with these ts, k and v."""
+    return [{"ts": ts, "k": k, "v": v, "d": d, "s": "a", "b": True} for ts, k, v in of]
+
 
 def linear(alias: str, kinds: tuple[str, ...] = ("k", "v", "d", "ts", "_ts")) -> st.SearchStrategy[Expr]:
     """`factor * column + addend`, whole or real, written in one of several ways."""

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from operators.juggler.guards import Partners, edges
-from operators.juggler.idle import Idle
 from operators.juggler.order import ORDERS
 from operators.juggler.runs import Runs
 from operators.statistics import EdgeStatistics
 from schemas.groups import query_group
-from schemas.query import Compare, Expr, Literal, Output, Query, Source, Type, Window
+from schemas.query import Compare, Expr, Literal, Query, Source, Type, Window
 from tests.cases import column
-from tests.operators.juggler.groups import STREAMS, Rows, Runner, eager, expected
-
-K, V = (Compare("=", column("A", name), column(other, name)) for name, other in (("k", "B"), ("v", "C")))
-"""B is found by k, C by v."""
-
-
-def joined(name: str, *more: Expr, life: int = 10) -> Query:
-    """A joined with B and C."""
-    sources = tuple(Source(alias, STREAMS[n], Window("RANGE", life)) for n, alias in enumerate("ABC"))
-    outputs = tuple(Output(alias, column(alias, "ts")) for alias in "ABC")
-    return Query(name, None, sources, (K, V, *more), outputs)
-
-
-def rows(*of: tuple[int, int, int], d: float = 0.5) -> list[dict[str, Any]]:
-    """Rows with these ts, k and v."""
-    return [{"ts": ts, "k": k, "v": v, "d": d, "s": "a", "b": True} for ts, k, v in of]
+from tests.operators.juggler.groups import BY_K, BY_V, STREAMS, Rows, Runner, eager, expected, hub, rows
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +31,7 @@ def said(runner: Runner, alias: str, by: str) -> EdgeStatistics:
 
 def test_a_row_without_a_partner_is_set_aside_until_one_comes() -> None:
     runner = Runner(
-        query_group([joined("q")]),
+        query_group([hub("q")]),
         {"S0": rows((0, 1, 1), (2, 1, 1), (3, 1, 5)), "S1": rows((0, 1, 0)), "S2": rows((0, 0, 9), (5, 0, 1))},
         feedback=True,
     )
@@ -74,7 +56,7 @@ def test_a_row_without_a_partner_is_set_aside_until_one_comes() -> None:
 
 def test_a_row_that_has_lost_its_last_partner_leaves_the_structures() -> None:
     runner = Runner(
-        query_group([joined("q", life=4)]),
+        query_group([hub("q", life=4)]),
         {"S0": rows((1, 1, 1), (5, 1, 1), (5, 1, 1)), "S1": rows((1, 1, 0), (6, 1, 0)), "S2": rows((1, 0, 1))},
         feedback=True,
     )
@@ -91,7 +73,7 @@ def test_every_query_has_its_own_partners() -> None:
     """A row starts for those that may have results, and is set aside when none is left."""
     low, high = (Compare(op, column("C", "d"), Literal(1.0, Type.DOUBLE)) for op in ("<", ">="))
     given: Rows = {"S0": rows((0, 1, 1), (3, 1, 1)), "S1": rows((0, 1, 0)), "S2": rows((0, 0, 1))}
-    runner = Runner(query_group([joined("low", low), joined("high", high)]), given, feedback=True)
+    runner = Runner(query_group([hub("low", low), hub("high", high)]), given, feedback=True)
     runner.to(1)
     runner.to(4)
     assert [len(runner.found[name]) for name in ("low", "high")] == [2, 0]
@@ -100,7 +82,7 @@ def test_every_query_has_its_own_partners() -> None:
     runner.juggler.drop("low", cut=4)
     runner.to(5)
     assert runner.juggler.state_tuples() == 1, "nobody wants this C, so nobody wants an A; B has those"
-    runner.juggler.add(joined("again", low), from_now=False, cut=5)
+    runner.juggler.add(hub("again", low), from_now=False, cut=5)
     runner.rows["S2"] = rows((5, 0, 1))
     runner.to(6)
     assert len(runner.found["again"]) == 2
@@ -117,7 +99,7 @@ def test_a_partner_for_another_query_brings_it_back_too() -> None:
         "S1": rows((0, 1, 0)),
         "S2": [*rows((0, 0, 1)), *rows((3, 0, 1), d=2.0)],
     }
-    runner = Runner(query_group([joined("low", *of("<")), joined("high", *of(">="))]), given, feedback=True)
+    runner = Runner(query_group([hub("low", *of("<")), hub("high", *of(">="))]), given, feedback=True)
     runner.to(1)
     assert said(runner, "A", "C").kept_back == 1
     runner.to(4)
@@ -126,7 +108,7 @@ def test_a_partner_for_another_query_brings_it_back_too() -> None:
 
 def test_what_comes_back_may_wait_for_another_input() -> None:
     runner = Runner(
-        query_group([joined("q")]),
+        query_group([hub("q")]),
         {"S0": rows((0, 1, 1)), "S1": rows((1, 9, 0), (3, 1, 0)), "S2": rows((2, 0, 9), (5, 0, 1))},
         feedback=True,
     )
@@ -138,10 +120,10 @@ def test_what_comes_back_may_wait_for_another_input() -> None:
 
 def test_who_waited_for_two_comes_back_once() -> None:
     """For one query in the one guard's blacklist, for one in the other's."""
-    whole = joined("q").sources
+    whole = hub("q").sources
     last = Source("D", STREAMS[1], Window("RANGE", 10))
-    by_b = Query("b", None, (whole[0], whole[1], last), (K, Compare("=", column("A", "d"), column("D", "d"))), ())
-    by_c = Query("c", None, (whole[0], whole[2], last), (V, Compare("=", column("A", "s"), column("D", "s"))), ())
+    by_b = Query("b", None, (whole[0], whole[1], last), (BY_K, Compare("=", column("A", "d"), column("D", "d"))), ())
+    by_c = Query("c", None, (whole[0], whole[2], last), (BY_V, Compare("=", column("A", "s"), column("D", "s"))), ())
     given: Rows = {"S0": rows((0, 1, 1)), "S1": rows((0, 8, 0), (2, 1, 0), (6, 8, 0)), "S2": rows((0, 0, 9), (4, 0, 1))}
     group = query_group([by_b, by_c])
     runner = Runner(group, given, feedback=True)
@@ -151,10 +133,42 @@ def test_who_waited_for_two_comes_back_once() -> None:
         assert len(runner.found[query.name]) == len(expected(query, given))
 
 
+def test_what_is_made_anew_is_no_news() -> None:
+    """With a memory budget the operator is made anew whenever rows leave: every time its rows were counted as new ones
+    again, and guards were credited again with what they had spared before."""
+    unwanted = Compare("<", column("C", "v"), Literal(-5, Type.BIGINT))
+    less = Compare("<", column("B", "v"), column("C", "v"))
+    idle = Query("idle", None, hub("idle").sources[1:], (less, unwanted), ())
+    runner = Runner(
+        query_group([hub("q"), hub("waits", unwanted), idle]),
+        {
+            "S0": rows((0, 1, 1), (2, 1, 1), (3, 1, 5)),
+            "S1": rows((0, 1, 0), (2, 8, 0)),
+            "S2": rows((0, 0, 9), (3, 0, 5)),
+        },
+        feedback=True,
+    )
+    for cut in range(1, 5):
+        runner.to(cut)
+    before = runner.juggler.feedback()
+    assert runner.juggler.demand is not None
+    guards = [guard for some in runner.juggler.demand.guards.values() for guard in some]
+    refused = [guard.refused for guard in guards]
+    assert any(refused)
+    assert any(edge.suppressed for edge in before[:-1])
+    assert before[-1].suppressed
+    runner.juggler.rebuild(4)
+    after = runner.juggler.feedback()
+    assert [(edge.demanded, edge.suppressed) for edge in after] == [(edge.demanded, edge.suppressed) for edge in before]
+    guards = [guard for some in runner.juggler.demand.guards.values() for guard in some]
+    assert [guard.refused for guard in guards] == refused
+    assert [edge.kept_back for edge in after] == [edge.kept_back for edge in before]
+
+
 def test_who_rests_lets_everything_in() -> None:
     with eager(stake=0.0):
         runner = Runner(
-            query_group([joined("q")]),
+            query_group([hub("q")]),
             {"S0": rows((0, 1, 1)), "S1": rows((0, 1, 0), (2, 1, 0), (3, 1, 0)), "S2": rows((5, 0, 1))},
             feedback=True,
         )
@@ -166,7 +180,7 @@ def test_who_rests_lets_everything_in() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_late_rows_are_found_by_value_and_by_time(order: str) -> None:
     less = Compare("<", column("C", "v"), column("A", "v"))
-    query = replace(joined("q"), predicates=(K, less))
+    query = replace(hub("q"), predicates=(BY_K, less))
     given: Rows = {"S0": rows((0, 1, 4), (1, 1, 3)), "S1": rows((0, 9, 0), (3, 1, 0)), "S2": rows((0, 0, 5), (5, 0, 2))}
     runner = Runner(query_group([query]), given, order, feedback=True)
     # Structures are not made anew meanwhile, which would put late rows in their place.
@@ -179,7 +193,7 @@ def test_late_rows_are_found_by_value_and_by_time(order: str) -> None:
 
 def test_nothing_starts_while_an_input_has_nothing_for_a_query() -> None:
     less = Compare("<", column("B", "v"), column("C", "v"))
-    query = joined("q")
+    query = hub("q")
     query = Query("q", None, query.sources, (Compare("<", column("A", "v"), column("B", "v")), less), query.outputs)
     given: Rows = {"S0": rows((0, 0, 1)), "S1": rows((1, 0, 2)), "S2": rows((2, 0, 3), (30, 0, 3))}
     runner = Runner(query_group([query]), given, feedback=True)
@@ -191,47 +205,6 @@ def test_nothing_starts_while_an_input_has_nothing_for_a_query() -> None:
     assert len(runner.found["q"]) == 1
     (edge,) = runner.juggler.feedback()
     assert edge.suppressed == 3
-
-
-def test_what_could_gain_nothing_is_not_guarded() -> None:
-    pair = joined("pair")
-    pair = Query("pair", None, pair.sources[:2], (K,), pair.outputs[:2])
-    assert edges(query_group([pair])) == ()
-    found = edges(query_group([pair, joined("q")]))
-    assert {(edge.alias, edge.by): set(edge.queries) for edge in found} == {
-        ("A", "B"): {0, 1}, ("B", "A"): {0, 1}, ("A", "C"): {1}, ("C", "A"): {1},
-    }  # fmt: skip
-    star = replace(joined("star"), predicates=(K, Compare("=", column("B", "k"), column("C", "v"))))
-    assert len(edges(query_group([star]))) == 6, "what follows from equalities is one"
-
-
-def test_partners_are_forgotten_with_the_last_of_them() -> None:
-    partners = Partners("C", (), 1)
-    both = np.array([[3], [1]], np.uint64)
-    keys, all_valid = np.array([7, 8], np.uint64), np.ones(2, np.bool_)
-    assert partners.see(keys, all_valid, np.array([10, 20]), both, 0).tolist() == [7, 8]
-    left = np.array([[7], [7]], np.uint64)
-    partners.leave(keys, all_valid, np.array([3], np.uint64), 0, left)
-    assert left.tolist() == [[7], [5]], "bits of queries that do not ask stay"
-    left = np.array([[7], [7]], np.uint64)
-    partners.leave(keys, all_valid, np.array([3], np.uint64), 11, left)
-    assert left.tolist() == [[4], [5]]
-    # The dead one's bits are not added to.
-    assert partners.see(keys[:1], all_valid[:1], np.array([30]), np.array([[1]], np.uint64), 11).tolist() == [7]
-    left = np.array([[7]], np.uint64)
-    partners.leave(keys[:1], all_valid[:1], np.array([3], np.uint64), 11, left)
-    assert left.tolist() == [[5]]
-    many = np.arange(1, 1000, dtype=np.uint64)
-    partners.see(many, np.ones(999, np.bool_), np.full(999, 40), np.ones((999, 1), np.uint64), 35)
-    left = np.ones((999, 1), np.uint64)
-    assert partners.leave(many, np.ones(999, np.bool_), np.array([1], np.uint64), 35, left) == 0
-    assert partners.leave(many, np.zeros(999, np.bool_), np.array([1], np.uint64), 35, left) == 999
-
-
-def test_an_idle_query_waits_for_an_input_of_its_own() -> None:
-    group = query_group([joined("q"), Query("one", None, joined("q").sources[:1], (), ())])
-    idle = Idle(group, 1)
-    assert idle.busy(dict.fromkeys("ABC", -(2**62))).tolist() == [0]
 
 
 def test_runs_are_merged_as_they_grow() -> None:
