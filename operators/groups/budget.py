@@ -16,18 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from operators.executor import XJOIN
 from operators.groups.executor import GroupExecutor, MakeExecutor
 from operators.groups.rounds import Output, Rounds
 from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill, here
 from operators.juggler.sources import GroupSources
-from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES, check_spillable
+from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
 from operators.statistics import SpillStatistics
 from operators.tuples import Tuples
 from operators.watermark import END
 from schemas.columns import Batch
 from schemas.groups import QueryGroup
-from schemas.query import Query
 from schemas.spills import SpillEvent
 
 OLDEST = "oldest"
@@ -168,14 +166,6 @@ class WithinBudget:
         return found
 
     # --- Queries that come and go -------------------------------------------------------------------------
-
-    def check(self, query: Query) -> None:
-        """Refuse a query that cannot be kept within a budget.
-
-        Raises:
-            UsageError: says why.
-        """
-        check_spillable(query, XJOIN)
 
     def regrouped(self, cut: int) -> None:
         """Other queries run from here on, and nothing is owed: forget what those that run do not need."""

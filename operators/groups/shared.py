@@ -123,8 +123,6 @@ class SharedQueries:
         for table in query.tables():
             if table.name not in self._inputs:
                 raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
-        if self._budget is not None:
-            self._budget.check(query)
         # Whatever the group cannot take is refused before anything is settled.
         self.group.adding(query)
         if self._budget is not None:

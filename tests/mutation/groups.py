@@ -2,6 +2,8 @@
 
 - a part that is shared when there is one query to share it: it gives the same.
 - `waiting >= WAITING_TUPLES` away: SELECT lists are computed at the end of the epoch, of more stored tuples.
+- more left in memory while debts are settled, or before all are: that is room for blocks.
+- choices of blocks joined that could be left out: what is found is looked at again, result by result.
 """
 
 from __future__ import annotations
@@ -48,6 +50,13 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("[one.horizon(stream, self._cut) for one in self._aggregated.values()]", "[None]"),
     ),
     "groups/budget.py": (
+        ("        if left:\n            self._executor.rebuild(cut)\n", ""),
+        ("return min(int(tuples / most), tuples // SLICE_LEAST)", "return 0"),
+        ("        if cut != END:\n", "        if True:\n"),
+        ("self.comparisons += operator.comparisons()", "pass"),
+        ("self.peak_bytes = max(self.peak_bytes, used)", "pass"),
+        ("self._spill.forget(self._sources, here(self._sources, cut), cut)", "pass"),
+        ("        if self._spill.settled is None:\n            return False\n", ""),
         ("self._rounds.go_on(self._executor.group, self._executor.since, self._sources, cut, tuples)", "pass"),
     ),
     "groups/settling.py": (
@@ -65,7 +74,17 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "groups/rounds.py": (
         ("            self._spill.forget(sources, self._round.end, cut)\n", ""),
         ("            self._round, self._found = None, {}\n", "            self._round = None\n"),
-        ("and self._credit > 0:", "and self._credit > -FOREVER:"),
+        (" and self._credit > 0:", ":"),
+        ("self._credit += RATE * tuples", "self._credit = RATE * tuples"),
+        ("self._credit -= self._round.tuples / self._round.choices", "pass"),
+        ("        self._credit = max(self._credit, 0.0)\n", ""),
+        ("spill.dead_tuples(sources, cut) < DEAD_SHARE * spill.on_disk_tuples", "False"),
+        ("self._until = spill.left_until(cut)", "self._until = cut"),
+        ("self._until = self._spill.left_until(cut)", "self._until = cut"),
+        (" or self._spill.settled.ts >= cut:", ":"),
+        ("        given, self._given = self._given, {}\n", "        given = self._given\n"),
+        ("self._round.work / max(self._round.tuples, 1)", "0.0"),
+        ("self._found.setdefault(member.name, []).append", "self._given.setdefault(member.name, []).append"),
         ("self._until, self._credit = None, 0.0", "self._until = None"),
         ("        if not self._round.left:\n", "        if True:\n"),
     ),
@@ -87,4 +106,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-GROUPS_TESTS = ["test_query_groups.py", "test_group_deaths.py", "test_group_spill.py", "test_group_spill_deaths.py"]
+GROUPS_TESTS = [
+    "test_group_rounds.py", "test_query_groups.py", "test_group_deaths.py", "test_group_spill.py",
+    "test_group_spill_deaths.py",
+]
