@@ -156,6 +156,7 @@ def test_what_is_made_anew_is_no_news() -> None:
     refused = [guard.refused for guard in guards]
     assert any(refused)
     assert any(edge.suppressed for edge in before[:-1])
+    assert any(edge.demanded for edge in before)
     assert before[-1].suppressed
     runner.juggler.rebuild(4)
     after = runner.juggler.feedback()
