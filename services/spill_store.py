@@ -5,8 +5,8 @@
 
 A block is written once, read once or twice and deleted. So there is no log: blocks reach the disk when a buffer of
 BUFFER_BYTES is full, in the background, and for certain with `flush`; a process that dies without loses the rest, which
-nobody has been promised. Merges of files never hold writers up, since readers know the key they want and, by a filter
-per file, which one has it. Nothing is cached: a part is read when it is joined, and memory is what was short.
+nobody has been promised. Merges of files never hold writers up, since readers know the key they want and many files do
+not make them slow. Nothing is cached: a part is read when it is joined, and memory is what was short.
 
 Every failure is a `SpillError` that says what to do. A full disk refuses new blocks; those that were put before can
 still be read, from the buffers if need be.
@@ -21,15 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rocksdict import (
-    BlockBasedOptions,
-    DBCompactionStyle,
-    DBCompressionType,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import StateError
 
@@ -40,29 +32,12 @@ class SpillError(StateError):
 
 FORMAT = 1
 BUFFER_BYTES = 2 << 20
-LEAST_BUFFER_BYTES = 1 << 18
 BUFFERS = 6
 """Memory of the store: so many buffers of BUFFER_BYTES at most, while the disk is behind. A put waits for one buffer to
 be written when all are full; on a disk that others keep busy small ones cut the longest wait from 230 ms to 50 ms."""
 
-BUFFER_SHARE = 1.0 / 32.0
-"""Of a memory budget, a buffer, within these bounds."""
-
-BUFFERS_IN_USE = 2
-"""Where the disk keeps pace: one is filled, another is being written."""
-
-STORE_SHARE = BUFFERS_IN_USE * BUFFER_SHARE
-"""Of a memory budget: what counts against it of the buffers at most. If it is so small that the least buffers take
-more, they would leave no room for what is to be kept."""
-
-MERGED_FILES = 8
-"""So many files of about one size are merged, by one background thread, which holds a block of each meanwhile: of 64
-files that was 5 MiB more, which malloc kept. Files of one size, since a level of all that is older (RocksDB's other
-way) would be written again with every few buffers."""
-
-FILTER_BITS = 10
-"""Per key, in memory, by which a file says that it does not have a block; else a block of every file is read to see
-that. 1,500 blocks of 80 KiB in 21 files were read in 0.03 s instead of 0.23, 6,000 in 0.1 s instead of 2.7."""
+MERGED_FILES = 64
+"""So many files of one buffer each are merged, by one background thread."""
 
 _OPEN_FILES = 256
 _NEVER = 1 << 20
@@ -72,33 +47,20 @@ _LENGTH = b"n"
 _SIZE = struct.Struct(">I")
 
 
-def buffer_bytes(budget_bytes: int) -> int:
-    """How large a buffer is beside a memory budget."""
-    return max(LEAST_BUFFER_BYTES, min(BUFFER_BYTES, int(BUFFER_SHARE * budget_bytes)))
-
-
-def store_bytes(budget_bytes: int) -> int:
-    """What of a memory budget is the store's, while it holds anything and the disk keeps pace."""
-    return min(BUFFERS_IN_USE * buffer_bytes(budget_bytes), int(STORE_SHARE * budget_bytes))
-
-
 class SpillStore:
     """The spilled blocks of one task; an `operators.spill.block_store.BlockStore`. Owned by one thread at a time.
 
     Args:
         path: its folder: made when missing, otherwise empty or one that a SpillStore made. What is in it stays.
-        budget_bytes: the memory budget of all whose blocks it holds, by which its buffers are made; None for large
-            ones.
     """
 
-    def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         """Open the folder.
 
         Raises:
             SpillError: it is not Weir's, in use, damaged, or cannot be used.
         """
         self.path = path
-        self._buffer_bytes = BUFFER_BYTES if budget_bytes is None else buffer_bytes(budget_bytes)
         self._sizes: dict[str, int] = {}
         self._table: Rdict | None = None
         self._claim()
@@ -132,9 +94,8 @@ class SpillStore:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        options.set_write_buffer_size(self._buffer_bytes)
+        options.set_write_buffer_size(BUFFER_BYTES)
         options.set_max_write_buffer_number(BUFFERS)
-        options.set_compaction_style(DBCompactionStyle.universal())
         options.set_level_zero_file_num_compaction_trigger(MERGED_FILES)
         options.set_level_zero_slowdown_writes_trigger(_NEVER)
         options.set_level_zero_stop_writes_trigger(_NEVER)
@@ -146,7 +107,6 @@ class SpillStore:
         options.set_max_log_file_size(1 << 20)
         uncached = BlockBasedOptions()
         uncached.disable_cache()
-        uncached.set_bloom_filter(FILTER_BITS, False)
         options.set_block_based_table_factory(uncached)
         unlogged = WriteOptions()
         unlogged.disable_wal = True

@@ -15,7 +15,7 @@ from operators.spill.strategies import DEFAULT_STRATEGY, strategy_of
 from schemas.errors import UsageError
 from schemas.sizes import parse_size
 from services import memory as memory_use
-from services.spill_store import SpillStore, store_bytes
+from services.spill_store import SpillStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> 
     limit = parse_size(memory)
     if strategy is not None:
         strategy_of(strategy)
-    return Budget(limit, strategy or DEFAULT_STRATEGY, store_bytes=store_bytes(limit))
+    return Budget(limit, strategy or DEFAULT_STRATEGY)
 
 
 def waiting_tuples(budget: Budget) -> int:
@@ -79,7 +79,7 @@ def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, c
     if folder is None and not cleans:
         raise UsageError("--cleanup none leaves what is owed in a folder: name it with --spill-dir DIR")
     path = Path(tempfile.mkdtemp(prefix="weir-spill-")) if folder is None else folder
-    store = SpillStore(path, budget.limit_bytes)
+    store = SpillStore(path)
     prepare_memory()
     try:
         yield Spill(budget, store, cleans)

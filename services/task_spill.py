@@ -94,7 +94,7 @@ class TaskSpill:
         self.budget = budget
         own = folder / uuid.uuid4().hex[:12]
         try:
-            self.blocks = SpillStore(own, budget.limit_bytes)
+            self.blocks = SpillStore(own)
         except SpillError:
             shutil.rmtree(own, ignore_errors=True)
             raise

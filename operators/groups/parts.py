@@ -207,6 +207,6 @@ def group_engine(
     memory = None
     if budget is not None and blocks is not None:
         check_group_spillable(queries, executor)
-        memory = GroupMemory(budget.limit_bytes - budget.store_bytes, len(queries), blocks, budget.strategy)
+        memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
     maker = Parts(executor, samples, tables or {}, clock, memory, feedback)
     return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions, since)

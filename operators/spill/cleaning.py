@@ -7,7 +7,7 @@ joined with all that was in memory (`Part.since`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,25 +25,15 @@ from operators.spill.cleanup import CleanupSources, Merge
 from operators.spill.counters import SpillCounters
 from operators.spill.grouped import Grouped
 from operators.spill.ledger import Ledger
-from operators.spill.part import BLOCK_BYTES, ROW, Part, Piece, Writer, alive, batch_bytes, materialise, shares
+from operators.spill.part import ROW, Part, Piece, Writer, alive, batch_bytes, materialise, shares
 from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch
 
 MERGED_TUPLES = 1 << 16
 """Groups of so many tuples are merged together, at most: memory against calls."""
 
-MERGED_LEAST = 1 << 14
-"""And so many, if there are so many: with fewer, calls take the time. Of half of it a cleanup took 11% longer."""
-
-MERGED_BYTES = 1024
-"""Of the budget, beyond MERGED_LEAST, for each tuple that is merged. A tuple takes 300 to 500 while it is: as it was
-read, as it is stored, and with what it finds."""
-
 LATE_BYTES = 4 * 1024 * 1024
 """Results of a cleanup that wait in memory for a join above, at most; twice for a short time."""
-
-LATE_SHARE = 1.0 / 16.0
-"""And of the budget, but for what makes a block."""
 
 Above = tuple[int, int]
 """A join and the side of it that reads another's results."""
@@ -56,7 +46,6 @@ class Cleaning:
         joins: children before parents.
         parents: per join what reads its results, None for the root.
         ledger: what is owed; loses what is paid.
-        limit_bytes: of the budget, by which it is told how much is merged together and waits in memory.
 
     Attributes:
         delivered: results of before this have been delivered already.
@@ -72,10 +61,7 @@ class Cleaning:
         writer: Writer,
         counters: SpillCounters,
         delivered: int,
-        limit_bytes: int,
     ) -> None:
-        self._merged_tuples = min(MERGED_TUPLES, max(MERGED_LEAST, limit_bytes // MERGED_BYTES))
-        self._late_at_most = min(LATE_BYTES, max(BLOCK_BYTES, int(LATE_SHARE * limit_bytes)))
         self._sources = sources
         self._joins = joins
         self._parents = parents
@@ -99,13 +85,7 @@ class Cleaning:
         return found
 
     def clean(
-        self,
-        j: int,
-        groups: Sequence[int],
-        cut: int,
-        kept_from: int,
-        most: int | None = None,
-        between: Callable[[], None] | None = None,
+        self, j: int, groups: Sequence[int], cut: int, kept_from: int, most: int | None = None
     ) -> tuple[list[int], int]:
         """Clean up groups of a join, ascending; what that makes owed above are late parts there.
 
@@ -113,7 +93,6 @@ class Cleaning:
             cut: everything before it has been processed.
             kept_from: what expired before this is owed nothing, and its source tuples may be gone.
             most: stop when so many tuples have been merged; None for all groups.
-            between: called after each merge; may take what was found.
 
         Returns:
             The groups that were cleaned up, one at least, and how many tuples that has merged.
@@ -128,13 +107,8 @@ class Cleaning:
             self._clean_groups(j, turn, memory, cut)
             cleaned += turn
             merged += tuples
-            if between is not None:
-                between()
             if most is not None and merged >= most:
                 break
-        if self._read is not None:
-            # What was read back would be held until the next cleanup.
-            self._read.begin(())
         if not self._ledger.late(j):
             self._held_bytes[j] = 0
         above = self._parents[j]
@@ -145,13 +119,13 @@ class Cleaning:
     def _together(
         self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int | None
     ) -> Iterator[tuple[list[int], int]]:
-        """The groups in turns that are merged together, and how many tuples each has; those that do not fit into `most`
-        come one by one."""
+        """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has; those that do not fit into
+        `most` come one by one."""
         turn: list[int] = []
         tuples = 0
         for g in groups:
             size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
-            if turn and tuples + size > (self._merged_tuples if most is None else min(most, self._merged_tuples)):
+            if turn and tuples + size > (MERGED_TUPLES if most is None else min(most, MERGED_TUPLES)):
                 yield turn, tuples
                 most = None if most is None else most - tuples
                 turn, tuples = [], 0
@@ -232,7 +206,7 @@ class Cleaning:
         batch = materialise(self._read, found)
         self._late[above[0]].append((above[1], batch))
         self._late_bytes += batch_bytes(batch)
-        if self._late_bytes > self._late_at_most:
+        if self._late_bytes > LATE_BYTES:
             self._enter_late(above[0], on_disk=True)
 
     def write_late(self) -> None:
@@ -267,7 +241,7 @@ class Cleaning:
             expiry = self._expiry(aliases, batch)
             sizes = np.bincount(groups, minlength=count).tolist()
             size = batch_bytes(batch)
-            if on_disk or self._held_bytes[j] + size > self._late_at_most:
+            if on_disk or self._held_bytes[j] + size > LATE_BYTES:
                 pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, sizes)
             else:
                 pieces = shares(expiry, sizes, batch=batch)

@@ -31,17 +31,12 @@ from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Mask
 from schemas.query import Query, Type
 
-FOUND_TUPLES = 1 << 15
-"""What is found is handed on in pieces of so many candidates: a merge finds several times what it merges, and is called
-for where memory is short."""
-
 
 class CleanupSources(Sources):
     """The stores of what is read back: per alias, and with each tuple's row in the engine's store as a column."""
 
     def __init__(self, query: Query, *, hashed: bool = True) -> None:
         super().__init__(query, hashed=hashed)
-        self.scratch = self.scratch.part(FOUND_TUPLES)
         self._fields = {
             alias: [(name, self._type(store, name)) for name in store.columns] + [(ROW, Type.BIGINT)]
             for alias, store in self._store_of.items()

@@ -81,20 +81,15 @@ class Instalments:
         self._before = cut
         self._clean(cut, kept_from, max(CLEAN_TUPLES, int(share * self._left())))
 
-    def finish(self, cut: int, kept_from: int, between: Callable[[], None] | None = None) -> None:
+    def finish(self, cut: int, kept_from: int) -> None:
         """All that is left of it.
-
-        Args:
-            between: called now and then; may take what was found.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        self._clean(cut, kept_from, None, between)
+        self._clean(cut, kept_from, None)
 
-    def _clean(
-        self, cut: int, kept_from: int, most: int | None, between: Callable[[], None] | None = None
-    ) -> None:
+    def _clean(self, cut: int, kept_from: int, most: int | None) -> None:
         done: dict[int, list[int]] = {}
         spent = 0
         while self and (most is None or spent < most):
@@ -103,8 +98,7 @@ class Instalments:
             if not groups:
                 self._at += 1
                 continue
-            room = None if most is None else most - spent
-            cleaned, tuples = self._cleaning.clean(j, groups, cut, kept_from, room, between)
+            cleaned, tuples = self._cleaning.clean(j, groups, cut, kept_from, None if most is None else most - spent)
             spent += tuples
             self._due[j].difference_update(cleaned)
             done.setdefault(j, []).extend(cleaned)

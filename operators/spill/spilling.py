@@ -56,18 +56,16 @@ class Budget:
     """What a task may use, and how it keeps to it.
 
     Attributes:
-        limit_bytes: of all states and source tuples, and of the disk tier.
+        limit_bytes: of all states and source tuples.
         strategy: which groups leave: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
         due_rows: see DUE_ROWS.
-        store_bytes: of the limit, what the disk tier takes of memory while anything is on it.
     """
 
     limit_bytes: int
     strategy: str
     groups: int = PARTITION_GROUPS
     due_rows: int = DUE_ROWS
-    store_bytes: int = 0
 
 
 class Spilling:
@@ -122,15 +120,7 @@ class Spilling:
         self._kept_from = FAR_PAST
         self._purged_to = [FAR_PAST] * len(self._joins)
         self._cleaning = Cleaning(
-            tree.sources,
-            self._joins,
-            self._parents,
-            self._ledger,
-            blocks,
-            writer,
-            counters,
-            delivered,
-            budget.limit_bytes,
+            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered
         )
         self._cleanup = Instalments(
             self._cleaning,
@@ -162,15 +152,10 @@ class Spilling:
         return max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))
 
     def used_bytes(self) -> int:
-        """What the states, the stores, what is on its way to disk and the disk tier take of the memory now."""
+        """What the states, the stores and what is on its way to disk take of the machine's memory now."""
         states = sum(state.touched_bytes() for join in self._joins for state in join.states)
         stores = sum(store.touched_bytes() for store in self._sources.stores.values())
-        return states + stores + self._leaving.waiting_bytes + self._store_bytes()
-
-    def _store_bytes(self) -> int:
-        """What counts of the disk tier's own memory: nothing that depends on how fast the disk is, so that the same
-        input spills the same everywhere."""
-        return self._budget.store_bytes if self._ledger else 0
+        return states + stores + self._leaving.waiting_bytes
 
     def purge(self, cut: int, *, clean: bool = True) -> None:
         """Drop what no tuple with ts >= cut can meet, when everything before it has been processed; where that is owed
@@ -257,17 +242,14 @@ class Spilling:
         if named:
             self._note(SpillEvent(cut, kind, named))
 
-    def clean_all(self, cut: int, between: Callable[[], None] | None = None) -> None:
+    def clean_all(self, cut: int) -> None:
         """Clean up all that is owed.
-
-        Args:
-            between: called now and then; may take what was found.
 
         Raises:
             StateError: a block could not be written or read.
         """
         self._cleanup.begin([set(self._ledger.groups(j)) for j in range(len(self._joins))], cut)
-        self._cleanup.finish(cut, self._kept_from, between)
+        self._cleanup.finish(cut, self._kept_from)
 
     def clean_groups(self, groups: Mapping[int, Sequence[int]], cut: int) -> None:
         """Clean up these groups, by join, and no others; what that makes owed above goes on to be.

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from operators.engine import Engine
 from operators.spill.spilling import Budget
-from operators.watermark import END
 from ops.bench.commands import run_command
-from ops.bench.measure import forget_peak, peak_bytes, resident_bytes
+from ops.bench.measure import resident_bytes
 from ops.bench.paper_spill_runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
 from services.memory import choose_small_pages, prepare
-from services.spill_store import SpillStore, store_bytes
+from services.spill_store import SpillStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +39,28 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory at the end of each step; of the process always less what it had before the first tuple.
+    """Memory at the end of each step.
 
     Attributes:
         minutes: of event time.
-        resident_bytes: of the process.
-        accounted_bytes: what the engine says that counts against the budget.
-        peak_bytes: of the process, within the step.
-        cleanup_bytes: of the process, the most while what is owed was found at the end.
+        resident_bytes: of the process, less what it had before the first tuple.
+        accounted_bytes: what the engine says that states and source tuples take.
+        buffers_bytes: what RocksDB says that its write buffers and its tables' indexes take.
     """
 
     minutes: list[float]
     resident_bytes: list[int]
     accounted_bytes: list[int]
-    peak_bytes: list[int]
-    cleanup_bytes: int
+    buffers_bytes: list[int]
+
+
+class _Store(SpillStore):
+    """A store that says what it takes of memory."""
+
+    def buffers_bytes(self) -> int:
+        """Write buffers, and what is read of open files to find blocks in them."""
+        names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+        return 0 if self._table is None else sum(int(self._table.property_int_value(name) or 0) for name in names)
 
 
 def footprint(probe: Probe) -> Footprint:
@@ -69,18 +75,13 @@ def watch(probe: Probe) -> Footprint:
     small = Workload(probe.ratios, tuple_range=200, tuples=300, partitions=probe.partitions)
     run(small, probe.strategy, 50_000, seed=probe.seed, steps=10)
     batches = workload.batches(probe.seed)
-    limit = probe.budget_bytes or NO_LIMIT
-    budget = Budget(limit, probe.strategy, groups=probe.partitions, store_bytes=store_bytes(limit))
-    minutes, resident, accounted, peak = [], [], [], []
-    with (
-        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
-        closing(SpillStore(Path(folder), limit)) as blocks,
-    ):
+    budget = Budget(probe.budget_bytes or NO_LIMIT, probe.strategy, groups=probe.partitions)
+    minutes, resident, accounted, buffers = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(_Store(Path(folder))) as blocks:
         engine = Engine(workload.query(), plan=workload.plan(), budget=budget, blocks=blocks)
         gc.collect()
         empty = resident_bytes()
         for begin, end in workload.steps(probe.steps):
-            forget_peak()
             for name, batch in batches.items():
                 engine.push(name, 0, batch.slice(begin, end))
             engine.advance(end * INTERARRIVAL_MS)
@@ -88,11 +89,8 @@ def watch(probe: Probe) -> Footprint:
             minutes.append(end * INTERARRIVAL_MS / 60_000)
             resident.append(resident_bytes() - empty)
             accounted.append(spill_of(engine).used_bytes)
-            peak.append(peak_bytes() - empty)
-        forget_peak()
-        engine.advance(END)
-        engine.clean(between=lambda: engine.cleaned().clear())
-        return Footprint(minutes, resident, accounted, peak, peak_bytes() - empty)
+            buffers.append(blocks.buffers_bytes())
+    return Footprint(minutes, resident, accounted, buffers)
 
 
 def main(argument: str) -> None:

@@ -32,7 +32,7 @@ from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
 from schemas.language import parse_program
 from schemas.query import Query, Type
-from services.spill_store import SpillStore, store_bytes
+from services.spill_store import SpillStore
 
 PLAN = "((((A B) C) D) E)"
 ALL_IN_MEMORY = "all in memory"
@@ -200,18 +200,11 @@ def run(
     gc.collect()
     batches = workload.batches(seed)
     whole = strategy == ALL_IN_MEMORY
-    limit = NO_LIMIT if whole else budget_bytes
     budget = Budget(
-        limit,
-        DEFAULT_STRATEGY if whole else strategy,
-        groups=workload.partitions,
-        store_bytes=store_bytes(limit),
+        NO_LIMIT if whole else budget_bytes, DEFAULT_STRATEGY if whole else strategy, groups=workload.partitions
     )
     minutes, results, used, seconds, waits, moved = [], [], [], [], [], []
-    with (
-        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
-        closing(SpillStore(Path(folder), limit)) as blocks,
-    ):
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(SpillStore(Path(folder))) as blocks:
         engine = Engine(
             workload.query(window), plan=workload.plan(), budget=budget, blocks=blocks, clock=time.perf_counter
         )

@@ -73,7 +73,6 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("                turn, tuples = [], 0\n", ""),
         ("                most = None if most is None else most - tuples\n", ""),
         ("        yield turn, tuples\n\n", "\n"),
-        ("            if between is not None:\n                between()\n", ""),
     ),
     "spill/leaving.py": (
         ("            state.take_out(state.in_groups(chosen))\n", ""),
@@ -122,8 +121,6 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
          "min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))])"),
         ("max(self._purged_to[j], min(cut, self._ledger.hold(j)))", "cut"),
         ("        self._kept_from = self.hold(cut)\n", ""),
-        ("return self._budget.store_bytes if self._ledger else 0", "return 0"),
-        ("return self._budget.store_bytes if self._ledger else 0", "return self._budget.store_bytes"),
     ),
     "spill/grouped.py": (
         ("        state.bury()\n", ""),

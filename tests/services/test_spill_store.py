@@ -18,14 +18,7 @@ from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
 from schemas.query import Type
-from services.spill_store import (
-    BUFFER_BYTES,
-    BUFFERS,
-    LEAST_BUFFER_BYTES,
-    SpillStore,
-    buffer_bytes,
-    store_bytes,
-)
+from services.spill_store import BUFFER_BYTES, SpillStore
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 ROOT = Path(__file__).parents[2]
@@ -93,10 +86,9 @@ def test_blocks_of_columns_go_through(blocks: BlockStore) -> None:
 # --- On disk ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget_bytes", [None, 1])
-def test_more_than_the_buffers(tmp_path: Path, budget_bytes: int | None) -> None:
+def test_more_than_the_buffers(tmp_path: Path) -> None:
     """Many times what is kept in memory, with deletions between: each block is its own."""
-    store = SpillStore(tmp_path, budget_bytes)
+    store = SpillStore(tmp_path)
     count = 12 * BUFFER_BYTES // BLOCK
     for number in range(count):
         store.put(f"{number:05d}", noise(number))
@@ -107,19 +99,6 @@ def test_more_than_the_buffers(tmp_path: Path, budget_bytes: int | None) -> None
     assert store.size_bytes() == len(left) * BLOCK
     for number in left[::7]:
         assert store.get(f"{number:05d}") == noise(number)
-
-
-def test_buffers_are_a_share_of_the_budget(tmp_path: Path) -> None:
-    """Within bounds; what counts of them never is more than a sixteenth of it."""
-    budgets = (100 << 10, 8 << 20, 24 << 20, 64 << 20, 1 << 40)
-    assert [buffer_bytes(budget) for budget in budgets] == [1 << 18, 1 << 18, 3 << 18, 1 << 21, 1 << 21]
-    assert [store_bytes(budget) for budget in budgets] == [100 << 6, 1 << 19, 3 << 19, 1 << 22, 1 << 22]
-    store = SpillStore(tmp_path, 1 << 20)
-    for number in range(64):
-        store.put(f"{number}", noise(number, 1 << 15))
-        held = store._table and store._table.property_int_value("rocksdb.cur-size-all-mem-tables")
-        assert 0 < (held or 0) <= (BUFFERS + 1) * LEAST_BUFFER_BYTES
-    store.close()
 
 
 def test_it_survives_being_closed(tmp_path: Path) -> None:

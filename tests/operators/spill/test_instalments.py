@@ -34,15 +34,14 @@ class Counted(Cleaning):
 class Owing:
     """All groups of the lower join have left; what of them each instalment cleans up."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int, merged: int = 1 << 16) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
         monkeypatch.setattr(instalments, "CLEAN_TUPLES", least)
-        monkeypatch.setattr(cleaning, "MERGED_TUPLES", merged)
         held = Holding(GROUPS)
         held.leaving.leave(0, range(GROUPS), TUPLES, 0)
         self.sizes = [held.ledger.size((0, g)) for g in range(GROUPS)]
         parents = ((1, LEFT), None)
         self.cleaning = Counted(
-            held.sources, held.joins, parents, held.ledger, held.blocks, held.writer, held.counters, FAR_PAST, 1 << 30
+            held.sources, held.joins, parents, held.ledger, held.blocks, held.writer, held.counters, FAR_PAST
         )
         self.told: list[list[int]] = []
         self.cleanup = Instalments(
@@ -71,7 +70,8 @@ def test_an_instalment_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_that_is_left_is_merged_in_large_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """To merge groups one by one takes ten times as long; once only the first turn was large."""
-    owing = Owing(monkeypatch, 1, merged=2 * TUPLES // 4)
+    owing = Owing(monkeypatch, 1)
+    monkeypatch.setattr(cleaning, "MERGED_TUPLES", sum(owing.sizes) // 4)
     owing.cleanup.finish(TUPLES, 0)
     assert [g for groups in owing.told for g in groups] == list(range(GROUPS))
     assert 4 <= owing.cleaning.turns <= 8

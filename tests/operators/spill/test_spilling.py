@@ -16,7 +16,6 @@ from operators.spill import cleaning, instalments, leaving, part, spilling
 from operators.spill.part import Reader, Writer
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
-from operators.statistics import SpillStatistics
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
@@ -51,12 +50,6 @@ def batches() -> dict[str, Batch]:
         texts = Column.from_values([f"{name}{i}" for i in range(TUPLES)], Type.STRING)
         found[name] = Batch(ts, {**keys, "s": texts, "at": Column(Type.TIMESTAMP, ts)})
     return found
-
-
-def spill_of(task: Engine) -> SpillStatistics:
-    said = task.statistics().spill
-    assert said is not None
-    return said
 
 
 def feed(task: Engine, steps: int = 30) -> list[dict[str, Any]]:
@@ -148,49 +141,6 @@ def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.held.items())
     assert said is not None
     assert said.on_disk_tuples <= written
-
-
-def test_what_the_disk_tier_takes_counts() -> None:
-    """From the first part on disk on, so that more leaves; not before."""
-    limit, store_bytes = 150_000, 50_000
-
-    def run(store: int) -> list[SpillStatistics]:
-        of = query("endless")
-        budget = Budget(limit, "local-output", 16, store_bytes=store)
-        task = Engine(of, plan=parse_plan(PLANS[0], of), budget=budget, blocks=MemoryBlocks())
-        found, said = [], []
-        for begin in range(0, 10 * TUPLES, 20):
-            for name, batch in batches().items():
-                task.push(name, 0, batch.take((batch.ts >= begin) & (batch.ts < begin + 20)))
-            found += to_rows(task.advance(begin + 20))
-            said.append(spill_of(task))
-        task.clean()
-        late = [row for batch in task.cleaned() for row in to_rows(batch)]
-        assert counted(found + late) == expected("endless")
-        return said
-
-    free, counts = run(0), run(store_bytes)
-    both = list(zip(free, counts, strict=True))
-    assert all(a.used_bytes == b.used_bytes for a, b in both if a.spilled_groups == b.spilled_groups == 0)
-    assert max(said.used_bytes for said in counts) <= limit
-    assert min(said.used_bytes for said in counts if said.on_disk_tuples) > store_bytes
-    assert counts[-1].spilled_groups > 1.5 * free[-1].spilled_groups
-
-
-def test_results_are_taken_while_more_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds all that is owed need not hold all of it."""
-    monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
-    of = query("endless")
-    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(30_000, "bottom-up", 20), blocks=MemoryBlocks())
-    found, turns = feed(task), []
-
-    def take() -> None:
-        turns.append([row for batch in task.cleaned() for row in to_rows(batch)])
-
-    task.clean(between=take)
-    assert task.cleaned() == []
-    assert counted(found + [row for turn in turns for row in turn]) == expected("endless")
-    assert max(map(len, turns)) < 0.2 * sum(map(len, turns))
 
 
 def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
