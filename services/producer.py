@@ -248,6 +248,8 @@ class _Client:
 
     def close(self) -> None:
         self._producer.purge()
+        # Records that nobody was told of keep their callbacks, and these the producer with its threads, for ever.
+        self._producer.poll(0)
         self._offsets.close()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from schemas.commits import Commit, StreamPoint
 from services import producer
 from services.call_thread import CallThread
 from services.delivery import Delivery
-from services.producer import Aborted, TransactionalSink
+from services.producer import Aborted, IdempotentSink, TransactionalSink
 from services.security import KafkaClients
 from services.topics import Lane, OutputTopics
 from tests.broker_fixture import RestartableBroker, Topics
@@ -56,6 +58,22 @@ def sink_of(bootstrap: str, topic: str, group: str) -> TransactionalSink:
     """A sink of the group's only task."""
     topics = OutputTopics(topic, topic, topic, {topic: 1}, {topic: 1 << 20})
     return TransactionalSink(KafkaClients(bootstrap), group, 0, topics, threading.Event(), 60_000)
+
+
+def test_a_sink_that_is_closed_is_gone() -> None:
+    """Whatever it could not deliver: a worker that opens tasks again and again had a producer and its threads more
+    each time."""
+    give_up = threading.Event()
+    give_up.set()
+    topics = OutputTopics("out", "out", "out", {"out": 1}, {"out": 1 << 20})
+    sink = IdempotentSink(KafkaClients("127.0.0.1:1"), "group", 0, topics, give_up, lambda offsets: True)
+    with pytest.raises(Aborted):
+        sink.deliver(delivery(("out", 0), 1))
+    sink.close()
+    left = weakref.ref(sink)
+    del sink
+    gc.collect()
+    assert left() is None
 
 
 class Stuck:
