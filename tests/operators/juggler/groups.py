@@ -34,7 +34,7 @@ from schemas.query import (
     type_of,
 )
 from tests.cases import FIELDS, ORDER, VALUES, column, join_predicate, selection, window
-from tests.feeding import to_batch, to_rows
+from tests.feeding import canonical, to_batch, to_rows
 from tests.oracle import results
 
 STREAMS = tuple(Stream(f"S{i}", FIELDS, f"S{i}", timestamp="ts") for i in range(3))
@@ -295,6 +295,38 @@ def seen_since(query: Query, since: Mapping[str, int]) -> Query:
         Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP)) for alias, ts in since.items()
     )
     return replace(query, predicates=query.predicates + floors)
+
+
+def come_and_go(runner: Runner, done: list[tuple[str, Any]]) -> dict[str, tuple[Query, int, int]]:
+    """Do what `registrations` has drawn.
+
+    Returns:
+        Each query as it sees the input, and from when to when its results are asked for.
+    """
+    asked: dict[str, tuple[Query, int, int]] = {}
+    for what, of in done:
+        if what == "to":
+            runner.to(runner.cut + of)
+        elif what == "drop":
+            runner.juggler.drop(of, cut=runner.cut)
+            asked[of] = (*asked[of][:2], runner.cut)
+        else:
+            query, from_now = of
+            since = runner.juggler.add(query, from_now=from_now, cut=runner.cut)
+            names = runner.juggler.group.member(query.name).input_of()
+            floors = {alias: since[name] for alias, name in names.items() if name in since}
+            if from_now:
+                assert set(floors.values()) <= {runner.cut}
+                floors = dict.fromkeys(names, runner.cut)
+            asked[query.name] = (seen_since(query, floors), runner.cut, 2**40)
+    return asked
+
+
+def judge(runner: Runner, asked: Mapping[str, tuple[Query, int, int]], rows: Rows) -> None:
+    """Each query has given what it gives alone."""
+    for name, (query, begin, end) in asked.items():
+        wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
+        assert canonical(runner.found.get(name, [])) == canonical(wanted), name
 
 
 @st.composite

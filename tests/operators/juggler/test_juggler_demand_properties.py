@@ -18,13 +18,14 @@ from tests.operators.juggler.groups import (
     Family,
     Rows,
     Runner,
+    come_and_go,
     eager,
     expected,
     families,
     inputs,
+    judge,
     queries,
     registrations,
-    seen_since,
 )
 from tests.operators.profiles import PROPERTY
 
@@ -77,22 +78,8 @@ def test_each_query_alone(
 def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str) -> None:
     """What was set aside for some queries is looked at again for others."""
     runner = Runner(query_group([]), rows, order, feedback=True)
-    asked: dict[str, tuple[Query, int, int]] = {}
     with eager():
-        for what, of in done:
-            if what == "to":
-                runner.to(runner.cut + of)
-            elif what == "drop":
-                runner.juggler.drop(of, cut=runner.cut)
-                asked[of] = (*asked[of][:2], runner.cut)
-            else:
-                query, from_now = of
-                since = runner.juggler.add(query, from_now=from_now, cut=runner.cut)
-                names = runner.juggler.group.member(query.name).input_of()
-                floors = {alias: since[name] for alias, name in names.items() if name in since}
-                asked[query.name] = (seen_since(query, floors), runner.cut, 2**40)
+        asked = come_and_go(runner, done)
         for _ in range(6):
             runner.to(runner.cut + 10)
-    for name, (query, begin, end) in asked.items():
-        wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
-        assert canonical(runner.found.get(name, [])) == canonical(wanted), name
+    judge(runner, asked, rows)

@@ -20,9 +20,11 @@ from tests.operators.juggler.groups import (
     STREAMS,
     Rows,
     Runner,
+    come_and_go,
     expected,
     groups,
     inputs,
+    judge,
     queries,
     registrations,
     seen_since,
@@ -72,26 +74,9 @@ def test_orders_change_with_every_flight(group: QueryGroup, rows: Rows, step: in
 def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str, encoding: str) -> None:
     """A query gives what it gives alone of the time that it is registered, of the tuples that it may see."""
     runner = Runner(query_group([]), rows, order, encoding)
-    asked: dict[str, tuple[Query, int, int]] = {}
-    for what, of in done:
-        if what == "to":
-            runner.to(runner.cut + of)
-        elif what == "drop":
-            runner.juggler.drop(of, cut=runner.cut)
-            asked[of] = (*asked[of][:2], runner.cut)
-        else:
-            query, from_now = of
-            since = runner.juggler.add(query, from_now=from_now, cut=runner.cut)
-            names = runner.juggler.group.member(query.name).input_of()
-            floors = {alias: since[name] for alias, name in names.items() if name in since}
-            if from_now:
-                assert set(floors.values()) <= {runner.cut}
-                floors = dict.fromkeys(names, runner.cut)
-            asked[query.name] = (seen_since(query, floors), runner.cut, 2**40)
+    asked = come_and_go(runner, done)
     runner.to(runner.cut + 60)
-    for name, (query, begin, end) in asked.items():
-        wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
-        assert canonical(runner.found.get(name, [])) == canonical(wanted), name
+    judge(runner, asked, rows)
 
 
 def test_a_constant_that_does_not_hold_is_asked_of_each_query() -> None:
