@@ -249,7 +249,12 @@ class _Client:
     def close(self) -> None:
         self._producer.purge()
         # Records that nobody was told of keep their callbacks, and these the producer with its threads, for ever.
-        self._producer.poll(0)
+        while True:
+            try:
+                self._producer.poll(0)
+                break
+            except KafkaException:
+                pass  # A fatal error, told once by whatever asks next; the records behind it have still to be told.
         self._offsets.close()
 
 

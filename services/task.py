@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from operators.engine import Engine
@@ -229,15 +230,20 @@ class Task:
         finally:
             self.running = False
             try:
-                self._sink.close()
-                self._snapshots.close()
-                if self._feedback is not None:
-                    self._feedback.close()
-                if self._spill is not None:
-                    self._spill.close()
+                self._close()
             finally:
                 self.outcome = outcome
                 self._ended(self, outcome)
+
+    def _close(self) -> None:
+        """Give back all that the task holds, whichever part of it fails: the next task opens the same store."""
+        with ExitStack() as parts:
+            if self._spill is not None:
+                parts.callback(self._spill.close)
+            if self._feedback is not None:
+                parts.callback(self._feedback.close)
+            parts.callback(self._snapshots.close)
+            parts.callback(self._sink.close)
 
     def _restore(self) -> None:
         self._program.begin()

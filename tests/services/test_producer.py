@@ -17,7 +17,7 @@ from schemas.commits import Commit, StreamPoint
 from services import producer
 from services.call_thread import CallThread
 from services.delivery import Delivery
-from services.producer import Aborted, IdempotentSink, TransactionalSink
+from services.producer import Aborted, Fenced, IdempotentSink, TransactionalSink
 from services.security import KafkaClients
 from services.topics import Lane, OutputTopics
 from tests.broker_fixture import RestartableBroker, Topics
@@ -74,6 +74,23 @@ def test_a_sink_that_is_closed_is_gone() -> None:
     del sink
     gc.collect()
     assert left() is None
+
+
+@pytest.mark.kafka
+def test_a_sink_that_is_fenced_can_be_closed(topics: Topics) -> None:
+    """And is gone after it: librdkafka raises its fatal error out of the next call, whichever that is."""
+    topic = topics("sink")
+    first, heir = (sink_of(topics.bootstrap, topic, topic) for _ in range(2))
+    first.open()
+    heir.open()
+    with pytest.raises(Fenced):
+        first.deliver(delivery((topic, 0), 1))
+    first.close()
+    left = weakref.ref(first)
+    del first
+    gc.collect()
+    assert left() is None
+    heir.close()
 
 
 class Stuck:
