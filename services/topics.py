@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from schemas.errors import BrokerError, StateError
 from services.logs import get_log
 from services.security import KafkaClients
+from services.trimming import delete_before
 
 Lane = tuple[str, int]
 """A topic and a partition number."""
@@ -243,14 +244,9 @@ class TopicAdmin:
 
     def trim(self, offsets: Mapping[Lane, int]) -> None:
         """Delete the records before the given offsets. What fails is tried again with the next call."""
-        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
-        if not wanted:
-            return
-        for tp, future in self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                self._log.debug("records not deleted", topic=tp.topic, reason=error.args[0].str())
+        wanted = {lane: offset for lane, offset in offsets.items() if offset > 0}
+        for (topic, _), error in delete_before(self._admin, wanted, _TIMEOUT_S).items():
+            self._log.debug("records not deleted", topic=topic, reason=error.str())
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete topics that nobody uses any more, if they are there. What fails is left behind."""

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from schemas.query import Query
 from services.broker import Broker
 from services.broker_settings import SaslUser
+from services.trimming import delete_before
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import FAR, Case, Feed, Reader, Row, Workers, assert_exact, canonical, wait_for
 
@@ -234,8 +234,7 @@ def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, worke
     assert worker.stop() == 0
     send(feed, rng, 100, 100)
     admin = AdminClient({"bootstrap.servers": case.bootstrap})
-    cut = TopicPartition(case.topic("l"), 0, 150)
-    admin.delete_records([cut])[TopicPartition(cut.topic, 0)].result(30)
+    assert not delete_before(admin, {(case.topic("l"), 0): 150}, 30)
     worker = workers.start(case)
     assert worker.process.wait(60) == 1
     assert f"records 100 to 149 of {case.topic('l')}[0], not yet taken, are gone" in worker.text()
