@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from operators.spill.debt import Debt
 from operators.spill.spills import Spills
@@ -30,11 +30,13 @@ class Spilled(ABC):
     def horizon(self, stream: str) -> int:
         """The smallest ts whose tuples of `stream` some window still needs."""
 
-    def clean(self, most: int | None = None) -> bool:
+    def clean(self, most: int | None = None, between: Callable[[], None] | None = None) -> bool:
         """Find results that are owed for want of memory; `cleaned` has them.
 
         Args:
             most: partition groups at most, those that have waited longest; None for all.
+            between: called now and then while all are found, for whoever asks `cleaned` meanwhile: results that nobody
+                takes are held in memory.
 
         Returns:
             False when nothing was owed.
@@ -42,7 +44,7 @@ class Spilled(ABC):
         Raises:
             StateError: a block cannot be read or written.
         """
-        return self._spills is not None and self._spills.clean(self.cut, most)
+        return self._spills is not None and self._spills.clean(self.cut, most, between)
 
     def debt(self) -> Debt | None:
         """In place of `clean`: put what is owed on disk, for somebody else to find; None when nothing is.

@@ -115,7 +115,7 @@ class Run(FileRun[Engine]):
     def _clean(self, engine: Engine, writer: ResultWriter) -> None:
         """Unless somebody else is to find it."""
         if self._cleans:
-            engine.clean()
+            engine.clean(between=lambda: self._write_cleaned(engine, writer))
             self._write_cleaned(engine, writer)
 
     def _write_cleaned(self, engine: Engine, writer: ResultWriter) -> None:

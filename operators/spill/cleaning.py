@@ -7,7 +7,7 @@ joined with all that was in memory (`Part.since`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -85,7 +85,13 @@ class Cleaning:
         return found
 
     def clean(
-        self, j: int, groups: Sequence[int], cut: int, kept_from: int, most: int | None = None
+        self,
+        j: int,
+        groups: Sequence[int],
+        cut: int,
+        kept_from: int,
+        most: int | None = None,
+        between: Callable[[], None] | None = None,
     ) -> tuple[list[int], int]:
         """Clean up groups of a join, ascending; what that makes owed above are late parts there.
 
@@ -93,6 +99,7 @@ class Cleaning:
             cut: everything before it has been processed.
             kept_from: what expired before this is owed nothing, and its source tuples may be gone.
             most: stop when so many tuples have been merged; None for all groups.
+            between: called after each merge; may take what was found.
 
         Returns:
             The groups that were cleaned up, one at least, and how many tuples that has merged.
@@ -107,6 +114,8 @@ class Cleaning:
             self._clean_groups(j, turn, memory, cut)
             cleaned += turn
             merged += tuples
+            if between is not None:
+                between()
             if most is not None and merged >= most:
                 break
         if not self._ledger.late(j):

@@ -81,15 +81,20 @@ class Instalments:
         self._before = cut
         self._clean(cut, kept_from, max(CLEAN_TUPLES, int(share * self._left())))
 
-    def finish(self, cut: int, kept_from: int) -> None:
+    def finish(self, cut: int, kept_from: int, between: Callable[[], None] | None = None) -> None:
         """All that is left of it.
+
+        Args:
+            between: called now and then; may take what was found.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        self._clean(cut, kept_from, None)
+        self._clean(cut, kept_from, None, between)
 
-    def _clean(self, cut: int, kept_from: int, most: int | None) -> None:
+    def _clean(
+        self, cut: int, kept_from: int, most: int | None, between: Callable[[], None] | None = None
+    ) -> None:
         done: dict[int, list[int]] = {}
         spent = 0
         while self and (most is None or spent < most):
@@ -98,7 +103,8 @@ class Instalments:
             if not groups:
                 self._at += 1
                 continue
-            cleaned, tuples = self._cleaning.clean(j, groups, cut, kept_from, None if most is None else most - spent)
+            room = None if most is None else most - spent
+            cleaned, tuples = self._cleaning.clean(j, groups, cut, kept_from, room, between)
             spent += tuples
             self._due[j].difference_update(cleaned)
             done.setdefault(j, []).extend(cleaned)

@@ -242,14 +242,17 @@ class Spilling:
         if named:
             self._note(SpillEvent(cut, kind, named))
 
-    def clean_all(self, cut: int) -> None:
+    def clean_all(self, cut: int, between: Callable[[], None] | None = None) -> None:
         """Clean up all that is owed.
+
+        Args:
+            between: called now and then; may take what was found.
 
         Raises:
             StateError: a block could not be written or read.
         """
         self._cleanup.begin([set(self._ledger.groups(j)) for j in range(len(self._joins))], cut)
-        self._cleanup.finish(cut, self._kept_from)
+        self._cleanup.finish(cut, self._kept_from, between)
 
     def clean_groups(self, groups: Mapping[int, Sequence[int]], cut: int) -> None:
         """Clean up these groups, by join, and no others; what that makes owed above goes on to be.

@@ -203,16 +203,24 @@ class Spills:
         most = min(self._budget.limit_bytes * SLICE_SHARE, SLICE_BYTES) / (TUPLE_BYTES * (1.0 + made))
         return int(tuples / max(most, SLICE_LEAST))
 
-    def clean(self, cut: int, most: int | None = None) -> bool:
+    def clean(self, cut: int, most: int | None = None, between: Callable[[], None] | None = None) -> bool:
         """See `Spilling.clean_all`, or with `most` `Spilling.clean_some`; False when there was nothing to do."""
         if self.active is None or not self.active:
             return False
-        began, found = self._clock(), True
+        began, found, elsewhere = self._clock(), True, 0.0
+
+        def pause() -> None:
+            nonlocal elsewhere
+            left = self._clock()
+            if between is not None:
+                between()
+            elsewhere += self._clock() - left
+
         if most is None:
-            self.active.clean_all(cut)
+            self.active.clean_all(cut, pause)
         else:
             found = self.active.clean_some(most, cut)
-        self._counters.cleanup_s += self._clock() - began
+        self._counters.cleanup_s += self._clock() - began - elsewhere
         return found
 
     def debt(self, cut: int) -> Debt | None:

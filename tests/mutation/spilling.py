@@ -73,6 +73,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("                turn, tuples = [], 0\n", ""),
         ("                most = None if most is None else most - tuples\n", ""),
         ("        yield turn, tuples\n\n", "\n"),
+        ("            if between is not None:\n                between()\n", ""),
     ),
     "spill/leaving.py": (
         ("            state.take_out(state.in_groups(chosen))\n", ""),

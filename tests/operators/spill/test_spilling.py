@@ -143,6 +143,22 @@ def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.on_disk_tuples <= written
 
 
+def test_results_are_taken_while_more_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds all that is owed need not hold all of it."""
+    monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
+    of = query("endless")
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(30_000, "bottom-up", 20), blocks=MemoryBlocks())
+    found, turns = feed(task), []
+
+    def take() -> None:
+        turns.append([row for batch in task.cleaned() for row in to_rows(batch)])
+
+    task.clean(between=take)
+    assert task.cleaned() == []
+    assert counted(found + [row for turn in turns for row in turn]) == expected("endless")
+    assert max(map(len, turns)) < 0.2 * sum(map(len, turns))
+
+
 def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "BLOCK_BYTES", 300)
     blocks = MemoryBlocks()
