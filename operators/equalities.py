@@ -50,6 +50,19 @@ class EqualityClass:
         a, b = self.first(left), self.first(right)
         return None if a is None or b is None else Compare("=", a, b)
 
+    def missing(self, aliases: Iterable[str]) -> list[Compare]:
+        """The equalities that make these aliases agree, beyond those that are written between them."""
+        among = frozenset(aliases)
+        agreeing = [{alias} for alias in self.operands if alias in among]
+        for ends in self.predicates.values():
+            if ends <= among:
+                one, *others = [side for side in agreeing if side & ends]
+                for other in others:
+                    one |= other
+                    agreeing.remove(other)
+        found = (self.between(agreeing[0], side) for side in agreeing[1:])
+        return [equality for equality in found if equality is not None]
+
 
 def equality_classes(predicates: Sequence[Expr]) -> dict[Expr, EqualityClass]:
     """The class of each predicate that is in one of three operands or more; smaller ones imply nothing."""

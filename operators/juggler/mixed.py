@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from operators.equalities import equality_classes
 from operators.executor import operator_statistics
 from operators.join import BinaryJoin
 from operators.juggler.operator import Juggler
@@ -121,12 +122,14 @@ class MixedTree:
 
 
 def part_of(query: Query, over: Collection[str]) -> Query:
-    """The query over some of its aliases: its sources and the predicates between them; those of one source the engine
-    has applied before."""
+    """The query over some of its aliases: its sources and the predicates between them, with the equalities that follow
+    from others, which a join above takes for granted; those of one source the engine has applied before."""
+    written = tuple(p for p in query.predicates if len(aliases_of(p)) > 1 and aliases_of(p) <= set(over))
+    classes = dict.fromkeys(equality_classes(query.predicates).values())
     return replace(
         query,
         sources=tuple(source for source in query.sources if source.alias in over),
-        predicates=tuple(p for p in query.predicates if len(aliases_of(p)) > 1 and aliases_of(p) <= set(over)),
+        predicates=(*written, *(equality for one in classes for equality in one.missing(over))),
         outputs=(),
         partition_by=(),
     )

@@ -417,6 +417,9 @@ MUTANTS: list[Mutant] = [
         ('Type.DOUBLE: "real"', 'Type.DOUBLE: "whole"'),
         ("operands |= group[0]", "operands = group[0]"),
         ("if len(operands) > 2 and", "if len(operands) > 3 and"),
+        ("if alias in among]", "]"),
+        ("                    agreeing.remove(other)\n", ""),
+        ("for side in agreeing[1:])", "for side in agreeing[2:])"),
     ),
     *_of(
         "evaluate.py",

@@ -75,6 +75,27 @@ def test_one_equality_per_class_joins_two_sides(
     assert [text_of(p) for p in found.residual] == checks
 
 
+@pytest.mark.parametrize(
+    ("condition", "among", "missing"),
+    [
+        ("A.k = B.k AND B.k = C.k", "AC", ["A.k = C.k"]),
+        ("A.k = B.k AND B.k = C.k", "AB", []),
+        ("A.k = B.k AND B.k = C.k", "ABC", []),
+        ("A.k = B.k AND B.k = C.k AND A.k = C.k", "AC", []),
+        ("A.k = B.k AND B.k = C.k AND B.k = D.k", "ACD", ["A.k = C.k", "A.k = D.k"]),
+        # Two pairs that agree each, and have to agree with each other.
+        ("A.k = B.k AND C.k = D.k AND B.k = C.k", "ABD", ["A.k = D.k"]),
+        ("C.k = D.k AND D.k = A.k AND A.k = B.v", "BCD", ["C.k = B.v"]),
+        ("D.k = A.k AND A.k = B.v AND C.k = B.v AND C.k = D.k", "BCD", []),
+        ("A.k = B.k AND B.k = C.k", "AD", []),
+        ("A.k = B.k AND B.k = C.k", "D", []),
+    ],
+)
+def test_what_some_aliases_are_told_by_others(condition: str, among: str, missing: list[str]) -> None:
+    (one,) = set(equality_classes(over(condition).predicates).values())
+    assert [text_of(equality) for equality in one.missing(among)] == missing
+
+
 def test_a_state_has_the_same_key_in_every_plan() -> None:
     """So that plans can share it as it is."""
     sources = Sources(over("A.k = B.k AND B.k = C.k AND C.k = D.k"))

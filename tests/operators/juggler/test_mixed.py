@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,27 @@ def test_every_mixture_gives_the_same_sequence(case: Case, data: st.DataObject) 
     got = run("juggler", tree)
     assert got == run("xjoin", case.plan)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
+
+
+EQUAL = parse_program(
+    "CREATE STREAM S (ts TIMESTAMP, k BIGINT) WITH (topic = 's', timestamp = 'ts');"
+    "SELECT A.k AS k, A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d FROM S A [RANGE 30 MILLISECONDS], "
+    "S B [RANGE 20 MILLISECONDS], S C [RANGE 30 MILLISECONDS], S D [RANGE 20 MILLISECONDS] "
+    "WHERE A.k = B.k AND B.k = C.k AND B.k = D.k;"
+).queries[0]
+
+
+@pytest.mark.parametrize("text", ["(B (A C D))", "((A C D) B)", "((A B C) D)", "(A (B C D))", "(A B C D)"])
+def test_what_follows_from_equalities_with_others_holds_within(text: str) -> None:
+    """A multi-way join of A, C and D gave all their pairs, since each is compared with B alone; the join with B then
+    took one for all."""
+    rng = random.Random(7)
+    rows = {"S": [[{"ts": at, "k": rng.randrange(4)} for at in range(60)]]}
+    case = Case(EQUAL, rows, parse_plan(text, EQUAL, several=True), [5], 10)
+    task = engine_of(case, "juggler")
+    got = canonical(feed(task, case.rows, case.push_sizes, case.epoch_ms))
+    assert got == canonical(oracle.results(case.query, case.given))
+    assert len(got) > 100
 
 
 @PROPERTY
