@@ -74,3 +74,35 @@ def test_a_budget_takes_its_memory_from_malloc(folder: Path) -> None:
         [*command, "--memory", "1MiB"], cwd=folder, env=environment, capture_output=True, check=True, text=True
     )
     assert done.stdout == "system\n"
+
+
+HELD = """
+import atexit, sys
+from operators.engine import Engine
+from operators.spill import cleaning
+from services.cli import main
+
+cleaning.MERGED_TUPLES = 100
+taken, cleaned = [], Engine.cleaned
+
+def counted(self):
+    found = cleaned(self)
+    taken.append(sum(map(len, found)))
+    return found
+
+Engine.cleaned = counted
+atexit.register(lambda: print(max(taken), sum(taken), file=sys.stderr))
+main()
+"""
+"""A run that says how many late results it has taken at once at most, and in all."""
+
+
+def test_what_is_owed_at_the_end_is_written_between_merges(folder: Path) -> None:
+    """All of it was held: 1 GiB for 21 million results beside a budget of 24 MiB. Without windows none was due."""
+    text = (folder / "q.sql").read_text().replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED")
+    (folder / "unbounded.sql").write_text(text)
+    command = [sys.executable, "-c", HELD, "run", "unbounded.sql", *PLAN, *SOURCES, "--memory", "100KiB"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    most, whole = map(int, done.stderr.split()[-2:])
+    assert whole == sum(b'"_phase"' in line for line in done.stdout.splitlines())
+    assert 0 < most < 0.5 * whole
