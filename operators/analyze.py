@@ -20,7 +20,7 @@ from operators.statistics import MESSAGES, EngineStatistics, MigrationStatistics
 from operators.watermark import END
 from schemas.query import Query
 from schemas.sizes import format_size
-from schemas.timestamps import format_iso
+from schemas.timestamps import format_progress
 
 FAR_OFF = 3.0
 """An expectation that is off by this factor is pointed out."""
@@ -388,9 +388,9 @@ def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) ->
     text = f"migration to {one.to_plan} by {name}"
     began = [m for m in same if m.began_at is not None]
     if not began:
-        return f"{text}: begins at {format_iso(one.cut)}"
+        return f"{text}: begins at {format_progress(one.cut)}"
     first = began[0]
-    text = f"migration {first.from_plan} -> {one.to_plan} by {name} at {format_iso(first.began_at or 0)}"
+    text = f"migration {first.from_plan} -> {one.to_plan} by {name} at {format_progress(first.began_at or 0)}"
     over = [m for m in same if m.finished_at is not None]
     going = [m for m in began if m.finished_at is None]
     where = f"done in {len(over)} of {len(same)} tasks" if len(same) > 1 else "done" if over else "in progress"
@@ -425,7 +425,9 @@ def _task(one: Observation) -> str:
         speed = one.gained(lambda statistics: statistics.input_tuples) / one.apart_s
         share = one.gained(lambda statistics: statistics.busy_s) / one.apart_s
         busy = f"{count(speed)} tuples/s, {share:.0%} of a core"
-    when = "the end" if now.cut == END else format_iso(now.cut)
+    when = "the end" if now.cut == END else format_progress(now.cut)
+    if not now.input_tuples and now.cut != END:
+        return f"task {one.task}: nothing read yet"
     version = f" version {one.plan_version}" if one.plan_version else ""
     return (
         f"task {one.task}{version} at {when}: {now.input_tuples:,} tuples in, {now.pending_tuples:,} waiting, "

@@ -62,6 +62,10 @@ class Spilled(ABC):
         self._results += sum(len(batch) for batch in found)
         return found
 
+    def least_budget(self) -> int:
+        """0: what left is cleaned up before windows forget it, by instalments that keep pace, whatever the budget."""
+        return 0
+
     def spill_events(self) -> list[SpillEvent]:
         """What has happened to spilled state since this was last asked, for who must do it again after a death."""
         return [] if self._spills is None else self._spills.events()

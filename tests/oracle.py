@@ -52,7 +52,7 @@ def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
         return changes(query, rows)
     streams = in_order(query, rows)
     if query.aggregation is not None:
-        return emissions(query, query.aggregation, streams)
+        return emissions(query, query.aggregation, streams, combinations(query, streams))
     return [
         {output.name: evaluate(output.expr, bound) for output in query.outputs} | {"_ts": latest(bound).ts}
         for bound in combinations(query, streams)
@@ -80,13 +80,14 @@ def combinations(query: q.Query, streams: Mapping[str, Sequence[Tuple]]) -> list
 
 
 def emissions(
-    query: q.Query, aggregation: q.Aggregation, streams: Mapping[str, Sequence[Tuple]]
+    query: q.Query, aggregation: q.Aggregation, streams: Mapping[str, Sequence[Tuple]], joined: Sequence[Bound]
 ) -> list[dict[str, Any]]:
-    """What aggregates emit: at each multiple of EMIT EVERY the groups whose values have changed, by group."""
+    """What aggregates of the joined tuples emit: at each multiple of EMIT EVERY the groups whose values have changed,
+    by group."""
     every = aggregation.every_ms
     groups: dict[Any, list[tuple[int, int | None, Bound]]] = {}
     multiples: set[int] = set()
-    for bound in combinations(query, streams):
+    for bound in joined:
         ends = [instants(s.window, bound[s.alias], streams[s.stream.name])[1] for s in query.sources]
         begin, dead = latest(bound).ts, min((end for end in ends if end is not None), default=None)
         key = tuple(without_sign_of_zero(evaluate(expr, bound)) for expr in aggregation.group_by)

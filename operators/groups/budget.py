@@ -1,11 +1,12 @@
 """Keeps a shared operator within a memory budget: when tuples leave, and when what they owe is settled.
 
 What leaves and what it owes then is said by `operators.groups.spill`, how debts are settled in instalments by
-`operators.groups.rounds`. This drives both, between two slices of the input (`keep`), before a query comes or goes
-(`settle`), and when there is nothing else to do (`clean`).
+`operators.groups.rounds`. This drives both, between two slices of the input (`keep`), when there is nothing else to do
+(`clean`), and at the end (`settle`).
 
-Invariants: the operator is built anew when rows have left its stores, before it sees another tuple. Queries change only
-when nothing is owed. After `keep` memory is within the budget, unless there is nothing that could leave.
+Invariants: the operator is built anew when rows have left its stores, before it sees another tuple. Who has ended stays
+in it while anything is owed of before its end: what it reads is kept (`operators.groups.shared`). After `keep` memory
+is within the budget, unless there is nothing that could leave.
 
 Known limits: memory is looked at between slices. What one slice brings, or what is joined to settle debts, may be
 beyond the budget until then; statistics show the peak.
@@ -18,7 +19,8 @@ from contextlib import contextmanager
 
 from operators.groups.executor import GroupExecutor, MakeExecutor
 from operators.groups.rounds import Output, Rounds
-from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill, here
+from operators.groups.settling import Queries
+from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill
 from operators.juggler.sources import GroupSources
 from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
 from operators.statistics import SpillStatistics
@@ -43,10 +45,11 @@ class WithinBudget:
         executor: the operator over them.
         make: makes an operator over other stores, to settle debts.
         output: a query's results of what was found late.
-        size_bytes: what counts against the limit, as of now.
+        used_bytes: what counts against the limit, as of now.
         clock: in seconds.
 
     Attributes:
+        spans: by query, see `Queries`.
         comparisons: predicate evaluations of operators that settled debts.
         peak_bytes: the most that was in memory while one of them was there; 0 if none ever was.
     """
@@ -58,16 +61,17 @@ class WithinBudget:
         executor: GroupExecutor,
         make: MakeExecutor,
         output: Output,
-        size_bytes: Callable[[], int],
+        used_bytes: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
         self._spill = spill
         self._sources = sources
         self._executor = executor
         self._make = make
-        self._size_bytes = size_bytes
+        self._used_bytes = used_bytes
         self._clock = clock
         self._rounds = Rounds(spill, self._join, output)
+        self.spans: dict[str, tuple[int, int]] = {}
         self.comparisons = self.peak_bytes = 0
 
     # --- Between slices -----------------------------------------------------------------------------------
@@ -93,15 +97,15 @@ class WithinBudget:
         if cut == END:
             return
         playing = spill.playing(cut)
-        if playing and spill.played(self._sources, cut, self._size_bytes()):
+        if playing and spill.played(self._sources, cut, self._used_bytes()):
             self._executor.rebuild(cut)
         room, stays = (1.0 - BLOCK_SHARE, STAYS_BESIDE) if self._rounds.going_on else (1.0, STAYS)
-        while (used := self._size_bytes()) > room * spill.limit_bytes and self._leave(cut, used, stays):
+        while (used := self._used_bytes()) > room * spill.limit_bytes and self._leave(cut, used, stays):
             pass
         if playing:
             return
         with self._settling(cut):
-            self._rounds.go_on(self._executor.group, self._executor.since, self._sources, cut, tuples)
+            self._rounds.go_on(self._queries, self._sources, cut, tuples)
 
     def _leave(self, cut: int, used_bytes: int, stays: float) -> bool:
         """Let the oldest tuples leave memory; False where there are none."""
@@ -121,13 +125,13 @@ class WithinBudget:
             StateError: a block cannot be read or written.
         """
         spill = self._spill
-        if spill.on_disk_tuples and (used := self._size_bytes()) > STAYS_BESIDE * spill.limit_bytes:
+        if spill.on_disk_tuples and (used := self._used_bytes()) > STAYS_BESIDE * spill.limit_bytes:
             self._leave(cut, used, STAYS_BESIDE)
         with self._settling(cut):
-            self._rounds.finish(self._executor.group, self._executor.since, self._sources, cut)
+            self._rounds.finish(self._queries, self._sources, cut)
 
     def clean(self, cut: int, most: int | None) -> bool:
-        """Find results that are owed, by so many choices of blocks at most, or all; `take` has them.
+        """Find results that are owed, by so many steps at most, or all; `take` has them.
 
         Returns:
             False when nothing was owed.
@@ -141,7 +145,7 @@ class WithinBudget:
             self.settle(cut)
             return True
         with self._settling(cut):
-            return self._rounds.some(self._executor.group, self._executor.since, self._sources, cut, most)
+            return self._rounds.some(self._queries, self._sources, cut, most)
 
     def take(self) -> dict[str, list[Batch]]:
         """By query, what was found since this was last asked: each ascending by ts, and each result once."""
@@ -161,15 +165,33 @@ class WithinBudget:
         operator = self._make(sources, group)
         found = operator.process(epoch, min(int(tuples.ts[0]) for tuples in epoch.values()))
         self.comparisons += operator.comparisons()
-        used = self._size_bytes() + sources.size_bytes() + operator.size_bytes()
+        used = sum(one.size_bytes() for one in (self._sources, self._executor, sources, operator))
         self.peak_bytes = max(self.peak_bytes, used)
         return found
 
+    def least_bytes(self, cut: int) -> int:
+        """The least budget that would do at the rates at which tuples come, about; 0 where the one that there is does.
+
+        What is looked at to settle a tuple's debts falls as the budget grows, and nothing is owed where all fits."""
+        share = self._rounds.keeps_up
+        if share >= 1.0:
+            return 0
+        whole = self._spill.whole_bytes(self._sources, cut, self._used_bytes())
+        return max(min(int(self._spill.limit_bytes / share), whole), self._spill.limit_bytes + 1)
+
     # --- Queries that come and go -------------------------------------------------------------------------
 
-    def regrouped(self, cut: int) -> None:
-        """Other queries run from here on, and nothing is owed: forget what those that run do not need."""
-        self._spill.forget(self._sources, here(self._sources, cut), cut)
+    @property
+    def _queries(self) -> Queries:
+        return Queries(self._executor.group, self._executor.since, self.spans)
+
+    def owes(self, ts: int) -> bool:
+        """Whether results of before an event time may be owed."""
+        return self._spill.owes(ts)
+
+    def regrouped(self) -> None:
+        """Other queries run from here on: forget what none of them needs, nor is owed."""
+        self._spill.trim(self._sources)
 
     # --- What a successor is told -------------------------------------------------------------------------
 
@@ -197,7 +219,7 @@ class WithinBudget:
         return SpillStatistics(
             strategy=OLDEST,
             budget_bytes=spill.limit_bytes,
-            used_bytes=self._size_bytes(),
+            used_bytes=self._used_bytes(),
             spills=done.spills,
             spilled_tuples=done.spilled_tuples,
             spilled_bytes=spill.written_bytes,

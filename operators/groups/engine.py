@@ -18,11 +18,14 @@ reads streams and tables that the group was made with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from operators.groups.shared import gone_name
 from operators.groups.statistics import GroupStatistics, PartStatistics
 from operators.intake import Intake
 from operators.taking import Taking
+from operators.tuples import FOREVER
 from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
@@ -63,7 +66,7 @@ class Part(Protocol):
         """Find results that are owed for want of memory; `cleaned` has them. False when nothing was owed.
 
         Args:
-            most: partition groups, or choices of blocks; None for all that is owed.
+            most: partition groups, or steps; None for all that is owed.
         """
         ...
 
@@ -81,14 +84,32 @@ class Part(Protocol):
 
 
 class SharedPart(Part, Protocol):
-    """A part whose queries come and go."""
+    """A part whose queries come and go.
+
+    Attributes:
+        names: of queries that run: none, where only those are left that have ended and are owed something.
+        over: whether not even such are.
+    """
+
+    @property
+    def over(self) -> bool:
+        """See above."""
+        ...
+
+    def resume(self, spans: Mapping[str, tuple[int, int]]) -> None:
+        """Queries have come and gone in an earlier life: from when on and before when the results of each are."""
+        ...
 
     def add(self, query: Query, *, from_now: bool) -> dict[str, int]:
         """One more query; by its aliases the least ts of tuples that it sees, where it does not see all."""
         ...
 
     def drop(self, name: str) -> None:
-        """One query less, of several."""
+        """One query less; `cleaned` goes on to have what it is owed."""
+        ...
+
+    def least_budget(self) -> int:
+        """See `GroupEngine`."""
         ...
 
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
@@ -102,6 +123,20 @@ class SharedPart(Part, Protocol):
     def spills_needed_from(self) -> int:
         """See `GroupEngine`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A query that has ended: its results are those from `began` on and before `ended`.
+
+    Attributes:
+        since: what `add` told of it.
+    """
+
+    query: Query
+    since: Mapping[str, int]
+    began: int
+    ended: int
 
 
 class Maker(Protocol):
@@ -128,6 +163,8 @@ class GroupEngine(Taking):
         maker: see `operators.groups.parts`.
         partitions: partition numbers per stream name; one partition 0 each when None.
         since: of queries that came to an earlier life of the group, what `add` told of them.
+        began: and at which cut that was.
+        gone: those that ended in an earlier life, and may be owed something.
 
     Attributes:
         hold: END: nobody asks for what has expired.
@@ -141,13 +178,20 @@ class GroupEngine(Taking):
         maker: Maker,
         partitions: Mapping[str, Sequence[int]] | None = None,
         since: Mapping[str, Mapping[str, int]] | None = None,
+        began: Mapping[str, int] | None = None,
+        gone: Sequence[Gone] = (),
     ) -> None:
         self.hold = END
         self.load = 0.0
         self._maker = maker
         queries = [seeing(query, (since or {}).get(query.name, {})) for query in queries]
+        ended = {gone_name(one.query.name, one.ended): one for one in gone}
         shared = [query for query in queries if maker.can_share(query)]
+        shared += [replace(seeing(one.query, one.since), name=name) for name, one in ended.items()]
         self._shared: SharedPart | None = maker.shared(shared) if shared else None
+        if self._shared is not None:
+            spans = {name: (cut, FOREVER) for name, cut in (began or {}).items()}
+            self._shared.resume(spans | {name: (one.began, one.ended) for name, one in ended.items()})
         alone = [query for query in queries if not maker.can_share(query)]
         self._apart: dict[str, Part] = {query.name: maker.apart(query) for query in alone}
         self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
@@ -198,24 +242,31 @@ class GroupEngine(Taking):
         return {source.alias: self.cut for source in query.sources if not source.is_table}
 
     def drop(self, name: str) -> None:
-        """Run a query no longer: what it has found before `cut` were its last results.
+        """Run a query no longer: its results are those before `cut`. What it is owed of these goes on to be found, and
+        `cleaned` has it; a query of the same name may come meanwhile.
 
         Raises:
             UsageError: there is no such query.
         """
         if name not in self.names:
             raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names)}")
-        of = self._apart.get(name, self._shared)
-        assert of is not None
-        if len(of.names) == 1:
-            of.clean()
-            self._last |= of.cleaned()
-        if self._apart.pop(name, None) is not None or self._shared is None:
-            return
-        if len(self._shared.names) == 1:
-            self._shared = None
-        else:
+        apart = self._apart.pop(name, None)
+        if apart is not None:
+            apart.clean()
+            self._keep(apart.cleaned())
+        elif self._shared is not None:
             self._shared.drop(name)
+            self._look()
+
+    def _look(self) -> None:
+        """Have no part of which nothing is left."""
+        if self._shared is not None and self._shared.over:
+            self._keep(self._shared.cleaned())
+            self._shared = None
+
+    def _keep(self, found: Mapping[str, Sequence[Batch]]) -> None:
+        for name, batches in found.items():
+            self._last.setdefault(name, []).extend(batches)
 
     def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
         """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
@@ -238,18 +289,20 @@ class GroupEngine(Taking):
             if cut < END:
                 reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))
                 self._intake.forget(stream.name, reach)
+        self._look()
         return found
 
     def clean(self, most: int | None = None) -> bool:
         """Find results that are owed for want of memory; `cleaned` has them. False when nothing was owed.
 
         Args:
-            most: of each part partition groups, or choices of blocks; None for all that is owed.
+            most: of each part partition groups, or steps; None for all that is owed.
 
         Raises:
             StateError: a block cannot be read or written.
         """
         found = [part.clean(most) for part in self.parts]
+        self._look()
         return any(found)
 
     def cleaned(self) -> dict[str, list[Batch]]:
@@ -259,6 +312,11 @@ class GroupEngine(Taking):
             for name, batches in part.cleaned().items():
                 found.setdefault(name, []).extend(batches)
         return found
+
+    def least_budget(self) -> int:
+        """The least memory budget with which what is owed does not become ever more at the rates of the input, in
+        bytes, about; 0 where the one that there is does."""
+        return 0 if self._shared is None else self._shared.least_budget()
 
     def spill_events(self) -> list[SpillEvent]:
         """What has happened to spilled state since this was last asked, for who must do it again after a death."""

@@ -30,6 +30,10 @@ class GroupExecutor(Protocol):
         """Forget a query when everything before `cut` has been processed."""
         ...
 
+    def rename(self, name: str, other: str, *, cut: int) -> None:
+        """Call a query otherwise when everything before `cut` has been processed."""
+        ...
+
     def wanted(self, batches: Mapping[str, Batch]) -> Mapping[str, Mask]:
         """Where a tuple of the next slice is to be stored and processed, (n,) by stream; all of the others are."""
         ...
@@ -75,6 +79,10 @@ class GroupExecutor(Protocol):
 
     def size_bytes(self) -> int:
         """Bytes of all states."""
+        ...
+
+    def touched_bytes(self) -> int:
+        """Bytes of memory that they take."""
         ...
 
     def feedback(self) -> tuple[EdgeStatistics, ...]:

@@ -18,7 +18,7 @@ from operators.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.feedback.feedback import check_feedback
 from operators.groups.apart import ApartQuery
 from operators.groups.blocks import Within
-from operators.groups.engine import GroupEngine
+from operators.groups.engine import Gone, GroupEngine
 from operators.groups.shared import SharedQueries
 from operators.groups.spill import GroupSpill
 from operators.juggler.operator import Juggler
@@ -180,6 +180,8 @@ def group_engine(
     tables: Mapping[str, Batch] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
     since: Mapping[str, Mapping[str, int]] | None = None,
+    began: Mapping[str, int] | None = None,
+    gone: Sequence[Gone] = (),
     clock: Callable[[], float] = lambda: 0.0,
     budget: Budget | None = None,
     blocks: BlockStore | None = None,
@@ -193,7 +195,7 @@ def group_engine(
         streams: all that queries may read, those to come included; None for those of `queries`.
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
-        since: see `GroupEngine`.
+        since, began, gone: see `GroupEngine`.
         budget: of all states and source tuples; with it `blocks`, where what leaves memory goes.
         feedback: whether queries are executed with it (`check_group_feedback`), those that share an operator too
             (`operators.juggler.demand`).
@@ -209,4 +211,5 @@ def group_engine(
         check_group_spillable(queries, executor)
         memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
     maker = Parts(executor, samples, tables or {}, clock, memory, feedback)
-    return GroupEngine(queries, streams_of(queries) if streams is None else streams, maker, partitions, since)
+    streams = streams_of(queries) if streams is None else streams
+    return GroupEngine(queries, streams, maker, partitions, since, began, gone)

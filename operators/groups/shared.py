@@ -6,6 +6,10 @@ computed of those.
 
 Invariants: a query's results are those that it gives alone, in the same order: by (ts, row ids in its own FROM order),
 and row ids of a stream follow the total order whatever else is stored beside. Slices change nothing.
+
+Within a memory budget a query may be owed results when it ends. It then stays in the operator under another name, what
+it finds from then on is dropped, and what is owed is found as for the others; only when nothing of before its end is
+owed any more it goes, and what it alone has read. So nothing waits for a query that comes or goes.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from operators.evaluate import evaluate
 from operators.groups.aggregated import Aggregated
 from operators.groups.budget import WithinBudget
 from operators.groups.executor import MakeExecutor
+from operators.groups.settling import ALWAYS
 from operators.groups.spill import GroupSpill
 from operators.groups.statistics import PartStatistics, QueryStatistics
 from operators.juggler.sources import GroupSources
@@ -36,6 +41,20 @@ FEWEST_TUPLES = 4_096
 """Slices are made no smaller than this to fit a short window. In a shared operator one costs 1 ms for a query, 2 ms for
 ten, 16 ms for a thousand, however few tuples are in it. So slices are four times as large as those of a query alone,
 although more of what is looked at in them is too old, and more is held at their ends."""
+
+
+UNTIL = "\0"
+"""Between a query's name and the event time at which it has ended: what it is called while it is owed something."""
+
+
+def gone_name(name: str, ended: int) -> str:
+    """What a query is called that has ended."""
+    return f"{name}{UNTIL}{ended}"
+
+
+def name_of(called: str) -> str:
+    """The name of a query, ended or not."""
+    return called.partition(UNTIL)[0]
 
 
 class SharedQueries:
@@ -66,7 +85,7 @@ class SharedQueries:
         self._budget: WithinBudget | None = None
         if spill is not None:
             self._budget = WithinBudget(
-                spill, self._sources, self._executor, executor, self._output, self._size_bytes, clock
+                spill, self._sources, self._executor, executor, self._output, self._used_bytes, clock
             )
         self._cut = cut
         self._input_tuples = 0
@@ -74,13 +93,17 @@ class SharedQueries:
         self._peak_tuples = self._peak_bytes = 0
         self._busy_s = 0.0
         self._aggregated: dict[str, Aggregated] = {}
+        # Who has ended and is owed something, as it is called since.
+        self._gone: list[str] = []
         self._regroup(group)
         self._load(tables or {})
+        if spill is not None:
+            spill.fixed_bytes = self._used_bytes()
 
     def _regroup(self, group: QueryGroup) -> None:
         """Know the queries that run from here on."""
         self.group = group
-        self.names = group.names
+        self.names = tuple(name for name in group.names if name not in self._gone)
         self._members = {member.name: member for member in group.members}
         self._results = {name: self._results.get(name, 0) for name in self.names}
         said: dict[object, int] = {}
@@ -106,6 +129,7 @@ class SharedQueries:
             if m.name in self._aggregated
             else self._output(m, Tuples.empty(m.inputs))
             for m in group.members
+            if m.name in self._results
         }
 
     def add(self, query: Query, *, from_now: bool) -> dict[str, int]:
@@ -123,31 +147,65 @@ class SharedQueries:
         for table in query.tables():
             if table.name not in self._inputs:
                 raise UsageError(f"query {query.name!r} reads {table}, which no query of the group has read so far")
-        # Whatever the group cannot take is refused before anything is settled.
-        self.group.adding(query)
-        if self._budget is not None:
-            self._budget.settle(self._cut)
         from_now = from_now or query.aggregation is not None
         seen = self._executor.add(query, from_now=from_now, cut=self._cut)
+        if self._budget is not None:
+            self._budget.spans[query.name] = self._cut, FOREVER
         self._regrouped()
         alias_of = {name: alias for alias, name in self._members[query.name].input_of().items()}
         return {alias_of[name]: ts for name, ts in seen.items()}
 
     def drop(self, name: str) -> None:
-        """One query less.
+        """One query less. What it is owed is found as what others are owed; until then it stays in the operator under
+        another name, since one of its own may come.
 
         Raises:
             UsageError: there is no such query.
         """
-        if self._budget is not None:
-            self._budget.settle(self._cut)
-        self._executor.drop(name, cut=self._cut)
-        self._regrouped()
+        budget, gone = self._budget, gone_name(name, self._cut)
+        if budget is not None:
+            began, _ = budget.spans.pop(name, ALWAYS)
+            if began < self._cut and budget.owes(self._cut):
+                self._executor.rename(name, gone, cut=self._cut)
+                budget.spans[gone] = began, self._cut
+                self._gone.append(gone)
+                self._regrouped()
+                return
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """A query is owed nothing any more."""
+        if len(self.group.members) > 1:
+            self._executor.drop(name, cut=self._cut)
+            self._regrouped()
+        else:
+            self.names = ()
 
     def _regrouped(self) -> None:
         self._regroup(self._executor.group)
         if self._budget is not None:
-            self._budget.regrouped(self._cut)
+            self._budget.regrouped()
+
+    def _let_go(self) -> None:
+        """Forget those who have ended and are owed nothing any more."""
+        budget = self._budget
+        if budget is not None:
+            for name in [name for name in self._gone if not budget.owes(budget.spans[name][1])]:
+                self._gone.remove(name)
+                del budget.spans[name]
+                self._leave(name)
+
+    @property
+    def over(self) -> bool:
+        """Whether no query runs and nothing is owed."""
+        return not self.names and not self._gone
+
+    def resume(self, spans: Mapping[str, tuple[int, int]]) -> None:
+        """Queries have come and gone in an earlier life, see `Queries`; before anything is processed."""
+        if self._budget is not None:
+            self._budget.spans |= spans
+            self._gone += [name for name, (_, ended) in spans.items() if ended < FOREVER]
+            self._regroup(self.group)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Begin with the tables' rows."""
@@ -174,7 +232,7 @@ class SharedQueries:
         ):
             began = self._clock()
             for name, tuples in self._slice(piece, at).items():
-                if len(tuples):
+                if len(tuples) and name not in self._gone:
                     found.setdefault(name, []).append(tuples)
                     waiting += len(tuples)
             came = sum(len(batch) for batch in piece.values())
@@ -187,6 +245,7 @@ class SharedQueries:
                     budget.keep(at, came)
             self._busy_s += self._clock() - began
         self._input_tuples += sum(len(batch) for batch in mine.values())
+        self._let_go()
         return {name: Batch.concat(out[name]) if name in out else self._nothing[name] for name in self.names}
 
     def _slice(self, batches: Mapping[str, Batch], cut: int) -> Mapping[str, Tuples]:
@@ -250,14 +309,22 @@ class SharedQueries:
 
     def clean(self, most: int | None = None) -> bool:
         """Find results that are owed for want of memory; `cleaned` has them. See `Part.clean`."""
-        return self._budget is not None and self._budget.clean(self._cut, most)
+        found = self._budget is not None and self._budget.clean(self._cut, most)
+        self._let_go()
+        return found
 
     def cleaned(self) -> dict[str, list[Batch]]:
         """By query, what was found late since this was last asked: each ascending by ts, and each result once."""
-        late = {} if self._budget is None else self._budget.take()
-        for name, batches in late.items():
-            self._results[name] = self._results.get(name, 0) + sum(len(batch) for batch in batches)
+        late: dict[str, list[Batch]] = {}
+        for name, batches in ({} if self._budget is None else self._budget.take()).items():
+            own = name_of(name)
+            late.setdefault(own, []).extend(batches)
+            self._results[own] = self._results.get(own, 0) + sum(len(batch) for batch in batches)
         return late
+
+    def least_budget(self) -> int:
+        """See `WithinBudget.least_bytes`."""
+        return 0 if self._budget is None else self._budget.least_bytes(self._cut)
 
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
         """See `WithinBudget.play`."""
@@ -275,6 +342,10 @@ class SharedQueries:
     def _size_bytes(self) -> int:
         above = sum(one.size_bytes() for one in self._aggregated.values())
         return self._executor.size_bytes() + self._sources.size_bytes() + above
+
+    def _used_bytes(self) -> int:
+        """What counts against a budget. Aggregates above do not: with a budget such queries run apart."""
+        return self._executor.touched_bytes() + self._sources.touched_bytes()
 
     def statistics(self) -> PartStatistics:
         """Counters and sizes as of now."""

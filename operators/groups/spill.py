@@ -30,11 +30,11 @@ tables stay.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Mark, Part, Settlement, times_of
+from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Mark, Part, Queries, Settlement, times_of
 from operators.juggler.sources import GroupSources
 from operators.spill.block_store import BlockStore
 from operators.spill.part import Reader, Writer
@@ -42,7 +42,6 @@ from operators.store import SourceStore
 from operators.tuples import FOREVER
 from operators.watermark import END
 from schemas.columns import Batch
-from schemas.groups import QueryGroup
 from schemas.spills import SpillEvent
 
 STAYS = 0.5
@@ -64,11 +63,13 @@ class GroupSpill:
         limit_bytes: of the operator and its stores.
 
     Attributes:
+        fixed_bytes: what the operator and its stores take without tuples of streams.
         settled: all results before this have been given; None while nothing is on disk.
     """
 
     def __init__(self, limit_bytes: int, blocks: BlockStore) -> None:
         self.limit_bytes = limit_bytes
+        self.fixed_bytes = 0
         self.counters = GroupSpillCounters()
         self.settled: Mark | None = None
         self._writer = Writer(blocks)
@@ -113,7 +114,8 @@ class GroupSpill:
         if not len(every):
             return False
         self._measure(len(every), used_bytes, anew=stays >= STAYS)
-        stay = min(STAYS, stays * self.limit_bytes / max(used_bytes, 1))
+        fixed = self.fixed_bytes
+        stay = max(0.0, min(STAYS, (stays * self.limit_bytes - fixed) / max(used_bytes - fixed, 1)))
         end = int(every[len(every) - 1 - int(stay * (len(every) - 1))]) if stay * len(every) >= 1 else FOREVER
         # Those of one ts leave together, and some must.
         end = min(end if end > every[0] else int(every[0]) + 1, cut)
@@ -130,7 +132,9 @@ class GroupSpill:
     def _measure(self, tuples: int, used_bytes: int, *, anew: bool) -> None:
         """See how many tuples may be read back at once. With little in memory they seem larger than they are, so what
         was seen once counts on, if it is not to be seen `anew`."""
-        most = max(LEAST_BLOCK_TUPLES, int(BLOCK_SHARE * self.limit_bytes * tuples / max(used_bytes, 1)))
+        # Who joins them has an operator of its own.
+        room, taken = BLOCK_SHARE * self.limit_bytes - self.fixed_bytes, used_bytes - self.fixed_bytes
+        most = max(LEAST_BLOCK_TUPLES, int(room * tuples / max(taken, 1)))
         self._most = most if anew else max(self._most, most)
 
     def _part_with(self, sources: GroupSources, end: int, at: int) -> bool:
@@ -166,6 +170,12 @@ class GroupSpill:
         """Let the stores know what is known of a stream's rows on disk."""
         sources.away[name] = [(part.lo, part.hi, part.most) for part in self._parts.get(name, ())]
 
+    def whole_bytes(self, sources: GroupSources, cut: int, used_bytes: int) -> int:
+        """What all that windows hold would take in memory, about."""
+        in_memory = sum(len(sources.stores[stream.name]) for stream in sources.query.streams())
+        living = self.on_disk_tuples - self.dead_tuples(sources, cut)
+        return used_bytes + living * (used_bytes - self.fixed_bytes) // max(in_memory, 1)
+
     # --- What is owed -----------------------------------------------------------------------------------
 
     def dead_tuples(self, sources: GroupSources, cut: int) -> int:
@@ -183,7 +193,7 @@ class GroupSpill:
         return self._left[-1].ts if self._left and self._left[-1].ts > since else cut
 
     def settlement(
-        self, group: QueryGroup, since: Mapping[str, Mapping[str, int]], sources: GroupSources, cut: int, end: int
+        self, queries: Queries, sources: GroupSources, cut: int, end: int
     ) -> Settlement | None:
         """The next results that are owed, of those before `end`: up to where tuples have left together, so many of them
         that blocks are full, or to `end`. None where nothing is owed.
@@ -199,22 +209,36 @@ class GroupSpill:
         to = next((mark for mark in marks if mark.since(self.settled) >= ROUND_CHOICES * self._most), marks[-1])
         self.counters.settlements += 1
         return Settlement(
-            self._parts, self._reader, self._most, self.settled, to, group, since, sources, self.counters
+            self._parts, self._reader, self._most, self.settled, to, queries, sources, self.counters
         )
 
     def forget(self, sources: GroupSources, to: Mark, cut: int) -> None:
         """Everything before `to` was settled when everything before `cut` was processed: drop what is dead."""
         if self.settled is not None:
             self._events.append(SpillEvent(cut, "age", settled=to.ts))
-        for name in list(self._parts):
-            parts = self._parts[name]
-            dead = self._dead(sources, name, to) if name in sources.stores and to.ts != END else len(parts)
-            self._writer.forget(tuple(part.piece for part in parts[:dead]))
-            self._parts[name] = parts[dead:]
-            self._tell(sources, name)
-        self._parts = {name: parts for name, parts in self._parts.items() if parts}
-        self.settled = to if self._parts else None
+        self.settled = to
         self._left = [mark for mark in self._left if mark.ts > to.ts]
+        self.trim(sources)
+
+    def trim(self, sources: GroupSources) -> None:
+        """Drop what is dead for all that is owed and to come."""
+        at = self.settled
+        if at is None:
+            return
+        for name, parts in list(self._parts.items()):
+            dead = self._dead(sources, name, at) if name in sources.stores and at.ts != END else len(parts)
+            self._writer.forget(tuple(part.piece for part in parts[:dead]))
+            # In place: whoever settles something reads what is left.
+            del parts[:dead]
+            self._tell(sources, name)
+            if not parts:
+                del self._parts[name]
+        if not self._parts:
+            self.settled = None
+
+    def owes(self, ts: int) -> bool:
+        """Whether results of before an event time may be owed."""
+        return self.settled is not None and self.settled.ts < ts
 
     # --- What a successor is told -----------------------------------------------------------------------
 

@@ -272,3 +272,14 @@ class Held:
         structures = sum(v.size_bytes() for v in self.by_value.values()) + self.fields.size_bytes()
         structures += sum(runs.size_bytes() for runs in (self.late_by_time, *self.late_by_key.values()))
         return sum(array.nbytes for array in arrays) + states + structures
+
+    def touched_bytes(self) -> int:
+        """Bytes of memory taken: of arrays by row the rows' own, for untouched zeros are not there."""
+        arrays: tuple[npt.NDArray[np.generic], ...] = (
+            self._alive, self._relevant, self._satisfied, self._evaluated, self._aside,
+            self.fields.ints, self.fields.nulls,
+        )  # fmt: skip
+        by_row = sum(array.nbytes // len(array) for array in arrays) * (self._hi - self._lo)
+        states = sum(state.touched_bytes() for state in (self.by_time, *self.by_key.values()))
+        runs = sum(runs.size_bytes() for runs in (self.late_by_time, *self.late_by_key.values()))
+        return by_row + states + sum(v.size_bytes() for v in self.by_value.values()) + runs

@@ -356,6 +356,13 @@ class Juggler:
         self.sources.change(group, cut)
         self._rebuild(group, cut)
 
+    def rename(self, name: str, other: str, *, cut: int) -> None:
+        """Call a query otherwise when everything before `cut` has been processed."""
+        if name in self._since:
+            self._since[other] = self._since.pop(name)
+        self._past.rename(name, other)
+        self._rebuild(self.group.renaming(name, other), cut)
+
     @property
     def since(self) -> Mapping[str, Mapping[str, int]]:
         """By query and input, the least ts of tuples that a query may see."""
@@ -409,6 +416,11 @@ class Juggler:
         """Bytes of all structures, without the stores."""
         aside = 0 if self.demand is None else self.demand.size_bytes()
         return aside + sum(held.size_bytes() for held in self._held.values())
+
+    def touched_bytes(self) -> int:
+        """Bytes of memory that all structures take, without the stores (`Held.touched_bytes`)."""
+        aside = 0 if self.demand is None else self.demand.size_bytes()
+        return aside + sum(held.touched_bytes() for held in self._held.values())
 
 
 def _bits(sets: U64) -> int:

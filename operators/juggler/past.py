@@ -59,6 +59,10 @@ class Past:
         self._seen |= {(member.name, name): least for name, least in found.items()}
         return found
 
+    def rename(self, name: str, other: str) -> None:
+        """A query has another name from here on."""
+        self._seen = {(other if of == name else of, source): ts for (of, source), ts in self._seen.items()}
+
     def _covered(self, group: QueryGroup, source: Source, asked: tuple[Expr, ...], cut: int) -> int:
         """Since when all has been kept that a query selects of a source that asks for so much."""
         least = cut

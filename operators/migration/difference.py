@@ -25,7 +25,7 @@ from operators.migration.migration import Migration
 from operators.pipeline import DifferencePipeline
 from operators.plan import Plan
 from operators.tables import stored
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError
 
 
 class DifferenceReordering(Migration):
@@ -89,13 +89,8 @@ _BY_LINEAGE = "tells results by the lineage of their components, and a change of
 _LAGGING = "lets the new plan lag behind the streams' stores, which by then have forgotten what has ended"
 
 
-def check_difference_strategy(name: str) -> None:
-    """Refuse a strategy of joins that cannot migrate a set difference.
-
-    Raises:
-        UsageError: with the reason.
-    """
-    if name not in STRATEGIES_OF_DIFFERENCE:
-        why = _LAGGING if name == "ghm" else _BY_LINEAGE
-        usable = ", ".join(STRATEGIES_OF_DIFFERENCE)
-        raise UsageError(f"{name} cannot migrate EXCEPT: it {why}; use one of {usable}")
+def objection_to_difference(name: str) -> str:
+    """Why a strategy of joins cannot migrate a set difference; empty when it can."""
+    if name in STRATEGIES_OF_DIFFERENCE:
+        return ""
+    return _LAGGING if name == "ghm" else _BY_LINEAGE

@@ -15,7 +15,7 @@ from functools import partial
 
 from operators.executor import JUGGLER, Executor
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
-from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, check_difference_strategy
+from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, objection_to_difference
 from operators.migration.hybmig import HybMig
 from operators.migration.jisc import Jisc
 from operators.migration.migration import Migration
@@ -113,21 +113,24 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
     Raises:
         UsageError: it does not exist, would never end, or moves states that the executor does not keep.
     """
-    if executor == JUGGLER and name not in BLACK_BOX:
-        if name != AUTO:
-            strategy_of(name)
-        raise UsageError(
-            f"executor {JUGGLER} is a black box to {name}: use one of the strategies {', '.join(BLACK_BOX)}"
-        )
-    if name == AUTO:
+    if name == AUTO and executor != JUGGLER:
         return  # moving-state can always do it
-    strategy = strategy_of(name)
-    if query.subtracted:
-        check_difference_strategy(name)
-    if strategy.outlasts:
+    if name != AUTO:
+        strategy_of(name)
+    if objection := _objection(name, executor, query):
+        usable = [other for other in STRATEGIES if not _objection(other, executor, query)]
+        raise UsageError(f"{objection}; use one of {', '.join(usable)}")
+
+
+def _objection(name: str, executor: str, query: Query) -> str:
+    """Why a strategy cannot migrate a query's plans; empty when it can."""
+    if executor == JUGGLER and name not in BLACK_BOX:
+        return f"executor {JUGGLER} is a black box to {name}"
+    if query.subtracted and (why := objection_to_difference(name)):
+        return f"{name} cannot migrate EXCEPT: it {why}"
+    if STRATEGIES[name].outlasts:
         for source in query.sources:
             if source.endless:
-                raise UsageError(
-                    f"{name} ends when all old tuples have left their windows, and that of {source.alias} is "
-                    f"[UNBOUNDED]: use moving-state, jisc, gms or ghm"
-                )
+                window = f"that of {source.alias} is [UNBOUNDED]"
+                return f"{name} ends when all old tuples have left their windows, and {window}"
+    return ""

@@ -72,6 +72,19 @@ def test_what_was_expected_stands_beside_and_large_errors_are_named() -> None:
     assert "times as much" not in lines["b"]
 
 
+def test_what_has_read_nothing_stands_nowhere() -> None:
+    """It stood at 1970-01-01T00:00:00Z, and a migration before the first tuple was of that day."""
+    engine = started()
+    (found,) = analyses(THREE, [of(engine.statistics())], declared_statistics(THREE))
+    assert found.lines()[-1] == "task 0: nothing read yet"
+    engine.migrate(parse_plan("((B C) A)", THREE), "jisc", 0)
+    (found,) = analyses(THREE, [of(engine.statistics())], declared_statistics(THREE))
+    assert any(line.endswith("begins at the beginning") for line in found.lines()), found.lines()
+    (later,) = analyses(THREE, [of(fed(engine, 0, 100))], declared_statistics(THREE))
+    assert any(" by jisc at the beginning: " in line for line in later.lines()), later.lines()
+    assert not any("1970-01-01T00:00:00Z" in line for line in [*found.lines(), *later.lines()])
+
+
 def test_tasks_are_summed() -> None:
     """Counters and sizes add up; a state is complete where it is in every task."""
     one, two = fed(started(), 0, 1000), fed(started(), 0, 500)

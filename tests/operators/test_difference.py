@@ -297,6 +297,21 @@ def test_strategies_that_cannot_say_why(strategy: str) -> None:
         check_strategy(strategy, "xjoin", TWO)
 
 
+ENDLESS = query("SELECT A.v FROM a A [UNBOUNDED] EXCEPT b B [UNBOUNDED] ON A.k = B.k")
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_refused_strategy_recommends_ones_that_are_not(strategy: str) -> None:
+    """With EXCEPT and [UNBOUNDED], `gpt` was refused in favour of `ghm`, which was then refused in turn."""
+    try:
+        check_strategy(strategy, "xjoin", ENDLESS)
+    except UsageError as error:
+        recommended = str(error).rpartition("use one of ")[2].split(", ")
+        assert recommended
+        for other in recommended:
+            check_strategy(other, "xjoin", ENDLESS)
+
+
 # --- Cost -------------------------------------------------------------------------------------------------
 
 

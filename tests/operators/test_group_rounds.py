@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
-from operators.groups.rounds import DEAD_SHARE, INSTALMENT_TUPLES, RATE, Rounds
+from operators.groups import rounds
+from operators.groups.rounds import DEAD_SHARE, INSTALMENT_TUPLES, MOST_WORK, RATE, Rounds
+from operators.groups.settling import STEP_TUPLES, Queries
 from operators.groups.spill import GroupSpill
 from operators.juggler.sources import GroupSources
 from operators.tuples import Tuples
@@ -35,6 +38,7 @@ class Owing:
 
     def __init__(self) -> None:
         self.group = query_group(parse_program(DECLARED).queries)
+        self.queries = Queries(self.group, {}, {})
         self.sources = GroupSources(self.group)
         self.spill = GroupSpill(1, MemoryBlocks())
         self.rounds = Rounds(self.spill, self._join, self._output)
@@ -70,18 +74,25 @@ class Owing:
     def go_on(self, tuples: float) -> int:
         """As when so many tuples have come; how many choices of blocks were joined."""
         before = len(self.joined)
-        self.rounds.go_on(self.group, {}, self.sources, self.cut, tuples)  # type: ignore[arg-type]
+        self.rounds.go_on(self.queries, self.sources, self.cut, tuples)  # type: ignore[arg-type]
         return len(self.joined) - before
 
     def some(self, most: int) -> bool:
         """As when there is nothing else to do."""
-        return self.rounds.some(self.group, {}, self.sources, self.cut, most)
+        return self.rounds.some(self.queries, self.sources, self.cut, most)
 
 
-CHOICES = 6
-"""Of blocks, to settle a second: two each, of a stream's second and the other's, and of the second before."""
+CHOICES = 4
+"""To settle a second: its two blocks of either stream, each with what can meet it of the second before; of its own it
+has met all in time."""
 LOT = 2 * EACH / CHOICES / RATE * (1 + 1e-9)
 """So many tuples pay for one of them."""
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is paid for is done."""
+    monkeypatch.setattr(rounds, "MOST_WORK", 1e12)
 
 
 def begun(seconds: int = 4) -> Owing:
@@ -122,10 +133,23 @@ def test_who_has_paid_for_one_choice_gets_one() -> None:
     assert owing.go_on(1e-6) == 1
 
 
+def test_what_comes_waits_for_no_more_than_so_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much was paid for; a step that took more is made up for, and what is left comes when there is nothing
+    else to do. Before, an epoch that was dear to settle stood still for minutes."""
+    owing = begun(9)
+    monkeypatch.setattr(rounds, "MOST_WORK", STEP_TUPLES / 1e6)
+    steps = [owing.go_on(1e6) for _ in range(20)]
+    assert 4 < sum(steps) < 10, "a search and a join both take more than is allowed"
+    assert max(steps) == 1
+    while owing.some(1):
+        pass
+    assert len(owing.joined) == 8 * CHOICES
+
+
 def test_what_is_joined_when_there_is_nothing_else_to_do_is_free() -> None:
     owing = begun()
-    assert owing.some(3)
-    assert len(owing.joined) == 4
+    assert owing.some(4)
+    assert len(owing.joined) == 3, "a search and a join are two steps"
     assert owing.go_on(LOT / 2) == 1
     assert owing.some(100)
     assert len(owing.joined) == 3 * CHOICES
@@ -171,4 +195,9 @@ def test_slices_are_so_small_that_an_instalment_is_not_large() -> None:
     assert owing.rounds.slice_tuples == INSTALMENT_TUPLES
     owing.come(2)
     owing.go_on(1e9)
-    assert owing.rounds.slice_tuples == int(INSTALMENT_TUPLES / (RATE * sum(owing.joined) / (2 * EACH)))
+    work = 2 * EACH * INSTALMENT_TUPLES / RATE / owing.rounds.slice_tuples
+    steps = 2 * CHOICES * STEP_TUPLES
+    assert steps + sum(owing.joined) < work < steps + 4 * sum(owing.joined)
+    owing.rounds._work = 1e9
+    assert owing.rounds.slice_tuples == max(1, int(INSTALMENT_TUPLES / rounds.MOST_WORK))
+    assert MOST_WORK < INSTALMENT_TUPLES

@@ -221,7 +221,79 @@ def test_what_is_owed_is_settled_in_instalments() -> None:
     assert 0 < part.spill.longest_cleanup_s < blocks.reads / 10
 
 
+CHAIN = """
+CREATE STREAM a (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE STREAM c (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'c', timestamp = 'ts');
+CREATE STREAM d (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'd', timestamp = 'ts');
+INSERT INTO chain SELECT A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d FROM a A, b B, c C, d D WINDOW RANGE 1 SECOND
+WHERE A.k = B.k AND B.v = C.v AND C.k = D.k;
+INSERT INTO others SELECT A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d FROM a A, b B, c C, d D
+WINDOW RANGE 500 MILLISECONDS
+WHERE A.k = B.k AND A.v = C.v AND D.v = B.v;
+"""
+
+
+def work_of_a_chain(each: int) -> tuple[int, GroupEngine]:
+    """How many blocks are read for 4 streams of so many tuples a second, and no more memory for any of them."""
+    queries = parse_program(CHAIN).queries
+    rng = np.random.default_rng(each)
+    blocks = CountedBlocks()
+    whole = group_engine(queries)
+    tight = group_engine(queries, budget=Budget(20_000, "bottom-up"), blocks=blocks)
+    found: list[dict[str, list[Batch]]] = []
+    batches = []
+    for stream in streams_of(queries):
+        ts = np.sort(rng.integers(0, 2000, 2 * each))
+        values = {name: Column(Type.BIGINT, rng.integers(0, each, len(ts))) for name in ("k", "v")}
+        batches.append((stream, Batch(ts, {**values, "ts": Column(Type.TIMESTAMP, ts)})))
+    for engine in (whole, tight):
+        got: dict[str, list[Batch]] = {query.name: [] for query in queries}
+        for cut in range(500, 2001, 500):
+            for stream, batch in batches:
+                engine.push(stream.name, 0, batch.take((batch.ts >= cut - 500) & (batch.ts < cut)))
+            for name, one in engine.advance(cut).items():
+                got[name].append(one)
+        engine.clean()
+        for name, late in engine.cleaned().items():
+            got[name] += late
+        found.append(got)
+    rows = [{name: canonical(row for one in of for row in to_rows(one)) for name, of in got.items()} for got in found]
+    assert rows[0] == rows[1]
+    assert all(len(of) > 20 for of in rows[0].values())
+    return blocks.reads, tight
+
+
+def test_what_is_settled_costs_the_sum_of_blocks_not_their_product() -> None:
+    """With twice the tuples per window there are twice the blocks, each of which meets twice as many. Before, every
+    choice of one block of each of four streams was joined: 8 times as many for twice as many blocks, and a group
+    of which a quarter fitted stood still for minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settling, "LEAST_BLOCK_TUPLES", 32)
+        small, _ = work_of_a_chain(80)
+        large, engine = work_of_a_chain(160)
+    (part,) = engine.statistics().parts
+    assert part.spill is not None
+    assert part.spill.spilled_tuples > 600
+    assert large < 6 * small
+
+
 PAIRS = "SELECT A.ts AS a, B.ts AS b FROM a A [RANGE 20 MILLISECONDS], b B [RANGE 20 MILLISECONDS];"
+
+
+def test_the_least_budget_that_would_do_is_known() -> None:
+    """Where more work is owed for a tuple than is done while one comes. What would do is between the budget that there
+    is and what would hold everything."""
+    queries = parse_program(DECLARED).queries[:1]
+    for most, short in ((1e9, False), (1.0, True)):
+        engine = group_engine(queries, executor=JUGGLER, budget=Budget(60_000, "bottom-up"), blocks=MemoryBlocks())
+        assert engine.least_budget() == 0, "nothing has been settled"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "MOST_WORK", most)
+            a_long_run(engine, queries)
+            least = engine.least_budget()
+        assert (least > 60_000) == short
+        assert least < 10 * engine.statistics().peak_state_bytes
 
 
 def told(engine: GroupEngine, queries: tuple[Query, ...], a: list[int], b: list[int]) -> dict[str, list[str]]:
@@ -243,7 +315,8 @@ def late_of(engine: GroupEngine) -> dict[str, list[str]]:
 
 
 def test_what_left_is_met_late_by_whom_it_concerns() -> None:
-    """With no room at all: tuples leave after each slice; what they owe comes before a query comes or goes."""
+    """With no room at all: tuples leave after each slice. A query comes and goes though others are owed something, and
+    one of the same name though the former is. Before, all was settled first, in one pause."""
     streams, _, _ = DECLARED.partition("INSERT")
     queries = parse_program(streams + "".join(f"INSERT INTO {name} {PAIRS}" for name in ("first", "second"))).queries
     engine = group_engine(
@@ -253,13 +326,18 @@ def test_what_left_is_met_late_by_whom_it_concerns() -> None:
     assert told(engine, queries, [9], [9]) == {"first": ["4-6"]}
     assert engine.cleaned() == {}
     assert engine.add(queries[1], from_now=True) == {"A": 9, "B": 9}
-    assert late_of(engine) == {"first": ["1-6", "4-2"]}
+    assert late_of(engine) == {}
     assert told(engine, queries, [12], [12]) == {"first": ["9-9"], "second": ["9-9"]}
     engine.drop("first")
-    assert late_of(engine) == {"first": ["1-9", "4-9", "9-2", "9-6"]}
-    assert told(engine, queries, [30], [30]) == {"second": ["12-12"]}
+    assert engine.names == ("second",)
+    assert engine.add(queries[0], from_now=True) == {"A": 12, "B": 12}
+    assert told(engine, queries, [30], [30]) == {"second": ["12-12"], "first": ["12-12"]}
     engine.drop("second")
-    assert late_of(engine) == {"second": ["12-9", "9-12"]}
+    engine.drop("first")
+    assert (engine.names, late_of(engine)) == ((), {})
+    assert engine.clean()
+    of_first = ["1-6", "1-9", "4-2", "4-9", "9-2", "9-6"]
+    assert late_of(engine) == {"first": of_first, "second": ["12-9", "9-12"]}
     assert engine.parts == ()
 
 
@@ -341,6 +419,8 @@ def test_who_goes_takes_from_the_disk_what_nobody_else_needs() -> None:
 
     before = on_disk()
     engine.drop("q1")
+    assert on_disk() == before, "it is owed something"
+    engine.clean()
     assert on_disk() < before / 2
     # Nor does anybody look for the third stream's any more.
     engine.drop("q2")

@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.groups.engine import Gone
 from operators.groups.parts import JUGGLER
 from operators.spill.spilling import Budget
+from operators.watermark import END
 from schemas.columns import Batch
 from schemas.groups import seeing
 from schemas.query import Query
@@ -65,6 +67,8 @@ class Life:
             case,
             commit.queries.values(),
             commit.since,
+            began=commit.begins,
+            gone=self._gone(case, commit),
             executor=JUGGLER,
             budget=Budget(limit, "bottom-up"),
             blocks=MemoryBlocks(),
@@ -74,6 +78,15 @@ class Life:
         self._task.read_again(commit.at, commit.points, commit.cut)
         assert not any(len(batch) for batches in self.engine.cleaned().values() for batch in batches)
         self.found: list[tuple[str, dict[str, Any]]] = []
+
+    def _gone(self, case: GroupCase, commit: Commit) -> list[Gone]:
+        """Who has ended and may be owed something."""
+        settled = commit.log[-1].settled if commit.log else END
+        return [
+            Gone(query, commit.since.get(query.name, {}), commit.begins[query.name], commit.ends[query.name])
+            for query in case.queries
+            if commit.ends.get(query.name, 0) > settled
+        ]
 
     def turn(self, size: int, *, last: bool = False) -> None:
         """See `GroupLife.turn`."""
