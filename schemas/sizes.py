@@ -34,6 +34,14 @@ def parse_size(text: str) -> int:
     return int(amount * unit)
 
 
+def unit_hint(text: str | None) -> str:
+    """What to tell who gave a size that lacks its unit, by the look of it: a bare number below 1 MiB. Else empty."""
+    if text is None or not text.strip().isdigit() or parse_size(text) >= 1 << 20:
+        return ""
+    size = text.strip()
+    return f"{size} is {size} bytes; is its unit missing, as in {size}MiB?"
+
+
 def format_size(size: float) -> str:
     """A size for people, in the largest unit that leaves at least 1: `64 MiB`, `1.5 GiB`, `900 B`."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):

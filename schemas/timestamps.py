@@ -60,3 +60,8 @@ def format_iso(ms: int) -> str:
         return str(ms)
     text = moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     return f"{text}.{ms % 1000:03d}Z" if ms % 1000 else f"{text}Z"
+
+
+def format_progress(ms: int) -> str:
+    """How far something has come in event time, for people to read: `the beginning` where no tuple has been passed."""
+    return format_iso(ms) if ms > 0 else "the beginning"

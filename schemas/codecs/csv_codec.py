@@ -71,10 +71,6 @@ class CsvRules:
         Raises:
             RecordError: with the reason.
         """
-        try:
-            raw.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError(f"not UTF-8: {error}") from None
         parts = split_record(raw)
         if len(parts) != len(self._field_of):
             raise RecordError(f"the record has {len(parts)} fields, the header has {len(self._field_of)}")
@@ -82,7 +78,11 @@ class CsvRules:
         for f, (content, quoted) in zip(self._field_of, parts, strict=True):
             if f >= 0 and (content or quoted):
                 name, type = self._fields[f]
-                values[f] = check_value(name, type, _parsed(content.decode(), type))
+                try:
+                    text = content.decode()
+                except UnicodeDecodeError:
+                    raise RecordError(f"field '{name}' is {shown(content)}, which is not valid UTF-8") from None
+                values[f] = check_value(name, type, _parsed(text, type))
         return values
 
 

@@ -2,8 +2,9 @@
 
 The rules, for records in any format:
 
-- A missing field, JSON's `null`, and CSV's empty unquoted field are NULL. Fields that the stream does not
-  declare are ignored. Of two equal keys the last counts.
+- A missing field, JSON's `null`, and CSV's empty unquoted field are NULL. Of two equal keys the last counts.
+- Fields that the stream does not declare are ignored, whatever is in them: they never make a record dead. Only
+  what breaks the record itself does, such as a bracket that is not closed.
 - BIGINT: an integer in the range of int64, written without fraction or exponent (`1.0` is refused: what
   writes it has lost the type, and beyond 2**53 also the value).
 - DOUBLE: an integer or a decimal number, rounded to the nearest double; it must be finite.
@@ -75,8 +76,16 @@ def shown(value: object) -> str:
     """A value for a message, cut to a length that a log line bears."""
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def refused(name: str, type: Type, text: str) -> RecordError:
+    """The type's rule does not accept a value that is written as `text`."""
+    return RecordError(f"field '{name}' is {_cut(text)}, {type} accepts {ACCEPTED[type]}")
 
 
 def check_value(name: str, type: Type, value: object) -> Value:
@@ -113,7 +122,7 @@ def check_value(name: str, type: Type, value: object) -> Value:
                     return parse_iso(value)
                 except ValueError as error:
                     raise RecordError(f"field '{name}': {error}") from None
-    raise RecordError(f"field '{name}' is {shown(value)}, {type} accepts {ACCEPTED[type]}")
+    raise refused(name, type, shown(value))
 
 
 def check_event_time(name: str | None, ms: int | None) -> int:

@@ -1,43 +1,51 @@
 """Parquet record batches into batches, under the rules of `decoded`.
 
 Types are settled before anything is read: a column of another type than those in `ACCEPTED_TYPES` is an
-error of the whole file. What is left per record is the event time, doubles that are not finite, BIGINTs
-beyond int64 and strings that are not UTF-8 (the format does not promise it).
+error of the whole file. What is left per record is the event time, doubles that are not finite, decimals that
+their declared type cannot hold, and strings that are not UTF-8 (the format does not promise it).
+
+A decimal is a BIGINT where it is an integer of int64. It is a DOUBLE where the nearest double, exactly or in its
+shortest form, is the same number: always up to 15 significant digits.
+
+A dead letter is the record's declared fields as JSON. What JSON cannot hold is a string there, such as "NaN".
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range, shown
-from schemas.codecs.encode import encode_tuples
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import DataError
 from schemas.query import TABLE_TS, Field, Stream, Table, Type
 
 ACCEPTED_TYPES: Final[Mapping[Type, str]] = {
-    Type.BIGINT: "int8 to int64, uint8 to uint32",
-    Type.DOUBLE: "float16 to float64, any integer",
+    Type.BIGINT: "int8 to int64, uint8 to uint32, decimals",
+    Type.DOUBLE: "float16 to float64, any integer, decimals",
     Type.STRING: "string, large_string, dictionary of strings",
     Type.BOOLEAN: "bool",
     Type.TIMESTAMP: "timestamp, date32, date64, int64 (ms since 1970)",
 }
 _PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
+_SURE_DIGITS: Final = 15
+"""Significant digits of a decimal that the nearest double always gives back."""
 
 
 def _accepts(type: Type, found: pa.DataType) -> bool:
     kinds = pa.types
     match type:
         case Type.BIGINT:
-            return bool(kinds.is_integer(found)) and not kinds.is_uint64(found)
+            return bool(kinds.is_integer(found) or kinds.is_decimal(found)) and not kinds.is_uint64(found)
         case Type.DOUBLE:
-            return bool(kinds.is_floating(found) or kinds.is_integer(found))
+            return bool(kinds.is_floating(found) or kinds.is_integer(found) or kinds.is_decimal(found))
         case Type.STRING:
             if kinds.is_dictionary(found):
                 found = found.value_type
@@ -79,12 +87,12 @@ class ParquetDecoder:
         count = batch.num_rows
         good = np.ones(count, np.bool_)
         columns: dict[str, Column] = {}
-        wrong: list[tuple[Mask, str]] = []
+        wrong: list[tuple[str, Mask, str]] = []
         for field in self.stream.fields:
             column, bad, reason = _convert(field, batch.column(field.name))
             columns[field.name] = column
             if bad.any():
-                wrong.append((bad, reason))
+                wrong.append((field.name, bad, reason))
                 good &= ~bad
         name: str | None = None
         if isinstance(self.stream, Table):
@@ -100,13 +108,16 @@ class ParquetDecoder:
             return Decoded(tuples, np.arange(count, dtype=np.int64), [], count)
         dead = []
         for row in np.flatnonzero(~good).tolist():
-            reason = next((text for mask, text in wrong if mask[row]), "")
+            record = {field: columns[field].slice(row, row + 1).to_values()[0] for field in self.columns}
+            broken = [(field, text) for field, mask, text in wrong if mask[row]]
+            record |= {field: _shown(batch.column(field)[row]) for field, _ in broken}
+            reason = broken[0][1] if broken else ""
             if not reason and name is not None:
                 try:
                     check_event_time(name, int(ts[row]) if columns[name].mask()[row] else None)
                 except RecordError as error:
                     reason = str(error)
-            dead.append(DeadLetter(row, reason, encode_tuples(tuples.slice(row, row + 1)).data.rstrip(b"\n")))
+            dead.append(DeadLetter(row, reason, orjson.dumps(record)))
         return Decoded(tuples.take(good), np.flatnonzero(good), dead, count)
 
 
@@ -123,6 +134,10 @@ def _convert(field: Field, array: pa.Array) -> tuple[Column, Mask, str]:
             bad = _not_utf8(array)
             reason = f"field '{field.name}' is not valid UTF-8"
             array = pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), array)
+    elif pa.types.is_decimal(found):
+        array, bad = _exact(field.type, array)
+        what = "no integer in [-2^63, 2^63)" if field.type is Type.BIGINT else "not exactly a double"
+        reason = f"field '{field.name}' is {what}, {field.type} accepts decimals that lose nothing"
     elif field.type is Type.DOUBLE:
         array = array.cast(pa.float64(), safe=False)
         finite = pc.fill_null(pc.is_finite(array), True).to_numpy(zero_copy_only=False)
@@ -133,6 +148,41 @@ def _convert(field: Field, array: pa.Array) -> tuple[Column, Mask, str]:
     elif found != pa.int64() and field.type is Type.BIGINT:
         array = array.cast(pa.int64())
     return Column.from_arrow(array, field.type), bad, reason
+
+
+def _exact(type: Type, array: pa.Array) -> tuple[pa.Array, Mask]:
+    """Decimals as BIGINT or DOUBLE, and which of them that would change; these are null then."""
+    bad = np.zeros(len(array), np.bool_)
+    if type is Type.BIGINT:
+        # Arrow refuses short decimals beside nulls, so all become long ones.
+        long = array if pa.types.is_decimal256(array.type) else array.cast(pa.decimal128(38, array.type.scale))
+        try:
+            return long.cast(pa.int64()), bad
+        except pa.ArrowInvalid:
+            values = array.to_pylist()
+            bad[:] = [value is not None and not _is_bigint(value) for value in values]
+            fitting = [None if value is None or out else int(value) for value, out in zip(values, bad, strict=True)]
+            return pa.array(fitting, pa.int64()), bad
+    texts = array.cast(pa.string())
+    numbers = texts.cast(pa.float64())
+    long_texts = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, "0")), _SURE_DIGITS)
+    for row in np.flatnonzero(pc.fill_null(long_texts, False)).tolist():
+        nearest = numbers[row].as_py()
+        bad[row] = array[row].as_py() not in (Decimal(nearest), Decimal(repr(nearest)))
+    return pc.if_else(pa.array(bad), pa.scalar(None, pa.float64()), numbers), bad
+
+
+def _is_bigint(value: Decimal) -> bool:
+    return value == value.to_integral_value() and -(1 << 63) <= value < 1 << 63
+
+
+def _shown(value: pa.Scalar) -> Any:
+    """A value that its declared type does not accept, as JSON."""
+    if pa.types.is_floating(value.type):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value.as_py()), value.as_py())
+    if pa.types.is_decimal(value.type):
+        return str(value.as_py())
+    return value.cast(pa.large_binary()).as_py().decode(errors="replace")
 
 
 def _milliseconds(array: pa.Array) -> pa.Array:

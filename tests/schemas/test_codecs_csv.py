@@ -119,6 +119,13 @@ def test_blocks_are_cut_between_records(lines: list[str], at: int) -> None:
     assert [d.raw for d in head.dead + rest.dead] == [d.raw for d in decoded.dead]
 
 
+def test_undeclared_columns_never_make_a_record_dead() -> None:
+    """One byte of Latin-1 in a column that nobody declares once made its record a dead letter."""
+    decoded = DECODER.decode_lines(b"1,7,\xff,,,\n2,8,1e999,,,\n")
+    assert decoded.dead == []
+    assert decoded.batch.columns["i"].to_values() == [7, 8]
+
+
 def test_null_and_the_empty_string() -> None:
     decoded = DECODER.decode_lines(b'1,,,,,\n2,,,,"",\n\n3,7,x,1e3,y,false')
     assert decoded.dead == []
@@ -147,7 +154,7 @@ def test_null_and_the_empty_string() -> None:
         (b"1,2", "the record has 2 fields, the header has 6"),
         (b"1,,,,,,", "the record has 7 fields, the header has 6"),
         (b'1,,,,"a"b,', "field 5 has text after its closing quote"),
-        (b"1,,,,\xff,", "not UTF-8"),
+        (b"1,,,,\xff,", "field 's' is b'\\xff', which is not valid UTF-8"),
     ],
 )
 def test_refused_records_say_why(line: bytes, reason: str) -> None:

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.codecs.decoded import Decoded, RecordError, check_event_time
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.codecs.json_grammar import members
 from schemas.query import Field, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from tests.schemas.decoding import bits, tuples
@@ -272,7 +274,22 @@ def test_accepted_values(name: str, text: str, value: object) -> None:
         ('{"at":1,"i":true}', "field 'i' is true, BIGINT"),
         ('{"at":1,"i":9223372036854775808}', "field 'i' is 9223372036854775808, BIGINT"),
         ('{"at":1,"d":"1"}', "field 'd' is '1', DOUBLE accepts a finite number"),
-        ('{"at":1,"d":NaN}', "not JSON"),
+        ('{"at":1,"d":NaN}', "broken JSON: expected a value at character 13, found 'NaN}'"),
+        ('{"at":1,"d":1e999}', "field 'd' is 1e999, DOUBLE accepts a finite number"),
+        ('{"at":1,"i":-1e999}', "field 'i' is -1e999, BIGINT accepts an integer"),
+        ('{"at":1,"s":"a\\ud800"}', "field 's' is 'a\\ud800', which has half of a surrogate pair"),
+        ('{"at":1,"t":"\\udfff"}', "field 't': '\\udfff' is not of the form"),
+        ('{"at":1,"b":"\\udfff"}', "field 'b' is '\\udfff', BOOLEAN accepts"),
+        ('{"at":1,"i":' + "[" * 100_000 + "]" * 100_000 + "}", f"field 'i' is {'[' * 60}..., BIGINT accepts"),
+        ('{"at":1,"x":NaN}', "broken JSON: expected a value at character 13, found 'NaN}'"),
+        ('{"at":1,"x":' + "[" * 100_000, "broken JSON: expected a value at character 100013, found the end"),
+        ('{"at":1,"x":[1e999}', "broken JSON: expected ',' or ']' at character 19, found '}'"),
+        ('{"at":1,"x":{"y" 1e999}}', "broken JSON: expected ':' at character 18, found '1e999}}'"),
+        ('{"at":1,"x":1e999,}', "broken JSON: expected a key in quotes at character 19, found '}'"),
+        ('{"at":1,"x":"\\ud800" "i":1}', "broken JSON: expected ',' or '}' at character 22"),
+        ('{"at":1,"x":"\\x"}', "broken JSON: expected a value at character 13"),
+        ('{"at":1,"x":1e999} 7', "broken JSON: expected the end of the record at character 20, found '7'"),
+        ("1e999", "'1e999' is not a JSON object"),
         ('{"at":1,"d":false}', "field 'd' is false, DOUBLE"),
         ('{"at":1,"s":1}', "field 's' is 1, STRING accepts a string"),
         ('{"at":1,"s":["a"]}', "field 's' is ['a'], STRING"),
@@ -285,9 +302,9 @@ def test_accepted_values(name: str, text: str, value: object) -> None:
         ('{"at":-1}', "timestamp field 'at' is -1, accepted are 0 <= ms < 4102444800000"),
         (f'{{"at":{MAX_TIMESTAMP_MS}}}', f"timestamp field 'at' is {MAX_TIMESTAMP_MS}"),
         ('{"at":"9999-12-31T00:00:00Z"}', "timestamp field 'at' is 253402214400000"),
-        ('{"at":NaN}', "not JSON"),
+        ('{"at":NaN}', "broken JSON"),
         ("[1]", "[1] is not a JSON object"),
-        ("oops", "not JSON"),
+        ("oops", "broken JSON: expected a value at character 1, found 'oops'"),
     ],
 )
 def test_refused_records_say_why(line: str, reason: str) -> None:
@@ -296,6 +313,53 @@ def test_refused_records_say_why(line: str, reason: str) -> None:
     (dead,) = decoded.dead
     assert reason in dead.reason
     assert (dead.row, dead.raw) == (1, line.encode())
+
+
+ODD = [
+    "1e999",
+    "-1e999",
+    "1" * 5000,
+    r'"\ud800"',
+    r'"\udc00\ud800"',
+    r'{"\ud800": [1e999, {}, [], {"a": "b", "c": null}]}',
+    "[" * 100_000 + "]" * 100_000,
+    '{"a":[' * 5_000 + "]}" * 5_000,
+]
+"""Legal JSON, by RFC 8259, that parsers refuse."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd[:12])
+def test_undeclared_fields_never_make_a_record_dead(odd: str) -> None:
+    """The manual says that they are ignored; a number beyond the doubles, half of a surrogate pair or deep nesting in
+    one made the whole record a dead letter, as "not JSON"."""
+    lines = [
+        f'{{"at":1,"x":{odd}}}',
+        f'{{"\\ud800":{odd}, "at" : 2 , "i":7,"s":"\\u00e4"}}',
+        f'{{"i":{odd},"i":8,"at":3}}',
+    ]
+    decoded = decode(*lines)
+    assert decoded.dead == []
+    assert tuples(decoded) == [
+        [None, None, None, None, None, 1],
+        [7, None, "ä", None, None, 2],
+        [8, None, None, None, None, 3],
+    ]
+    assert tuples(DECODER.decode_values([line.encode() for line in lines])) == tuples(decoded)
+
+
+@settings(max_examples=200, deadline=None)
+@given(records())
+def test_the_grammar_refuses_what_orjson_refuses_but_for_odd_values(raws: list[bytes]) -> None:
+    """Both ways of the definition agree: what orjson reads the grammar reads alike, and what Python's parser refuses
+    the grammar refuses."""
+    for raw in raws:
+        try:
+            found = {json.loads(key): json.loads(value) for key, value in members(raw)}
+        except RecordError:
+            with pytest.raises((ValueError, AttributeError)):
+                orjson.loads(raw).items()
+            continue
+        assert repr(found) == repr(json.loads(raw))
 
 
 def test_missing_fields_are_null_and_unknown_ones_ignored() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ def decode(type: Type, values: pa.Array) -> Any:
         (Type.BIGINT, pa.array([2**32 - 1], pa.uint32()), [2**32 - 1]),
         (Type.DOUBLE, pa.array([0.5, None], pa.float32()), [0.5, None]),
         (Type.DOUBLE, pa.array([2**53 + 1, None], pa.int64()), [float(2**53), None]),
+        (Type.BIGINT, pa.array([Decimal("7.00"), None], pa.decimal32(5, 2)), [7, None]),
+        (Type.BIGINT, pa.array([None, Decimal(2**63 - 1)], pa.decimal128(38, 0)), [None, 2**63 - 1]),
+        (Type.DOUBLE, pa.array([Decimal("1.10"), None, Decimal("-0.05")], pa.decimal64(12, 2)), [1.1, None, -0.05]),
+        (Type.DOUBLE, pa.array([None, Decimal("0.1"), Decimal(2**60)], pa.decimal128(38, 18)), [None, 0.1, 2.0**60]),
+        (Type.DOUBLE, pa.array([Decimal("1e-20"), None], pa.decimal256(60, 20)), [1e-20, None]),
         (Type.STRING, pa.array(["a", None, "ä"], pa.string()), ["a", None, "ä"]),
         (Type.STRING, pa.array(["a", None, "a"]).dictionary_encode(), ["a", None, "a"]),
         (Type.STRING, pa.array(["a", "b"], pa.string_view()), ["a", "b"]),
@@ -56,7 +62,7 @@ def test_accepted_types(type: Type, array: pa.Array, values: list[object]) -> No
         (Type.BIGINT, pa.float64()),
         (Type.BIGINT, pa.uint64()),
         (Type.BIGINT, pa.string()),
-        (Type.DOUBLE, pa.decimal128(5, 2)),
+        (Type.TIMESTAMP, pa.decimal128(5, 2)),
         (Type.DOUBLE, pa.bool_()),
         (Type.STRING, pa.int64()),
         (Type.STRING, pa.binary()),
@@ -90,7 +96,35 @@ def test_dead_letters() -> None:
         (4, "timestamp field 'at' is missing or null"),
         (5, f"timestamp field 'at' is {2**62}"),
     ]
-    assert decoded.dead[3].raw == b'{"v":3.0,"at":%d}' % 2**62
+    assert [d.raw for d in decoded.dead] == [
+        b'{"v":"NaN","at":2}',
+        b'{"v":"Infinity","at":3}',
+        b'{"v":2.0,"at":null}',
+        b'{"v":3.0,"at":%d}' % 2**62,
+    ]
+
+
+def test_decimals_that_would_change_are_dead_letters() -> None:
+    kept = ["7.000", None, "-9007199254740993.000"]
+    values = ["7.500", *kept, "99999999999999999999.000"]
+    array = pa.array([value and Decimal(value) for value in values], pa.decimal128(30, 3))
+    decoded = decode(Type.BIGINT, array)
+    assert decoded.batch.columns["v"].to_values() == [7, None, -9007199254740993]
+    reason = "field 'v' is no integer in [-2^63, 2^63), BIGINT accepts decimals that lose nothing"
+    assert [(d.row, d.reason, d.raw) for d in decoded.dead] == [
+        (0, reason, b'{"v":"7.500","at":0}'),
+        (4, reason, b'{"v":"99999999999999999999.000","at":4}'),
+    ]
+    decoded = decode(Type.DOUBLE, array)
+    assert decoded.batch.columns["v"].to_values() == [7.5, 7.0, None]
+    assert [(d.row, d.reason, d.raw) for d in decoded.dead] == [
+        (
+            row,
+            "field 'v' is not exactly a double, DOUBLE accepts decimals that lose nothing",
+            f'{{"v":"{values[row]}","at":{row}}}'.encode(),
+        )
+        for row in (3, 4)
+    ]
 
 
 def test_strings_that_are_not_utf8() -> None:
@@ -100,3 +134,4 @@ def test_strings_that_are_not_utf8() -> None:
     assert decoded.rows.tolist() == [0, 2]
     assert decoded.batch.columns["v"].to_values() == ["a", None]
     assert decoded.dead[0].reason == "field 'v' is not valid UTF-8"
+    assert decoded.dead[0].raw == '{"v":"\ufffd","at":1}'.encode()

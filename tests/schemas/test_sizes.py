@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import UsageError
-from schemas.sizes import format_size, parse_size
+from schemas.sizes import format_size, parse_size, unit_hint
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="a size is"):
         parse_size(text)
+
+
+@pytest.mark.parametrize("text", [None, "1048576", "64B", "64KiB", "1MiB", "0.5"])
+def test_sizes_that_lack_nothing(text: str | None) -> None:
+    assert unit_hint(text) == ""
+
+
+def test_a_bare_number_below_a_mebibyte_may_lack_its_unit() -> None:
+    assert unit_hint(" 64 ") == "64 is 64 bytes; is its unit missing, as in 64MiB?"
 
 
 def test_sizes_are_shown() -> None:

@@ -107,9 +107,8 @@ def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
             if p < 0:
                 return -1
         else:
-            p, _, _, _, power, digits = scan_number(data, p)
-            # The record-at-a-time path refuses what is no finite double, wherever it stands.
-            if p < 0 or digits > 19 or power > 280:
+            p, _, _, _, _, _ = scan_number(data, p)
+            if p < 0:
                 return -1
         while True:
             if depth == 0:
