@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test test-slow lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels demo test test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: kernels ## run the tests (all but the slow ones) with coverage
 
 test-slow: setup ## run the long suites
 	@$(BIN)/python -m pytest -m slow
+
+torture: kernels ## run random trials with random faults, TORTURE_ARGS='--minutes 30 --seed 1'
+	@$(BIN)/python -m tests.torture $(TORTURE_ARGS)
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .

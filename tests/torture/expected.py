@@ -1,0 +1,238 @@
+"""What must come of a trial, from what its input topics hold.
+
+The rules are `tests.oracle`'s: lateness, windows, expressions, aggregates. Two things are computed here, since the
+oracle's nested loops would take minutes for a trial: combinations, with an index per equality, and the changes of a set
+difference, as intervals of each tuple. `test_torture_expected.py` holds both against the oracle.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas import query as q
+from schemas.language import parse_program
+from tests import oracle
+from tests.faults.workload import BAD, canonical
+from tests.torture.data import Record, Row
+from tests.torture.scenario import Scenario
+
+Place = tuple[str, int, int]
+"""Stream, partition, offset."""
+
+Log = Mapping[tuple[str, int], Sequence[tuple[int, bytes | None]]]
+"""What the input topics hold: offsets and values by stream and partition."""
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A query of a group, as its group says that it ran: results from `began` on and before `ended`, of tuples that are
+    not older than `since` says by alias."""
+
+    sink: str
+    text: str
+    began: int
+    ended: int | None
+    since: Mapping[str, int]
+
+
+@dataclass
+class Expected:
+    """Results by sink, and the late tuples and dead letters by place."""
+
+    results: dict[str, Counter[str]] = field(default_factory=dict)
+    late: dict[Place, bytes] = field(default_factory=dict)
+    dead: dict[Place, tuple[bytes | None, str]] = field(default_factory=dict)
+
+    def total(self) -> int:
+        """All records that must come."""
+        return sum(found.total() for found in self.results.values()) + len(self.late) + len(self.dead)
+
+
+class Truth:
+    """The tuples of a trial's input.
+
+    Args:
+        known: every record that may be in the log.
+    """
+
+    def __init__(self, scenario: Scenario, prefix: str, known: Iterable[Record], log: Log) -> None:
+        self.scenario = scenario
+        self.prefix = prefix
+        self.rows: dict[str, list[list[Row]]] = {
+            f"s{alias.lower()}": [[] for _ in range(scenario.partitions)] for alias in scenario.aliases
+        }
+        self.expected = Expected()
+        self._places: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)
+        by_value = {record.value: record for record in known}
+        for (stream, partition), entries in sorted(log.items()):
+            for offset, value in entries:
+                record = by_value[value]
+                if record.row is None:
+                    self.expected.dead[stream, partition, offset] = (value, BAD[record.bad][1])
+                else:
+                    assert value is not None
+                    self.rows[stream][partition].append(record.row)
+                    self._places[stream, partition].append((offset, value))
+        program = parse_program(scenario.text(prefix))
+        self._streams = {stream.name: stream for stream in program.streams}
+        self.end = self._watermark()
+        for (stream, partition), places in self._places.items():
+            judged = oracle.with_lateness(self._streams[stream], self.rows[stream][partition])
+            for (offset, value), (_, late) in zip(places, judged, strict=True):
+                if late:
+                    self.expected.late[stream, partition, offset] = value
+
+    def _watermark(self) -> int:
+        """How far results are out when all input has been taken."""
+        return min(
+            max((row["at"] for row in rows), default=0) - self._streams[stream].disorder_ms
+            for stream, parts in self.rows.items()
+            for rows in parts
+        )
+
+    def judge_by(self, stays: Sequence[Stay]) -> Expected:
+        """With the results of the scenario's query, or of a group's queries."""
+        if self.scenario.group:
+            for sink in {stay.sink for stay in stays}:
+                self.expected.results[sink] = Counter()
+            for stay in stays:
+                rows = self.results(stay.text, stay.sink, stay.since)
+                last = self.end + 1 if stay.ended is None else stay.ended
+                self.expected.results[stay.sink] += canonical(r for r in rows if stay.began <= r["_ts"] < last)
+            return self.expected
+        sink = f"{self.prefix}.q"
+        rows = self.results(self.scenario.text(self.prefix), sink, {})
+        self.expected.results[sink] = canonical(row for row in rows if row["_ts"] <= self.end)
+        return self.expected
+
+    def results(self, text: str, sink: str, since: Mapping[str, int]) -> list[Row]:
+        """All results of one query over the input, those of the closing tuples too."""
+        (query,) = [one for one in parse_program(text).queries if one.sink == sink]
+        streams = oracle.in_order(query, self.rows)
+        if query.subtracted:
+            return changes(query, streams)
+        found = [bound for bound in combinations(query, streams) if all(bound[a].ts >= ts for a, ts in since.items())]
+        if query.aggregation is not None:
+            return oracle.emissions(query, query.aggregation, streams, found)
+        return [
+            {output.name: oracle.evaluate(output.expr, bound) for output in query.outputs}
+            | {"_ts": oracle.latest(bound).ts}
+            for bound in found
+        ]
+
+
+def combinations(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> list[oracle.Bound]:
+    """As `oracle.combinations`, with candidates by one equality with a tuple that is bound, where there is one."""
+    checks = oracle.first_checks(query)
+    indexes: dict[str, tuple[q.Column, dict[Any, list[oracle.Tuple]]]] = {}
+    for n, source in enumerate(query.sources):
+        bound_before = {s.alias for s in query.sources[:n]}
+        for check in checks[source.alias]:
+            pair = _equality(check, source.alias, bound_before)
+            if pair is not None:
+                own, other = pair
+                index: dict[Any, list[oracle.Tuple]] = defaultdict(list)
+                for tuple_ in streams[source.stream.name]:
+                    if tuple_.row.get(own.name) is not None:
+                        index[tuple_.row[own.name]].append(tuple_)
+                indexes[source.alias] = (other, index)
+                break
+    found: list[oracle.Bound] = []
+
+    def extend(bound: dict[str, oracle.Tuple]) -> None:
+        if len(bound) == len(query.sources):
+            found.append(bound)
+            return
+        source = query.sources[len(bound)]
+        candidates: Sequence[oracle.Tuple] = streams[source.stream.name]
+        if source.alias in indexes:
+            other, index = indexes[source.alias]
+            candidates = index.get(bound[other.alias].row.get(other.name), [])
+        for candidate in oracle.near(query, bound, source, candidates):
+            now = {**bound, source.alias: candidate}
+            if oracle.all_alive(query, now) and all(oracle.evaluate(p, now) is True for p in checks[source.alias]):
+                extend(now)
+
+    extend({})
+    return sorted(found, key=lambda bound: oracle.latest(bound).position)
+
+
+def _equality(check: q.Expr, alias: str, bound: set[str]) -> tuple[q.Column, q.Column] | None:
+    """The column of `alias` and that of a bound alias, if a predicate says that the two are equal."""
+    if not (isinstance(check, q.Compare) and check.op == "="):
+        return None
+    sides = (check.left, check.right)
+    for own, other in (sides, sides[::-1]):
+        if isinstance(own, q.Column) and isinstance(other, q.Column) and own.alias == alias and other.alias in bound:
+            return own, other
+    return None
+
+
+def changes(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> list[Row]:
+    """As `oracle.changes`, from the instants at which each tuple of the first stream comes into the answer and goes."""
+    first = query.sources[0]
+    forever = 2**62
+    lives: dict[str, list[tuple[oracle.Tuple, int, int]]] = {}
+    for source in query.sources:
+        lives[source.alias] = []
+        for tuple_ in streams[source.stream.name]:
+            begin, dead = oracle.instants(source.window, tuple_, streams[source.stream.name])
+            lives[source.alias].append((tuple_, begin, forever if dead is None else dead))
+    longest = {alias: max((dead - begin for _, begin, dead in of), default=0) for alias, of in lives.items()}
+    found: list[tuple[int, int, int, Row]] = []
+    for tuple_, begin, dead in lives[first.alias]:
+        if not all(oracle.evaluate(p, {first.alias: tuple_}) is True for p in query.predicates):
+            continue
+        blocked: list[tuple[int, int]] = []
+        for part in query.subtracted:
+            others = lives[part.alias]
+            start = bisect_left(others, begin - longest[part.alias], key=lambda life: life[1])
+            for other, other_begin, other_dead in others[start:]:
+                if other_begin >= dead:
+                    break
+                bound = {first.alias: tuple_, part.alias: other}
+                overlaps = other_dead > begin and other_begin < other_dead
+                if overlaps and all(oracle.evaluate(p, bound) is True for p in part.on):
+                    blocked.append((other_begin, other_dead))
+        values = {output.name: oracle.evaluate(output.expr, {first.alias: tuple_}) for output in query.outputs}
+        for come, gone in _free(begin, dead, blocked):
+            found.append((come, 1, tuple_.position, values | {"_op": "+", "_ts": come}))
+            if gone < forever:
+                found.append((gone, 0, tuple_.position, values | {"_op": "-", "_ts": gone}))
+    return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
+
+
+def _free(begin: int, end: int, blocked: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of [begin, end) outside the blocked intervals."""
+    found = []
+    for low, high in sorted(blocked):
+        if low > begin:
+            found.append((begin, min(low, end)))
+        begin = max(begin, high)
+        if begin >= end:
+            return found
+    return [*found, (begin, end)] if begin < end else found
+
+
+def stays(members: Iterable[bytes]) -> tuple[list[Stay], list[str]]:
+    """What a group has written about its queries, the last word of each registration; and what it could not take."""
+    last: dict[str, dict[str, Any]] = {}
+    for value in members:
+        message = json.loads(value)
+        if message.get("text"):
+            last[message["id"]] = message
+    found, wrong = [], []
+    for message in last.values():
+        if message.get("began") is None:
+            wrong.append(f"{message['name']} was left out: {message.get('error')}")
+            continue
+        since = message.get("since") or {}
+        if any(ts > message["began"] for ts in since.values()):
+            wrong.append(f"{message['name']} began at {message['began']} and sees less than what came then: {since}")
+        found.append(Stay(message["name"], message["text"], message["began"], message.get("ended"), since))
+    return found, wrong

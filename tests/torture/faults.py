@@ -1,0 +1,331 @@
+"""How each kind of fault is done to a world, and undone again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.torture.cluster import fill
+from tests.torture.scenario import Fault
+from tests.torture.world import Slot, World
+from tests.worker_harness import MigrateProcess
+
+
+def inject(world: World, fault: Fault) -> None:
+    """Do a fault, wait as long as it takes, undo it; the world's log says when."""
+    world.say(f"{fault.kind} begins", **fault.args)
+    DEEDS[fault.kind](world, fault.args)
+    world.say(f"{fault.kind} ends")
+
+
+def _slot(world: World, args: dict[str, Any]) -> Slot:
+    return world.slots[args["worker"]]
+
+
+def _end(slot: Slot, how: signal.Signals) -> None:
+    """End the worker of a slot; the slot's lock is held."""
+    worker = slot.worker
+    if worker is None or worker.process.poll() is not None:
+        return
+    if how is signal.SIGKILL:
+        worker.kill()
+        return
+    try:
+        code = worker.stop()
+    except AssertionError:
+        slot.exits.append((-signal.SIGABRT, f"{worker.log.name} did not stop after SIGTERM; its log says where", True))
+        return
+    if code not in (0, -signal.SIGTERM):
+        slot.exits.append((worker.process.returncode, f"after SIGTERM: {worker.text()[-300:]}", True))
+
+
+def worker_kill(world: World, args: dict[str, Any]) -> None:
+    """kill -9, and a new one after a while."""
+    slot = _slot(world, args)
+    with slot.lock:
+        _end(slot, signal.SIGKILL)
+        world.stopping.wait(args["seconds"])
+        world.start(slot)
+
+
+def worker_freeze(world: World, args: dict[str, Any]) -> None:
+    """SIGSTOP, perhaps beyond the session's timeout, then SIGCONT: it comes back as a zombie."""
+    slot = _slot(world, args)
+    with slot.lock:
+        worker = slot.worker
+        if worker is None or worker.process.poll() is not None:
+            return
+        worker.signal(signal.SIGSTOP)
+        world.stopping.wait(args["seconds"])
+        worker.signal(signal.SIGCONT)
+
+
+def worker_roll(world: World, args: dict[str, Any]) -> None:
+    """SIGTERM and start, one after another."""
+    for slot in list(world.slots):
+        with slot.lock:
+            if slot.wanted:
+                _end(slot, signal.SIGTERM)
+                world.start(slot)
+
+
+def worker_come(world: World, args: dict[str, Any]) -> None:
+    """One more worker, for a while."""
+    slot = Slot(len(world.slots))
+    with slot.lock:
+        world.slots.append(slot)
+        world.start(slot)
+    world.stopping.wait(args["seconds"] + 4)
+    with slot.lock:
+        slot.wanted = False
+        _end(slot, signal.SIGTERM)
+
+
+def worker_go(world: World, args: dict[str, Any]) -> None:
+    """One worker less, for a while."""
+    slot = _slot(world, args)
+    with slot.lock:
+        _end(slot, signal.SIGTERM)
+        world.stopping.wait(args["seconds"])
+        world.start(slot)
+
+
+def state_lost(world: World, args: dict[str, Any]) -> None:
+    """kill -9, and its state folder is gone."""
+    slot = _slot(world, args)
+    with slot.lock:
+        _end(slot, signal.SIGKILL)
+        for entry in _entries(world.state(slot)):
+            shutil.rmtree(entry, ignore_errors=True)
+        world.start(slot)
+
+
+def _entries(folder: str) -> list[Path]:
+    path = Path(folder)
+    return [entry for entry in path.iterdir() if entry.is_dir()] if path.exists() else []
+
+
+def worker_disk_full(world: World, args: dict[str, Any]) -> None:
+    """Not a byte is left on its disk, for a while."""
+    disk = world.disks.get(args["worker"])
+    if disk is None:
+        return
+    filler = fill(disk)
+    world.stopping.wait(args["seconds"] + 1)
+    filler.unlink(missing_ok=True)
+
+
+def worker_clock(world: World, args: dict[str, Any]) -> None:
+    """All workers' wall clocks jump."""
+    if world.clock is not None:
+        world.clock.step(args["by_s"])
+
+
+def coordinator_kill(world: World, args: dict[str, Any]) -> None:
+    """kill -9, and a new one."""
+    if world.coordinators:
+        world.coordinators[-1].kill()
+        world.coordinate()
+
+
+@contextlib.contextmanager
+def _proxies(world: World, **settings: Any) -> Iterator[None]:
+    for proxy in world.cluster.proxies:
+        for name, value in settings.items():
+            setattr(proxy, name, value)
+    try:
+        yield
+    finally:
+        for proxy in world.cluster.proxies:
+            proxy.heal()
+
+
+def net_slow(world: World, args: dict[str, Any]) -> None:
+    """Every piece takes its time."""
+    with _proxies(world, delay_s=args["delay_s"]):
+        world.stopping.wait(args["seconds"])
+
+
+def net_narrow(world: World, args: dict[str, Any]) -> None:
+    """Few bytes a second."""
+    with _proxies(world, bytes_per_s=args["bytes_per_s"]):
+        world.stopping.wait(args["seconds"])
+
+
+def net_dark(world: World, args: dict[str, Any]) -> None:
+    """Nothing passes, and nobody is told."""
+    with _proxies(world, dark=True):
+        world.stopping.wait(args["seconds"])
+
+
+def net_cut(world: World, args: dict[str, Any]) -> None:
+    """Connections are reset in the middle of what passes."""
+    for _ in range(args["times"]):
+        for proxy in world.cluster.proxies:
+            proxy.cut()
+        world.stopping.wait(args["seconds"] / args["times"])
+
+
+def broker_kill(world: World, args: dict[str, Any]) -> None:
+    """kill -9, and a start after a while."""
+    _restart(world, args, signal.SIGKILL)
+
+
+def broker_restart(world: World, args: dict[str, Any]) -> None:
+    """SIGTERM, and a start."""
+    _restart(world, args, signal.SIGTERM)
+
+
+def _restart(world: World, args: dict[str, Any], how: signal.Signals) -> None:
+    node = world.cluster.nodes[args["node"]]
+    with node.lock:
+        node.end(how)
+        world.stopping.wait(args["seconds"])
+        node.launch()
+    world.cluster.wait()
+
+
+def broker_freeze(world: World, args: dict[str, Any]) -> None:
+    """SIGSTOP for a while."""
+    node = world.cluster.nodes[args["node"]]
+    with node.lock:
+        node.signal(signal.SIGSTOP)
+        world.stopping.wait(args["seconds"])
+        node.signal(signal.SIGCONT)
+
+
+def broker_disk_full(world: World, args: dict[str, Any]) -> None:
+    """Not a byte is left on its disk; then there is room, and it is started again if it has given up."""
+    if not world.cluster.disks:
+        world.notes.append("no disk of its own: the broker's disk was not filled")
+        return
+    node = world.cluster.nodes[args["node"]]
+    with node.lock:
+        filler = world.cluster.fill_disk(args["node"])
+        world.stopping.wait(args["seconds"])
+        filler.unlink(missing_ok=True)
+        time.sleep(0.3)
+        node.launch()
+    world.cluster.wait()
+
+
+def nodes_roll(world: World, args: dict[str, Any]) -> None:
+    """Brokers are restarted, one after another."""
+    for number in range(len(world.cluster.nodes)):
+        _restart(world, {"node": number, "seconds": 0.0}, signal.SIGTERM)
+
+
+def _split(world: World, args: dict[str, Any], others: list[int] | None) -> None:
+    if not world.cluster.splits:
+        world.notes.append("no network namespaces: brokers were not split")
+        return
+    with world.cluster.split(args["node"], others):
+        world.stopping.wait(args["seconds"])
+
+
+def split_pair(world: World, args: dict[str, Any]) -> None:
+    """Two brokers do not hear each other."""
+    _split(world, args, [args["other"]])
+
+
+def split_peers(world: World, args: dict[str, Any]) -> None:
+    """One broker hears its clients and none of the others."""
+    _split(world, args, [n for n in range(len(world.cluster.nodes)) if n != args["node"]])
+
+
+def split_all(world: World, args: dict[str, Any]) -> None:
+    """One broker hears nobody."""
+    _split(world, args, None)
+
+
+def retention(world: World, args: dict[str, Any]) -> None:
+    """Delete of the input what no window of a committed task reaches, with twice the longest window to spare."""
+    taken = dict(world.watch.taken)
+    if len(taken) < len(world.lanes):
+        return
+    times = {
+        record.value: record.row["at"] for record in world.known if record.row is not None and record.row["n"] >= 0
+    }
+    reached = []
+    for lane in world.lanes:
+        place = (world.stream(lane.topic), lane.partition)
+        done = [v for offset, v in world.delivered[place].items() if offset < taken[lane.topic, lane.partition]]
+        reached.append(max((times[value] for value in done if value in times), default=0))
+    needed = min(reached) - 4 * world.scenario.window_ms - 3 * world.scenario.disorder_ms - 1_500
+    before: dict[tuple[str, int], int] = {}
+    for lane in world.lanes:
+        for offset, value in sorted(world.delivered[world.stream(lane.topic), lane.partition].items()):
+            if value in times and times[value] >= needed:
+                break
+            before[lane.topic, lane.partition] = offset + 1
+    world.say("deleting", records=sum(before.values()), needed=needed)
+    wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in before.items()]
+    for tp, future in AdminClient(world._client).delete_records(wanted, request_timeout=15).items():
+        if (error := future.exception(15)) is not None:
+            world.notes.append(f"records of {tp.topic}[{tp.partition}] were not deleted: {error}")
+
+
+def migrate(world: World, args: dict[str, Any]) -> None:
+    """Ask for another plan; whether it is agreed on is not what is judged."""
+    started = MigrateProcess(world.case, args["plan"], args["strategy"], "--wait", "--timeout", "10s")  # type: ignore[arg-type]
+    world.migrations.append(started)
+    done = threading.Event()
+
+    def follow() -> None:
+        started.process.wait()
+        done.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    while not done.wait(0.2) and not world.stopping.is_set():
+        continue
+
+
+def register(world: World, args: dict[str, Any]) -> None:
+    """Queries come."""
+    world.register(args["names"], from_now=args["from_now"])
+
+
+def drop(world: World, args: dict[str, Any]) -> None:
+    """A query goes."""
+    world.drop(args["name"])
+
+
+DEEDS: dict[str, Callable[[World, dict[str, Any]], None]] = {
+    "worker-kill": worker_kill,
+    "worker-freeze": worker_freeze,
+    "worker-roll": worker_roll,
+    "worker-come": worker_come,
+    "worker-go": worker_go,
+    "state-lost": state_lost,
+    "worker-disk-full": worker_disk_full,
+    "worker-clock": worker_clock,
+    "coordinator-kill": coordinator_kill,
+    "net-slow": net_slow,
+    "net-narrow": net_narrow,
+    "net-dark": net_dark,
+    "net-cut": net_cut,
+    "retention": retention,
+    "broker-kill": broker_kill,
+    "broker-restart": broker_restart,
+    "broker-freeze": broker_freeze,
+    "broker-disk-full": broker_disk_full,
+    "node-kill": broker_kill,
+    "node-restart": broker_restart,
+    "node-freeze": broker_freeze,
+    "nodes-roll": nodes_roll,
+    "split-pair": split_pair,
+    "split-peers": split_peers,
+    "split-all": split_all,
+    "migrate": migrate,
+    "register": register,
+    "drop": drop,
+}

@@ -1,0 +1,398 @@
+"""What one trial runs: a query, its settings, its data and its faults, all drawn from one seed.
+
+`draw(seed)` gives the same scenario for the same seed and arguments. It draws only what Weir accepts: each kind of
+query below names the settings that go with it, after README.md and the checks of `services`. Times of faults are
+seconds after the first record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.torture.kinds import CLUSTER_FAULTS, FAULTS, events
+
+KINDS = {
+    "join": 3,
+    "partitioned": 3,
+    "placed": 4,
+    "migrate": 4,
+    "budget": 4,
+    "group": 3,
+    "group-budget": 2,
+    "except": 3,
+    "aggregate": 3,
+    "rows": 2,
+    "at-least-once": 1,
+}
+"""Kinds of queries and placements, with how often each is drawn."""
+
+STRATEGIES = ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm", "auto")
+OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
+SPILLS = ("bottom-up", "local-output", "global-output", "global-output-penalty")
+ALIASES = "ABCD"
+COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong, or a change that somebody asks for, `at` seconds after the first record."""
+
+    at: float
+    kind: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One trial.
+
+    Attributes:
+        seed: what it was drawn from.
+        windows: as written in the query, per stream.
+        edges: pairs of streams that an equality joins, with the column on both sides.
+        rate: tuples per second of each stream.
+        keys: how many values the joined columns have.
+        late, bad, big: shares of records that are late and no tuples; the number of records of `big_bytes`.
+        options: of every worker.
+        state: "none", or how workers hold snapshots: "shared" in one folder, "own" each in its own.
+        queries: of a group, each a list of streams with windows; else one.
+        proxied: workers reach the broker through a proxy.
+        clock: workers run under a clock that can be set.
+    """
+
+    seed: int
+    kind: str
+    streams: int
+    topology: str
+    edges: tuple[tuple[int, int, str], ...]
+    windows: tuple[str, ...]
+    window_ms: int
+    partitions: int
+    partition_by: bool
+    seconds: float
+    rate: int
+    keys: int
+    disorder_ms: int
+    extra: tuple[str, ...]
+    late: float
+    bad: float
+    nulls: float
+    big: int
+    big_bytes: int
+    workers: int
+    options: tuple[str, ...]
+    session_s: int
+    state: str
+    at_least_once: bool
+    coordinator: bool
+    emit_ms: int
+    group: bool
+    selects: dict[str, str]
+    proxied: bool
+    clock: bool
+    brokers: int
+    faults: tuple[Fault, ...]
+
+    def to_json(self) -> str:
+        """For people, and for `from_json`."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Scenario:
+        """The scenario that was written."""
+        given = json.loads(text)
+        given["faults"] = tuple(Fault(**fault) for fault in given["faults"])
+        given["edges"] = tuple(tuple(edge) for edge in given["edges"])
+        for name in ("windows", "extra", "options"):
+            given[name] = tuple(given[name])
+        return Scenario(**given)
+
+    @property
+    def aliases(self) -> str:
+        """One letter per stream."""
+        return ALIASES[: self.streams]
+
+    def declarations(self, prefix: str) -> str:
+        """CREATE STREAM for every stream."""
+        return "".join(
+            f"CREATE STREAM s{alias.lower()} ({COLUMNS})\n  WITH (topic = '{prefix}.{alias}', format = 'json', "
+            f"timestamp = 'at', disorder = '{self.disorder_ms} MILLISECONDS');\n"
+            for alias in self.aliases
+        )
+
+    def text(self, prefix: str) -> str:
+        """The query file, or the first one of a group; topics begin with `prefix`."""
+        selects = {name: text for name, text in self.selects.items() if name.startswith("q")}
+        return self.declarations(prefix) + "".join(
+            f"INSERT INTO '{prefix}.{name}'\n{select};\n" for name, select in selects.items()
+        )
+
+
+def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) -> Scenario:
+    """The scenario of a seed; `only` keeps to one kind."""
+    rng = random.Random(f"{seed}/{only}/{brokers}")
+    kind = only or rng.choices(list(KINDS), list(KINDS.values()))[0]
+    base = kind
+    if kind == "at-least-once":
+        base = rng.choice(["join", "partitioned", "except", "aggregate"])
+    group = base.startswith("group")
+    streams = 2 if base == "except" and rng.random() < 0.5 else rng.choice([2, 3, 3, 4])
+    if base in ("migrate", "placed"):
+        streams = max(streams, 3) if base == "migrate" else streams
+    topology = rng.choice(["chain", "star", "clique"])
+    often = base in ("placed", "migrate", "budget", "aggregate")
+    partition_by = base == "partitioned" or (often and rng.random() < 0.3)
+    edges = _edges(rng, streams, topology, one_column=partition_by or topology == "clique" or base == "except")
+    partitions = rng.choice([1, 2, 3]) if not partition_by else rng.choice([2, 3, 4])
+    window_ms = rng.choice([500, 1000, 1500, 2500])
+    windows = [f"RANGE {rng.choice([window_ms, window_ms, window_ms // 2])} MILLISECONDS" for _ in range(streams)]
+    windows[0] = f"RANGE {window_ms} MILLISECONDS"
+    if base == "rows":
+        for number in rng.sample(range(streams), rng.randint(1, streams)):
+            windows[number] = f"ROWS {rng.choice([1, 5, 20, 60])}"
+    rate = rng.choice([40, 80, 120, 200]) if streams < 4 else rng.choice([40, 60, 100])
+    matches = rng.uniform(0.6, 2.0) if streams < 4 else rng.uniform(0.5, 1.3)
+    keys = max(2, round(rate * 2 * window_ms / 1000 / matches))
+    extra = _extra(rng, streams, base)
+    options: list[str] = []
+    session_s = rng.choice([3, 3, 6])
+    options += ["--session-timeout", f"{session_s}s", "--transaction-timeout", rng.choice(["10s", "20s"])]
+    options += ["--snapshot", rng.choice(["500ms", "1s", "3s"])]
+    options += ["--epoch", rng.choice(["20ms", "50ms", "50ms", "200ms"])]
+    if rng.random() < 0.15:
+        options += ["--max-ahead", rng.choice(["500ms", "2s"]), "--max-pending", "1000"]
+    if rng.random() < 0.3:
+        options += ["--commit", rng.choice(["100ms", "400ms"])]
+    at_least_once = kind == "at-least-once"
+    if at_least_once:
+        options += ["--guarantee", "at-least-once"]
+    placed = base == "placed" or (base == "migrate" and rng.random() < 0.25)
+    plans = _plans(rng, ALIASES[:streams], edges)
+    if not group and base not in ("except",) and rng.random() < 0.5:
+        options += ["--plan", rng.choice(plans)]
+    if placed:
+        options += ["--placement", "per-operator"]
+        if not partition_by:
+            options += ["--operator-partitions", str(rng.choice([1, 2, 3]))]
+    if not group and base != "except" and rng.random() < 0.35:
+        options += ["--jit", "on"]
+    budget = base in ("budget", "group-budget") or (base in ("rows", "migrate") and not placed and rng.random() < 0.2)
+    if budget:
+        options += ["--memory", rng.choice(["1KiB", "64KiB", "128KiB", "256KiB"])]
+        if not group:
+            options += ["--spill", rng.choice(SPILLS)]
+    selects = _selects(rng, base, streams, windows, edges, extra, partition_by, window_ms)
+    coordinator = base == "migrate" or (base in ("except", "aggregate", "rows") and rng.random() < 0.25)
+    migrates = coordinator and (base != "except" or streams > 2)
+    proxied, clock = rng.random() < 0.5, rng.random() < 0.2
+    workers = rng.choice([1, 1, 2, 3]) if not placed else rng.choice([1, 2, 3])
+    state = rng.choice(["own", "own", "shared", "none"])
+    if base == "migrate" or not migrates:
+        strategies: tuple[str, ...] = ("moving-state",) if placed else STRATEGIES
+    else:
+        strategies = STRATEGIES
+    if base == "except":
+        strategies = OF_DIFFERENCE
+    wanted = _faults(
+        rng, seconds, brokers, workers, session_s, state, proxied, clock,
+        plans=plans if migrates else [],
+        strategies=strategies,
+        selects=list(selects) if group else [],
+        retention=base not in ("rows",),
+        coordinator=coordinator,
+        budget=budget,
+    )  # fmt: skip
+    big = rng.choice([0, 0, 0, 1, 3])
+    return Scenario(
+        seed=seed,
+        kind=kind,
+        streams=streams,
+        topology=topology,
+        edges=edges,
+        windows=tuple(windows),
+        window_ms=window_ms,
+        partitions=partitions,
+        partition_by=partition_by,
+        seconds=seconds,
+        rate=rate,
+        keys=keys,
+        disorder_ms=rng.choice([50, 200, 500]),
+        extra=extra,
+        late=rng.choice([0.0, 0.01, 0.04]),
+        bad=rng.choice([0.0, 0.01, 0.05]),
+        nulls=rng.choice([0.0, 0.03, 0.1]),
+        big=big,
+        big_bytes=rng.choice([200_000, 2_000_000, 10_000_000]),
+        workers=workers,
+        options=tuple(options),
+        session_s=session_s,
+        state=state,
+        at_least_once=at_least_once,
+        coordinator=coordinator,
+        emit_ms=0,
+        group=group,
+        selects=selects,
+        proxied=proxied,
+        clock=clock,
+        brokers=brokers,
+        faults=tuple(wanted),
+    )
+
+
+def _edges(rng: random.Random, streams: int, topology: str, *, one_column: bool) -> tuple[tuple[int, int, str], ...]:
+    """Which streams are joined on what; every stream has an edge to one before it."""
+    match topology:
+        case "chain":
+            pairs = [(n - 1, n) for n in range(1, streams)]
+        case "star":
+            pairs = [(0, n) for n in range(1, streams)]
+        case _:
+            pairs = list(itertools.combinations(range(streams), 2))
+    return tuple((a, b, "k" if one_column else rng.choice("kv")) for a, b in pairs)
+
+
+def _extra(rng: random.Random, streams: int, base: str) -> tuple[str, ...]:
+    """Predicates beside the equalities."""
+    if base == "except":
+        return ("A.v <> 1",) if rng.random() < 0.3 else ()
+    last = ALIASES[streams - 1]
+    some = [f"A.x > {last}.x", "A.v <> 1", f"{last}.s LIKE 'a%'", f"A.v + {last}.v < 900", f"{last}.x IS NOT NULL"]
+    return tuple(rng.sample(some, rng.choice([0, 0, 1, 2])))
+
+
+def _plans(rng: random.Random, aliases: str, edges: tuple[tuple[int, int, str], ...]) -> list[str]:
+    """Some join trees without cross products."""
+    joined = {frozenset((aliases[a], aliases[b])) for a, b, _ in edges}
+
+    def tree(parts: list[tuple[str, frozenset[str]]]) -> str:
+        while len(parts) > 1:
+            able = [
+                (p, q)
+                for p, q in itertools.permutations(parts, 2)
+                if any(frozenset((x, y)) in joined for x in p[1] for y in q[1])
+            ]
+            left, right = rng.choice(able)
+            parts = [part for part in parts if part not in (left, right)]
+            parts.append((f"({left[0]} {right[0]})", left[1] | right[1]))
+        return parts[0][0]
+
+    return list(dict.fromkeys(tree([(alias, frozenset(alias)) for alias in aliases]) for _ in range(8)))
+
+
+def _selects(
+    rng: random.Random,
+    base: str,
+    streams: int,
+    windows: list[str],
+    edges: tuple[tuple[int, int, str], ...],
+    extra: tuple[str, ...],
+    partition_by: bool,
+    window_ms: int,
+) -> dict[str, str]:
+    """SELECT statements by the name of their sink; those of a group that begin with `r` are registered later."""
+    aliases = ALIASES[:streams]
+    if base == "except":
+        parts = [
+            f"EXCEPT s{aliases[n].lower()} {aliases[n]} [{windows[n]}] ON A.k = {aliases[n]}.k"
+            + rng.choice(["", "", f" AND A.x > {aliases[n]}.x"])
+            for n in range(1, streams)
+        ]
+        where = f" WHERE {' AND '.join(extra)}" if extra else ""
+        return {"q": f"SELECT A.n AS a, A.k AS k FROM sa A [{windows[0]}]{where} {' '.join(parts)}"}
+    if base.startswith("group"):
+        return _group_selects(rng, streams, window_ms, edges)
+    froms = ", ".join(f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True))
+    conditions = [f"{aliases[a]}.{c} = {aliases[b]}.{c}" for a, b, c in edges] + list(extra)
+    rng.shuffle(conditions)
+    where = f"FROM {froms} WHERE {' AND '.join(conditions)}"
+    ends = f" PARTITION BY {', '.join(f'{a}.k' for a in aliases)}" if partition_by else ""
+    if base == "aggregate":
+        last = aliases[-1]
+        by = "A.k" if partition_by else rng.choice(["A.k", "A.s", "B.v"])
+        found = rng.sample(
+            [f"SUM({last}.x) AS sum", "MIN(A.n) AS least", f"MAX({last}.v) AS most", "AVG(A.x) AS mean",
+             "MEDIAN(A.v) AS middle", f"COUNT({last}.s) AS texts"],
+            rng.randint(1, 3),
+        )  # fmt: skip
+        every = rng.choice([100, 250, 700])
+        listed = ", ".join([f"{by} AS grouped", "COUNT(*) AS results", *found])
+        return {"q": f"SELECT {listed} {where} GROUP BY {by} EMIT EVERY {every} MILLISECONDS{ends}"}
+    listed = ", ".join([f"{a}.n AS {a.lower()}" for a in aliases] + rng.choice([[], ["A.s AS s", "A.x AS x"]]))
+    return {"q": f"SELECT {listed} {where}{ends}"}
+
+
+def _group_selects(
+    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...]
+) -> dict[str, str]:
+    """A first file that reads all streams, and queries that come later."""
+    found = {}
+    for name in ["q0", "q1", "q2", *(f"r{n}" for n in range(rng.randint(1, 4)))]:
+        count = streams if name == "q0" else rng.randint(2, streams)
+        used = [edge for edge in edges if edge[1] < count]
+        froms = ", ".join(
+            f"s{a.lower()} {a} [" + (
+                f"ROWS {rng.choice([5, 20])}" if rng.random() < 0.1 else
+                f"RANGE {rng.choice([window_ms, window_ms // 2, window_ms * 2])} MILLISECONDS"
+            ) + "]"
+            for a in ALIASES[:count]
+        )  # fmt: skip
+        conditions = [f"{ALIASES[a]}.{c} = {ALIASES[b]}.{c}" for a, b, c in used]
+        conditions += rng.choice([[], [f"A.x > {rng.choice([0, 50])}"], [f"A.v < {ALIASES[count - 1]}.v"]])
+        listed = ", ".join(f"{a}.n AS {a.lower()}" for a in ALIASES[:count])
+        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}"
+    return found
+
+
+def _faults(
+    rng: random.Random,
+    seconds: float,
+    brokers: int,
+    workers: int,
+    session_s: int,
+    state: str,
+    proxied: bool,
+    clock: bool,
+    *,
+    plans: list[str],
+    strategies: tuple[str, ...],
+    selects: list[str],
+    retention: bool,
+    coordinator: bool,
+    budget: bool,
+) -> list[Fault]:
+    """Several faults at random times, and what people ask for meanwhile."""
+    able = dict(FAULTS if brokers == 1 else CLUSTER_FAULTS)
+    for name, holds in (
+        ("state-lost", state == "own"),
+        ("worker-disk-full", state == "own" or budget),
+        ("worker-clock", clock),
+        ("coordinator-kill", coordinator),
+        ("retention", retention),
+    ):
+        if not holds:
+            able.pop(name, None)
+    if not proxied:
+        able = {name: weight for name, weight in able.items() if not name.startswith("net-")}
+    found = []
+    for _ in range(rng.randint(2, 4)):
+        kind = rng.choices(list(able), list(able.values()))[0]
+        at = round(rng.uniform(0.5, seconds), 2)
+        found.append(Fault(at, kind, events(rng, kind, workers, session_s, brokers)))
+    if plans:
+        for _ in range(rng.randint(1, 3)):
+            at = round(rng.uniform(0.5, 0.8 * seconds), 2)
+            found.append(Fault(at, "migrate", {"plan": rng.choice(plans), "strategy": rng.choice(strategies)}))
+    for name in selects:
+        if name.startswith("r"):
+            at = round(rng.uniform(0.5, 0.9 * seconds), 2)
+            found.append(Fault(at, "register", {"names": [name], "from_now": rng.random() < 0.3}))
+            if rng.random() < 0.4:
+                found.append(Fault(round(rng.uniform(at, seconds), 2), "drop", {"name": name}))
+    if selects and rng.random() < 0.5:
+        found.append(Fault(round(rng.uniform(0.3, 1) * seconds, 2), "drop", {"name": "q1"}))
+    return sorted(found, key=lambda fault: fault.at)

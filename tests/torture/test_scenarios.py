@@ -1,0 +1,83 @@
+"""What is drawn for a trial: the same for the same seed, only what Weir takes, and every kind of fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from schemas.groups import check_member
+from schemas.language import parse_program
+from services.security import KafkaClients
+from services.settings import Guarantee, Placement, WorkerSettings
+from services.spilling import budget_of
+from services.worker import Worker
+from tests.torture.data import closing, records
+from tests.torture.faults import DEEDS
+from tests.torture.kinds import CLUSTER_FAULTS, FAULTS
+from tests.torture.scenario import KINDS, Scenario, draw
+
+pytestmark = pytest.mark.unmeasured
+
+SEEDS = range(80)
+
+
+def settings_of(scenario: Scenario) -> WorkerSettings:
+    """As `weir worker` makes them of the options."""
+    given = dict(zip(scenario.options[::2], scenario.options[1::2], strict=True))
+    memory, spill = given.get("--memory"), given.get("--spill")
+    return WorkerSettings(
+        KafkaClients("127.0.0.1:1"),
+        "group",
+        guarantee=Guarantee(given.get("--guarantee", "exactly-once")),
+        plan=given.get("--plan"),
+        placement=Placement(given.get("--placement", "fused")),
+        operator_partitions=int(given.get("--operator-partitions", 0)) or None,
+        jit=given.get("--jit") == "on",
+        budget=budget_of(memory, spill, None) if memory else None,
+        spill_dir=Path("."),
+    )
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_seed_always_draws_the_same(brokers: int) -> None:
+    for seed in range(20):
+        scenario = draw(seed, brokers=brokers)
+        assert draw(seed, brokers=brokers) == scenario
+        assert Scenario.from_json(scenario.to_json()) == scenario
+    light = dataclasses.replace(draw(0, brokers=brokers), big=0, seconds=3)
+    assert records(light) == records(light)
+
+
+def test_only_what_weir_takes_is_drawn() -> None:
+    """No query is refused by the language, no setting by the checks of a worker that is about to begin."""
+    for seed in SEEDS:
+        scenario = draw(seed)
+        queries = parse_program(scenario.text("t")).queries
+        if scenario.group:
+            assert len(queries) == 3
+            for name, select in scenario.selects.items():
+                (query,) = parse_program(f"{scenario.declarations('t')}INSERT INTO '{name}'\n{select}").queries
+                check_member(query)
+                assert query.aggregation is None
+        Worker(queries[0], settings_of(scenario), group=scenario.group)
+
+
+def test_everything_is_drawn() -> None:
+    """Every kind of query and of fault, and nothing that nobody knows how to do."""
+    single = [draw(seed) for seed in range(300)]
+    cluster = [draw(seed, brokers=3) for seed in range(300)]
+    assert {scenario.kind for scenario in single} == set(KINDS)
+    wishes = {"migrate", "register", "drop"}
+    assert {fault.kind for scenario in single for fault in scenario.faults} == {*FAULTS, *wishes}
+    assert {fault.kind for scenario in cluster for fault in scenario.faults} == {*CLUSTER_FAULTS, *wishes}
+    assert DEEDS.keys() == {*FAULTS, *CLUSTER_FAULTS, *wishes}
+    for scenario in single:
+        assert all(0 <= fault.at <= scenario.seconds for fault in scenario.faults)
+
+
+def test_closing_tuples_are_in_every_partition() -> None:
+    scenario = draw(3)
+    lanes = {(record.alias, record.partition) for record in closing(scenario)}
+    assert len(lanes) == scenario.streams * scenario.partitions

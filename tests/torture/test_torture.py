@@ -1,0 +1,66 @@
+"""One trial of the smallest size, to know that the suite itself runs: `make torture` runs it for hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.broker_fixture import SessionBroker
+from tests.torture.cluster import Attached
+from tests.torture.scenario import Fault, Scenario, draw
+from tests.torture.trial import run, summary
+
+pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
+
+
+def small() -> Scenario:
+    """A join of two streams for two seconds, whose worker is killed."""
+    fault = Fault(0.7, "worker-kill", {"worker": 0, "seconds": 0.0})
+    return dataclasses.replace(
+        draw(1, only="join"), seconds=2.0, rate=50, streams=2, edges=((0, 1, "k"),), keys=20, workers=1,
+        faults=(fault,), extra=(), partitions=1, coordinator=False,
+        options=("--session-timeout", "6s", "--snapshot", "500ms"), windows=("RANGE 1 SECOND",) * 2, window_ms=1000,
+        selects={"q": "SELECT A.n AS a, B.n AS b FROM sa A, sb B WINDOW RANGE 1 SECOND WHERE A.k = B.k"},
+        late=0.04, bad=0.05, proxied=False, clock=False, big=0, session_s=6,
+    )  # fmt: skip
+
+
+class Forging(Attached):
+    """A broker to which somebody else writes a result that nobody has found."""
+
+    def heal(self) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        topics = producer.list_topics(timeout=30).topics
+        (sink,) = [name for name in topics if re.fullmatch(r"t1-[0-9a-f]{6}\.q", name)]
+        producer.produce(sink, b'{"a":0,"b":0,"_ts":99}', partition=0)
+        assert producer.flush(30) == 0
+
+
+def test_a_small_trial(broker: SessionBroker, tmp_path: Path) -> None:
+    """Exact, and nothing of it stays behind."""
+    outcome = run(small(), Attached(broker.bootstrap), tmp_path / "trial", tmp_path / "evidence", "again")
+    assert outcome.violations == [], summary(outcome)
+    assert outcome.expected > 100
+    assert [kind for kind, _ in outcome.silences] == ["worker-kill"]
+    assert not (tmp_path / "trial").exists()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_leaves_its_evidence(broker: SessionBroker, tmp_path: Path) -> None:
+    """Scenario, what happened, logs, what was expected and found, and how to run it again; topics are gone."""
+    outcome = run(small(), Forging(broker.bootstrap), tmp_path / "trial", tmp_path / "evidence", "again")
+    assert {violation.kind for violation in outcome.violations} >= {"extra"}, summary(outcome)
+    folder = Path(outcome.evidence)
+    assert Scenario.from_json((folder / "scenario.json").read_text()) == small()
+    assert (folder / "repeat.txt").read_text() == "again\n"
+    assert {"happened.json", "query.sql", "violations.json", "worker-0-0.log", "worker-0-1.log"} <= {
+        path.name for path in folder.iterdir()
+    }
+    expected = json.loads((folder / "expected-q.json").read_text())
+    assert len(json.loads((folder / "got-q.json").read_text())) == len(expected) + 1
+    assert not [name for name in Producer({"bootstrap.servers": broker.bootstrap}).list_topics().topics if ".q" in name]

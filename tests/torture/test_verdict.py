@@ -1,0 +1,143 @@
+"""The verdict of a trial sees what is wrong, and its quick way to what must come agrees with the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+
+from schemas.language import parse_program
+from tests import oracle
+from tests.faults.workload import canonical
+from tests.torture.data import closing, records
+from tests.torture.expected import Truth, changes, combinations, stays
+from tests.torture.report import table
+from tests.torture.scenario import Scenario, draw
+from tests.torture.verdict import wrong_letters, wrong_results
+from tests.worker_harness import Record
+
+pytestmark = pytest.mark.unmeasured
+
+
+def small(seed: int, kind: str) -> Scenario:
+    """A scenario of few tuples."""
+    drawn = draw(seed, only=kind)
+    return dataclasses.replace(drawn, seconds=1.5, rate=20, keys=4, big=0)
+
+
+def truth(scenario: Scenario) -> Truth:
+    """Of an undisturbed log."""
+    known = [*records(scenario), *closing(scenario)]
+    log: dict[tuple[str, int], list[tuple[int, bytes | None]]] = {}
+    for record in known:
+        entries = log.setdefault((f"s{record.alias.lower()}", record.partition), [])
+        entries.append((len(entries), record.value))
+    return Truth(scenario, "t", known, log)
+
+
+@pytest.mark.parametrize("kind", ["join", "partitioned", "rows", "aggregate", "except"])
+@pytest.mark.parametrize("seed", range(4))
+def test_expected_results_are_the_oracles(kind: str, seed: int) -> None:
+    scenario = small(seed, kind)
+    found = truth(scenario)
+    (query,) = parse_program(scenario.text("t")).queries
+    everything = oracle.results(query, found.rows)
+    assert canonical(found.results(scenario.text("t"), "t.q", {})) == canonical(everything)
+    streams = oracle.in_order(query, found.rows)
+    if query.subtracted:
+        assert changes(query, streams) == everything
+    else:
+        assert combinations(query, streams) == oracle.combinations(query, streams)
+    late = oracle.late(query, found.rows)
+    assert len(found.expected.late) == sum(map(len, late.values()))
+    assert len(found.expected.dead) == sum(record.row is None for record in records(scenario))
+
+
+def results(*rows: tuple[int, int]) -> list[Record]:
+    """Results of (number, timestamp) in one partition."""
+    values = [json.dumps({"n": n, "_ts": ts}).encode() for n, ts in rows]
+    return [Record(value, None, {}, 0, offset) for offset, value in enumerate(values)]
+
+
+WANTED = canonical([{"n": 1, "_ts": 10}, {"n": 2, "_ts": 20}, {"n": 2, "_ts": 20}])
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds", "lenient_kinds"),
+    [
+        (results((1, 10), (2, 20), (2, 20)), [], []),
+        (results((2, 20), (1, 10), (2, 20)), ["order"], []),
+        (results((1, 10), (2, 20)), ["missing"], ["missing"]),
+        (results((1, 10), (1, 10), (2, 20), (2, 20)), ["extra"], []),
+        (results((1, 10), (2, 20), (2, 20), (3, 30)), ["extra"], ["extra"]),
+        (results((1, 10), (2, 20), (3, 30)), ["missing", "extra"], ["missing", "extra"]),
+        ([], ["missing"], ["missing"]),
+    ],
+)
+def test_results(found: list[Record], kinds: list[str], lenient_kinds: list[str]) -> None:
+    assert [wrong.kind for wrong in wrong_results(WANTED, found, lenient=False)] == kinds
+    assert [wrong.kind for wrong in wrong_results(WANTED, found, lenient=True)] == lenient_kinds
+
+
+def test_results_of_a_cleanup_come_when_they_come() -> None:
+    value = json.dumps({"n": 1, "_ts": 10, "_phase": "cleanup"}).encode()
+    found = [*results((2, 20), (2, 20)), Record(value, None, {}, 0, 2)]
+    assert wrong_results(WANTED, found, lenient=False) == []
+
+
+def test_letters() -> None:
+    """A letter is of a record that is late or dead, says why, has its bytes, and comes once."""
+
+    def letter(offset: int, value: bytes = b"x", reason: str = "late") -> Record:
+        headers = {"stream": "sa", "topic": "t.A", "partition": "0", "offset": str(offset), "reason": reason}
+        return Record(value, None, headers, 0, offset)
+
+    wanted = {("sa", 0, 1): (b"x", "^late$"), ("sa", 0, 2): (b"x", "^late$")}
+
+    def judged(*letters: Record, lenient: bool = False) -> int:
+        return len(wrong_letters("late", wanted, letters, lenient))
+
+    assert judged(letter(1), letter(2)) == 0
+    assert judged(letter(1)) == 1
+    assert judged(letter(1), letter(2), letter(2)) == 1
+    assert judged(letter(1), letter(2), letter(2), lenient=True) == 0
+    assert judged(letter(1), letter(2), letter(3)) == 1
+    assert judged(letter(1), letter(2, b"y")) == 1
+    assert judged(letter(1), letter(2, reason="no JSON")) == 1
+
+
+def test_what_a_group_says_of_its_queries() -> None:
+    """The last word of each registration counts; a query that is left out, or sees less than it may, is wrong."""
+
+    def said(id_: str, **more: object) -> bytes:
+        return json.dumps({"task": 0, "name": f"q{id_}", "id": id_, "text": "SELECT", **more}).encode()
+
+    begun, ended = said("1", began=5, since={"A": 5}), said("1", began=5, ended=9, since={"A": 5})
+    found, wrong = stays([begun, said("2", began=7), ended])
+    assert not wrong
+    assert Counter((stay.sink, stay.began, stay.ended) for stay in found) == Counter([("q1", 5, 9), ("q2", 7, None)])
+    assert stays([said("1", error="too many")])[1]
+    assert stays([said("1", began=5, since={"A": 6})])[1]
+
+
+def test_table() -> None:
+    """A table of outcomes names every violation with its evidence."""
+    outcome = {
+        "seed": 7,
+        "kind": "join",
+        "brokers": 1,
+        "seconds": 20.0,
+        "expected": 10,
+        "faults": ["broker-kill"],
+        "silences": [["broker-kill", 4.0]],
+        "violations": [{"kind": "missing", "text": "1 of 10"}],
+        "notes": [],
+        "evidence": "/somewhere/7-join",
+    }
+    text = table([outcome, {**outcome, "violations": [], "silences": [["broker-kill", 6.0]]}])
+    assert "| broker-kill | 2 | 6.0 s | 6.0 s | 6.0 s |" in text
+    assert "| join | 2 | 1 |" in text
+    assert "seed 7 join x1: missing" in text
+    assert "/somewhere/7-join" in text

@@ -1,0 +1,457 @@
+"""The processes and clients of one trial: topics, a feeder, workers in slots, a coordinator, and what is watched.
+
+A *slot* is a place where a worker is to run; whoever runs workers starts one again that has ended by itself, and so
+does `World.supervise`. `Watch` notes when something last moved forward: that is the only clock of a trial's deadlines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from schemas.errors import WeirError
+from services.group_registration import register_in_group
+from services.group_registry import drop_from_group, find_group
+from services.security import KafkaClients
+from services.topics import ControlTopics
+from tests.torture.clock import Clock, library
+from tests.torture.cluster import Attached, Cluster, mount_memory
+from tests.torture.data import Record, closing, records
+from tests.torture.scenario import Scenario
+from tests.worker_harness import CoordinatorProcess, MigrateProcess, WorkerProcess
+
+STALL_S = 75.0
+"""After how long without any progress a trial is given up. A worker that comes back may wait for a session of 6 s, a
+transaction of 20 s and a backoff of 10 s in a row."""
+
+DISK = "48m"
+"""Size of a worker's disk where it is to be filled."""
+
+
+class Stalled(Exception):
+    """Nothing moves any more."""
+
+
+@dataclass
+class Case:
+    """What a worker is started with; see `tests.worker_harness`."""
+
+    bootstrap: str
+    path: Path
+
+
+@dataclass
+class Slot:
+    """A place of a worker.
+
+    Attributes:
+        wanted: whether a worker is to run there.
+        exits: code and last line of workers that ended by themselves, and whether they had begun.
+    """
+
+    number: int
+    wanted: bool = True
+    worker: WorkerProcess | None = None
+    lives: list[WorkerProcess] = field(default_factory=list)
+    exits: list[tuple[int, str, bool]] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class World:
+    """One trial's own topics and processes on a cluster."""
+
+    def __init__(self, scenario: Scenario, cluster: Cluster | Attached, folder: Path) -> None:
+        self.scenario = scenario
+        self.cluster = cluster
+        self.folder = folder
+        self.prefix = f"t{scenario.seed}-{os.urandom(3).hex()}"
+        self.began = 0.0
+        self.log: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.known: list[Record] = [*records(scenario), *closing(scenario)]
+        self.delivered: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
+        self.registered: dict[str, str] = {}
+        self.stopping = threading.Event()
+        self._client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+        self.admin = AdminClient(self._client)
+        self.clients = KafkaClients(cluster.bootstrap)
+        self._producer = Producer(
+            {
+                **self._client,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.max.bytes": 20_000_000,
+                "message.timeout.ms": 0,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._make_topics()
+        self.bootstrap = cluster.proxied if scenario.proxied else cluster.bootstrap
+        path = folder / "query.sql"
+        path.write_text(scenario.text(self.prefix))
+        self.case = Case(self.bootstrap, Path(self.prefix) if scenario.group else path)
+        self.clock = self._clock()
+        disks = any(fault.kind == "worker-disk-full" for fault in scenario.faults)
+        self.slots = [Slot(number) for number in range(scenario.workers)]
+        self.disks = self._disks() if disks else {}
+        self.coordinators: list[CoordinatorProcess] = []
+        self.migrations: list[MigrateProcess] = []
+        self.watch = Watch(self)
+        if scenario.group:
+            self.register([name for name in scenario.selects if name.startswith("q")], from_now=False)
+
+    # --- Names --------------------------------------------------------------------------------------
+
+    @property
+    def stem(self) -> str:
+        """What the group, the late and the dead-letter topic are called after."""
+        return self.prefix if self.scenario.group else f"{self.prefix}.q"
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return f"weir-{self.stem}"
+
+    @property
+    def groups(self) -> list[str]:
+        """The consumer group, and those of later plans where joins run apart."""
+        placed = "per-operator" in self.scenario.options
+        changes = sum(fault.kind == "migrate" for fault in self.scenario.faults) if placed else 0
+        return [self.group, *(f"{self.group}.v{n}" for n in range(1, changes + 1))]
+
+    @property
+    def sinks(self) -> list[str]:
+        """The topics of results."""
+        return [f"{self.prefix}.{name}" for name in self.scenario.selects]
+
+    @property
+    def members(self) -> str:
+        """The topic in which a group's task says what it runs."""
+        return ControlTopics.of(self.group).members
+
+    def stream(self, topic: str) -> str:
+        """The stream of an input topic."""
+        return f"s{topic.rpartition('.')[2].lower()}"
+
+    @property
+    def lanes(self) -> list[TopicPartition]:
+        """All partitions of the input."""
+        return [
+            TopicPartition(f"{self.prefix}.{alias}", partition)
+            for alias in self.scenario.aliases
+            for partition in range(self.scenario.partitions)
+        ]
+
+    # --- Input --------------------------------------------------------------------------------------
+
+    def _make_topics(self) -> None:
+        replication = 3 if len(self.cluster.nodes) > 1 else 1
+        names = [f"{self.prefix}.{alias}" for alias in self.scenario.aliases]
+        for made in self.admin.create_topics(
+            [NewTopic(name, self.scenario.partitions, replication) for name in names], operation_timeout=60
+        ).values():
+            made.result(60)
+
+    def feed(self) -> None:
+        """Produce all but the closing records, each when it is due."""
+        start = time.monotonic()
+        for record in self.known:
+            if record.row is not None and record.row["n"] == -1:
+                return
+            while (wait := start + record.due_s - time.monotonic()) > 0 and not self.stopping.is_set():
+                self._producer.poll(min(wait, 0.05))
+            self.produce(record)
+
+    def produce(self, record: Record) -> None:
+        """Hand one record to the producer."""
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.notes.append(f"the trial's own record was refused: {error}")
+                return
+            place = (self.stream(str(message.topic())), int(message.partition() or 0))
+            self.delivered[place][int(message.offset() or 0)] = message.value() if record.value is not None else None
+
+        while not self.stopping.is_set():
+            try:
+                topic = f"{self.prefix}.{record.alias}"
+                self._producer.produce(topic, record.value, partition=record.partition, on_delivery=delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def close_input(self) -> None:
+        """Produce the closing records."""
+        for record in closing(self.scenario):
+            self.produce(record)
+
+    def written(self) -> bool:
+        """Whether everything that was produced is in the log."""
+        return self._producer.flush(0.5) == 0
+
+    # --- Groups of queries --------------------------------------------------------------------------
+
+    def register(self, names: list[str], *, from_now: bool) -> None:
+        """Register queries of the group; tries on while Kafka does not answer."""
+        text = self.scenario.declarations(self.prefix) + "".join(
+            f"INSERT INTO '{self.prefix}.{name}'\n{self.scenario.selects[name]};\n" for name in names
+        )
+        self._insist(
+            lambda: register_in_group(self.clients, self.prefix, text, None, from_now=from_now, replication=-1)
+        )
+        self.registered |= {f"{self.prefix}.{name}": text for name in names}
+
+    def drop(self, name: str) -> None:
+        """Drop a query of the group."""
+        sink = f"{self.prefix}.{name}"
+
+        def once() -> None:
+            entry = find_group(self.clients, self.prefix)
+            if entry is not None and sink in entry.queries:
+                drop_from_group(self.clients, entry, sink)
+
+        self._insist(once)
+        self.registered.pop(sink, None)
+
+    def _insist(self, what: Callable[[], object]) -> None:
+        while not self.stopping.is_set():
+            try:
+                what()
+                return
+            except (WeirError, KafkaException) as error:
+                self.notes.append(f"tried again: {error}")
+                self.stopping.wait(0.5)
+
+    # --- Workers ------------------------------------------------------------------------------------
+
+    def _clock(self) -> Clock | None:
+        """The workers' wall clock, if it is to jump."""
+        if not self.scenario.clock:
+            return None
+        if library() is None:
+            self.notes.append("clocks do not jump: no C compiler `cc` for tests/torture/clock.c")
+            return None
+        return Clock(self.folder / "clock")
+
+    def _disks(self) -> dict[int, Path]:
+        """A small disk per slot, where such can be mounted."""
+        found = {}
+        for slot in self.slots:
+            path = self.folder / f"disk-{slot.number}"
+            path.mkdir()
+            if not mount_memory(path, DISK):
+                self.notes.append("file systems cannot be mounted: no full disk of a worker")
+                return found
+            found[slot.number] = path
+        return found
+
+    def state(self, slot: Slot) -> str:
+        """The state folder of a slot."""
+        match self.scenario.state:
+            case "none":
+                return "none"
+            case "own":
+                return str(self.disks.get(slot.number, self.folder / f"state-{slot.number}"))
+        return str(self.folder / "state")
+
+    def start(self, slot: Slot) -> None:
+        """Start a worker in a slot, if none runs there."""
+        with slot.lock:
+            if self.stopping.is_set() or (slot.worker is not None and slot.worker.process.poll() is None):
+                return
+            options = list(self.scenario.options)
+            if "--memory" in options and self.scenario.state != "own" and slot.number in self.disks:
+                options += ["--spill-dir", str(self.disks[slot.number])]
+            env = self.clock.environment if self.clock is not None else {}
+            log = self.folder / f"worker-{slot.number}-{len(slot.lives)}.log"
+            slot.worker = WorkerProcess(self.case, self.state(slot), *options, log=log, env=env)  # type: ignore[arg-type]
+            slot.lives.append(slot.worker)
+
+    def running(self) -> list[WorkerProcess]:
+        """The workers that run now."""
+        return [slot.worker for slot in self.slots if slot.worker is not None and slot.worker.process.poll() is None]
+
+    def supervise(self) -> None:
+        """Start workers again that have ended by themselves; until the trial stops."""
+        while not self.stopping.wait(0.2):
+            for slot in list(self.slots):
+                if not slot.wanted or not slot.lock.acquire(blocking=False):
+                    continue
+                try:
+                    worker = slot.worker
+                    if worker is not None and (code := worker.process.poll()) is not None:
+                        text = worker.text()
+                        last = (text.strip().splitlines() or [""])[-1]
+                        slot.exits.append((code, last[:500], "worker starting" in text))
+                        self.say("worker ended by itself", worker=slot.number, code=code, last=last[:300])
+                        self.start(slot)
+                finally:
+                    slot.lock.release()
+
+    def coordinate(self) -> None:
+        """Start a coordinator."""
+        log = self.folder / f"coordinator-{len(self.coordinators)}.log"
+        self.coordinators.append(CoordinatorProcess(self.case, log=log))  # type: ignore[arg-type]
+
+    def say(self, what: str, **more: Any) -> None:
+        """Note what happened, with the seconds since the first record."""
+        self.log.append({"at": round(time.monotonic() - self.began, 3), "what": what, **more})
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition as long as anything moves.
+
+        Raises:
+            Stalled: nothing has moved for STALL_S.
+        """
+        begin = time.monotonic()
+        while not condition():
+            if time.monotonic() - max(begin, self.watch.moved_s) > STALL_S:
+                raise Stalled(f"{what}: nothing has moved for {STALL_S:g} s")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End all processes and clients that are left, and give back disks."""
+        self.stopping.set()
+        for migration in self.migrations:
+            if migration.process.poll() is None:
+                migration.process.kill()
+            migration.process.communicate()
+        for coordinator in self.coordinators:
+            coordinator.kill()
+        for slot in self.slots:
+            with slot.lock:
+                if slot.worker is not None and slot.worker.process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        slot.worker.process.send_signal(signal.SIGCONT)
+                    slot.worker.kill()
+        self.watch.close()
+        for disk in self.disks.values():
+            subprocess.run(["umount", "-l", str(disk)], check=False)
+
+    def clean(self) -> None:
+        """Remove topics and states of a trial that nobody asks about."""
+        names = [name for name in self.admin.list_topics(timeout=30).topics if self.prefix in name]
+        with contextlib.suppress(KafkaException):
+            for gone in self.admin.delete_topics(names, operation_timeout=30).values():
+                gone.result(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Watch:
+    """Notes when offsets were last committed and results last came.
+
+    Attributes:
+        moves: the times of progress, by the monotonic clock.
+        moved_s: the last of them.
+        taken: committed offsets by lane.
+        seen: committed records of the output topics.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.moves: list[float] = []
+        self.moved_s = time.monotonic()
+        self.taken: dict[tuple[str, int], int] = {}
+        self.seen = 0
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._commits), threading.Thread(target=self._outputs)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Where the input ends; empty while Kafka does not answer."""
+        lanes = self._world.lanes
+        try:
+            answers = self._world.admin.list_offsets(
+                {lane: OffsetSpec.latest() for lane in lanes}, request_timeout=5
+            )
+            return {(lane.topic, lane.partition): int(answer.result().offset) for lane, answer in answers.items()}
+        except KafkaException:
+            with contextlib.suppress(KafkaException):
+                self._world.admin.list_topics(timeout=5)
+            return {}
+
+    def caught_up(self) -> bool:
+        """Whether everything in the input is committed."""
+        ends = self.ends()
+        return bool(ends) and all(self.taken.get(lane, 0) >= end for lane, end in ends.items())
+
+    def _moved(self) -> None:
+        self.moved_s = time.monotonic()
+        self.moves.append(self.moved_s)
+
+    def _commits(self) -> None:
+        consumers = [
+            Consumer({**self._world._client, "group.id": group, "enable.auto.commit": False})
+            for group in self._world.groups
+        ]
+        while not self._stop.wait(0.15):
+            now = dict(self.taken)
+            for consumer in consumers:
+                try:
+                    for found in consumer.committed(self._world.lanes, 3):
+                        if found.error is None and found.offset > now.get((found.topic, found.partition), 0):
+                            now[found.topic, found.partition] = found.offset
+                except KafkaException:
+                    continue
+            if now != self.taken:
+                self.taken = now
+                self._moved()
+        for consumer in consumers:
+            consumer.close()
+
+    def _outputs(self) -> None:
+        """Follow the topics of results; those of late and dead letters come with commits."""
+        world = self._world
+        consumer = Consumer(
+            {
+                **world._client,
+                "group.id": f"watch-{world.prefix}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        known: set[tuple[str, int]] = set()
+        looked = 0.0
+        names = {*world.sinks, f"{world.stem}.late", f"{world.stem}.dead"}
+        while not self._stop.is_set():
+            if time.monotonic() - looked > 2.0:
+                looked = time.monotonic()
+                with contextlib.suppress(KafkaException):
+                    topics = consumer.list_topics(timeout=2).topics
+                    found = {(n, p) for n in names if n in topics for p in topics[n].partitions}
+                    if new := found - known:
+                        consumer.incremental_assign([TopicPartition(n, p, 0) for n, p in sorted(new)])
+                        known |= new
+            if not known:
+                self._stop.wait(0.2)
+                continue
+            came = [message for message in consumer.consume(5000, 0.1) if message.error() is None]
+            if came:
+                self.seen += len(came)
+                self._moved()
+        consumer.close()
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(20)
