@@ -5,7 +5,7 @@ on without the first one's disk: up to which event time results are out, and fro
 rebuild every window. All of it is a function of the log, because lateness is decided per partition.
 
 Format: compact JSON, ASCII, at most MAX_COMMIT_BYTES (Kafka's `offset.metadata.max.bytes` is 4096 by default,
-and Apache Kafka 4.1 refuses exactly 4096). Readers refuse other versions.
+and Apache Kafka 4.1 refuses exactly 4096). Of versions: `schemas.formats`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.errors import StateError
+from schemas.formats import check_format
 
 COMMIT_VERSION = 1
 MAX_COMMIT_BYTES = 4000
@@ -66,6 +67,8 @@ class Commit:
         tables: hex digits of what is in each table, in order of first use in the query.
         spilled: numbers of the first spill event that a recovery needs and of the next one to come; equal where it
             needs none. See `services.spill_log`.
+        incarnation: of the task that committed; with `epoch` it names one commit (`services.completion`). Empty where
+            it is at least once, or of a Weir that kept no transaction log.
     """
 
     fingerprint: str
@@ -76,6 +79,7 @@ class Commit:
     points: tuple[StreamPoint, ...]
     tables: tuple[str, ...] = ()
     spilled: tuple[int, int] = (0, 0)
+    incarnation: str = ""
 
     def encode(self) -> str:
         """The message.
@@ -95,6 +99,7 @@ class Commit:
                 "r": points,
                 **({"t": self.tables} if self.tables else {}),
                 **({"s": self.spilled} if self.spilled[1] else {}),
+                **({"i": self.incarnation} if self.incarnation else {}),
             },
             separators=(",", ":"),
         )
@@ -107,7 +112,8 @@ def decode_commit(text: str | None, place: str) -> Commit:
     """Read a message back. `place` names the partition, for errors.
 
     Raises:
-        StateError: it was not written by Weir, or by a version that this one does not read.
+        StateError: it was not written by Weir, or is damaged.
+        NewerFormatError: a newer Weir has written it.
     """
     try:
         message = json.loads(text or "")
@@ -117,10 +123,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             f"committed offset of {place} carries {text!r}, which is no commit message of Weir: "
             "another program commits in this consumer group; use a group of its own (--group)"
         ) from None
-    if version != COMMIT_VERSION:
-        raise StateError(
-            f"committed offset of {place} has message version {version!r}, this Weir reads {COMMIT_VERSION}"
-        )
+    check_format(version, COMMIT_VERSION, f"committed offset of {place}")
     try:
         points = tuple(_point(*point) for point in message["r"])
         first, following = message.get("s", (0, 0))
@@ -133,6 +136,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             points,
             tuple(str(content) for content in message.get("t", ())),
             (int(first), int(following)),
+            str(message.get("i", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

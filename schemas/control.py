@@ -15,7 +15,7 @@ Four kinds of topics, each with one partition:
 - `<group>.members`: a `Member` under `TASK/NAME` for each query of a group, compacted: since when a task runs it, up to
   when it did. Written in the transaction of the results.
 
-A reader passes over unknown fields, so fields may be added; anything else makes another version, which is refused.
+A reader passes over unknown fields, so fields may be added; anything else makes another version (`schemas.formats`).
 Event times are int64 milliseconds, `_s` are seconds of the sender's monotonic clock.
 """
 
@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import StateError
+from schemas.formats import check_format
 
 CONTROL_VERSION = 1
 
@@ -319,17 +320,15 @@ def decode_control(data: bytes | None, place: str) -> ControlMessage:
     """Read a message back. `place` names topic and offset, for errors.
 
     Raises:
-        StateError: it was not written by Weir, or by a version that this one does not read.
+        StateError: it was not written by Weir, or is damaged.
+        NewerFormatError: a newer Weir has written it.
     """
     shown = (data or b"")[:200]
     try:
         head = _HEAD.decode(data or b"")
     except msgspec.DecodeError as error:
         raise StateError(f"{place} holds {shown!r}, which is no control message of Weir: {error}") from None
-    if head.v != CONTROL_VERSION:
-        raise StateError(
-            f"{place} has a {head.type!r} message of version {head.v}, this Weir reads version {CONTROL_VERSION}"
-        )
+    check_format(head.v, CONTROL_VERSION, f"{head.type!r} message {place}")
     try:
         return _BODY.decode(data or b"")
     except msgspec.DecodeError as error:

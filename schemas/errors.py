@@ -46,6 +46,11 @@ class StateError(WeirError):
     """Durable state cannot be read or written: disk full, corrupt block, foreign snapshot."""
 
 
+class NewerFormatError(WeirError):
+    """Durable state of a newer Weir: upgrade this one. It is no `StateError`, whose handlers pass over what cannot be
+    read or make it anew: what a newer Weir has written is not to be touched."""
+
+
 class BrokerError(WeirError):
     """Kafka refused or cannot be reached."""
 

@@ -142,6 +142,16 @@ class QueryGroup:
             raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names) or 'none'}")
         return _of(tuple(member for member in self.members if member.name != name), self.inputs)
 
+    def renaming(self, name: str, other: str) -> QueryGroup:
+        """The group with another name for a query."""
+        members = (
+            replace(m, query=replace(m.query, name=other), over_inputs=replace(m.over_inputs, name=other))
+            if m.name == name
+            else m
+            for m in self.members
+        )
+        return replace(self, members=tuple(members))
+
     def restricted(self, members: Iterable[Member]) -> QueryGroup:
         """Some members, or the like over the same inputs, with the inputs that they read."""
         return _of(tuple(members), self.inputs)

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from schemas.errors import StateError
+from schemas.formats import check_format
 
 EVENTS_VERSION = 1
 
@@ -52,7 +53,12 @@ class SpillRecord(msgspec.Struct, frozen=True):
     plan: str = ""
 
 
+class _Head(msgspec.Struct, frozen=True):
+    v: int
+
+
 _ENCODER = msgspec.json.Encoder()
+_HEAD = msgspec.json.Decoder(_Head)
 _DECODER = msgspec.json.Decoder(SpillRecord)
 
 
@@ -69,15 +75,17 @@ def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
         place: where it was read, for errors.
 
     Raises:
-        StateError: Weir has not written it, or by a version or with a number of groups that is not this one's.
+        StateError: Weir has not written it, it is damaged, or has another number of groups.
+        NewerFormatError: a newer Weir has written it.
     """
     try:
+        check_format(_HEAD.decode(raw).v, EVENTS_VERSION, f"log of spilled state {place}")
         log = _DECODER.decode(raw)
     except msgspec.DecodeError as error:
         raise StateError(f"{place} holds {raw[:80]!r}, which is no log of spilled state: {error}") from None
-    if (log.v, log.groups) != (EVENTS_VERSION, groups):
+    if log.groups != groups:
         raise StateError(
-            f"{place} has version {log.v} with {log.groups} groups per join, this Weir reads {EVENTS_VERSION} with "
-            f"{groups}; go on with the Weir that wrote it, or give the query a new group (--group)"
+            f"{place} has {log.groups} groups per join, this Weir reads {groups}; go on with the Weir that wrote it, "
+            "or give the query a new group (--group)"
         )
     return log

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -26,10 +26,11 @@ from schemas.control import (
     decode_control,
     encode_control,
 )
-from schemas.errors import BrokerError, StateError
+from schemas.errors import BrokerError, NewerFormatError, StateError
 from services.barrier import Barrier, View
 from services.log_consumer import log_consumer
 from services.logs import get_log
+from services.rights import reason
 from services.security import KafkaClients
 
 POLL_S = 0.1
@@ -46,10 +47,12 @@ class ControlLog:
 
     Attributes:
         view: what the log says as far as it has been read. Replaced, never changed: any thread may read it.
+        refused: a newer Weir has written here; nothing more is read then, and whoever waits for it is told.
     """
 
     def __init__(self, clients: KafkaClients, topic: str, client_id: str) -> None:
         self.view = View()
+        self.refused: NewerFormatError | None = None
         self._topic = topic
         self._log = get_log("control", topic=topic)
         self._barrier = Barrier()
@@ -57,6 +60,8 @@ class ControlLog:
         self._next = 0
         self._at_end = False
         self._stop = False
+        self._unwritten: set[str] = set()
+        self._trouble = ""
         self._producer = Producer(
             clients.librdkafka(
                 client__id=client_id,
@@ -99,18 +104,48 @@ class ControlLog:
 
     def _send(self, topic: str, message: ControlMessage, key: bytes | None = None) -> None:
         try:
-            self._producer.produce(topic, encode_control(message), key, partition=0)
+            self._producer.produce(topic, encode_control(message), key, partition=0, on_delivery=self._delivered)
         except BufferError:
             return  # Kafka has been away for long; as with every message that gets lost
         except KafkaException as error:
             self._log.warning("control message not accepted", reason=error.args[0].str())
 
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        topic = message.topic() or ""
+        if error is None:
+            self._unwritten.discard(topic)
+        elif topic not in self._unwritten:
+            self._unwritten.add(topic)
+            why = reason(error, f"WRITE on topic {topic!r}")
+            self._log.warning("control message not written", to=topic, reason=why)
+
     # --- Reading ------------------------------------------------------------------------------------
 
-    def wait(self, seen: View, seconds: float) -> View:
-        """The view, as soon as it is another one than `seen`, at the latest after `seconds`."""
+    def refuse(self, problem: NewerFormatError) -> None:
+        """A newer Weir has written to a topic of the group."""
         with self._news:
-            self._news.wait_for(lambda: self.view is not seen or self._stop, seconds)
+            self.refused = self.refused or problem
+            self._news.notify_all()
+
+    def _wait_for(self, happened: Callable[[], object], seconds: float) -> bool:
+        """Whether it happened in time.
+
+        Raises:
+            NewerFormatError: a newer Weir has written here.
+        """
+        found = self._news.wait_for(lambda: self.refused is not None or happened(), seconds)
+        if self.refused is not None:
+            raise self.refused
+        return bool(found)
+
+    def wait(self, seen: View, seconds: float) -> View:
+        """The view, as soon as it is another one than `seen`, at the latest after `seconds`.
+
+        Raises:
+            NewerFormatError: a newer Weir has written here.
+        """
+        with self._news:
+            self._wait_for(lambda: self.view is not seen or self._stop, seconds)
             return self.view
 
     def read_to_end(self, seconds: float) -> View:
@@ -118,10 +153,11 @@ class ControlLog:
 
         Raises:
             BrokerError: it could not be read in time.
+            NewerFormatError: a newer Weir has written here.
         """
         with self._news:
-            if not self._news.wait_for(lambda: self._at_end, seconds):
-                raise BrokerError(f"control topic {self._topic} could not be read within {seconds:g} s")
+            if not self._wait_for(lambda: self._at_end, seconds):
+                raise BrokerError(f"control topic {self._topic} could not be read within {seconds:g} s{self._why()}")
             return self.view
 
     def open(self, task: int, life: str, tasks: int = 0) -> View:
@@ -129,6 +165,7 @@ class ControlLog:
 
         Raises:
             BrokerError: Kafka does not answer.
+            NewerFormatError: a newer Weir has written here.
         """
         written: list[int] = []
         failed: list[KafkaError] = []
@@ -147,18 +184,22 @@ class ControlLog:
         except (BufferError, KafkaException) as error:
             raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
         with self._news:
-            self._news.wait_for(lambda: failed or self._stop or (written and self._next > written[0]), OPEN_S)
+            self._wait_for(lambda: failed or self._stop or (written and self._next > written[0]), OPEN_S)
             if failed:
-                raise BrokerError(f"control topic {self._topic} cannot be written: {failed[0].str()}")
+                why = reason(failed[0], f"WRITE on topic {self._topic!r}")
+                raise BrokerError(f"control topic {self._topic} cannot be written: {why}")
             if not written or self._next <= written[0]:
-                raise BrokerError(f"control topic {self._topic} does not answer within {OPEN_S:g} s")
+                raise BrokerError(f"control topic {self._topic} does not answer within {OPEN_S:g} s{self._why()}")
             return self.view
+
+    def _why(self) -> str:
+        return self._trouble and f": {self._trouble}"
 
     def _run(self) -> None:
         trouble = ""
-        while not self._stop:
-            self._producer.poll(0)
+        while not self._stop and self.refused is None:
             try:
+                self._producer.poll(0)
                 first = self._consumer.poll(POLL_S)
                 messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
             except (KafkaException, RuntimeError) as error:
@@ -169,6 +210,7 @@ class ControlLog:
                 trouble = self._told(trouble, self._read(messages))
 
     def _told(self, before: str, now: str) -> str:
+        self._trouble = now
         if now and now != before:
             self._log.warning("control topic cannot be read, trying on", reason=now)
         return now
@@ -181,11 +223,15 @@ class ControlLog:
             error = message.error()
             if error is not None:
                 ended = error.code() == KafkaError._PARTITION_EOF
-                at_end, trouble = at_end or ended, trouble if ended else error.str()
+                at_end = at_end or ended
+                trouble = trouble if ended else reason(error, f"READ on topic {self._topic!r}")
                 continue
             following = (message.offset() or 0) + 1
             try:
                 decoded = decode_control(message.value(), f"{self._topic}[0]@{following - 1}")
+            except NewerFormatError as problem:
+                self.refuse(problem)
+                return trouble
             except StateError as problem:
                 self._log.warning("control message passed over", reason=str(problem))
                 continue

@@ -37,7 +37,7 @@ class CoordinatorSettings:
 
     clients: KafkaClients
     group: str
-    wait: bool = True
+    wait: bool | None = None
     replication: int = -1
 
 
@@ -58,7 +58,7 @@ class Coordinator:
         """
         admin = TopicAdmin(self._settings.clients)
         try:
-            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stop.wait)
+            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stopped=stop.wait)
         except BrokerError:
             if stop.is_set():
                 return

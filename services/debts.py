@@ -24,6 +24,7 @@ from operators.spill.block_store import BlockStore
 from operators.spill.debt import Debt
 from schemas.codecs.blocks import check_block
 from schemas.errors import QueryError, StateError, UsageError
+from schemas.formats import check_format
 from schemas.query import Query
 from services.fingerprint import fingerprint
 from services.query_files import pick_query
@@ -57,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 class _Head(msgspec.Struct, frozen=True):
     format: int
-    sha256: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def read(folder: Path) -> Manifest | None:
     """The folder's debt; None where there is none.
 
     Raises:
-        StateError: it is damaged, or of another version; says what to do.
+        StateError: it is damaged; says what to do.
+        NewerFormatError: a newer Weir has written it.
     """
     path = folder / FILE
     try:
@@ -143,8 +145,7 @@ def read(folder: Path) -> Manifest | None:
         head = msgspec.json.decode(head_line, type=_Head)
     except msgspec.DecodeError as error:
         raise StateError(f"{path} is no debt of Weir ({error}): {head_line[:60]!r}; {again}") from None
-    if head.format != FORMAT:
-        raise StateError(f"{path} is a debt of format {head.format}, not {FORMAT}; use the Weir that wrote it")
+    check_format(head.format, FORMAT, f"debt {path}")
     found = hashlib.sha256(body).hexdigest()
     if found != head.sha256:
         raise StateError(f"{path} is damaged: checksum {found[:16]}, expected {head.sha256[:16]}; {again}")
@@ -154,6 +155,18 @@ def read(folder: Path) -> Manifest | None:
         raise StateError(f"{path} is a debt that this Weir cannot read: {error}; use the one that wrote it") from None
 
 
+def settled(folder: Path) -> bool:
+    """True where nothing is owed; what a debt that is paid has left is deleted.
+
+    Raises:
+        StateError: what the folder holds cannot be read.
+    """
+    manifest = read(folder)
+    if manifest is not None and manifest.results is not None:
+        (folder / FILE).unlink()
+    return manifest is None or manifest.results is not None
+
+
 def check_free(folder: Path) -> None:
     """See that a run may spill to a folder.
 
@@ -161,15 +174,11 @@ def check_free(folder: Path) -> None:
         UsageError: it holds a debt that is not paid.
         StateError: what it holds cannot be read.
     """
-    manifest = read(folder)
-    if manifest is None:
-        return
-    if manifest.results is None:
+    if not settled(folder):
         raise UsageError(
-            f"--spill-dir {folder} holds what query {manifest.query!r} owes: `weir cleanup {folder}` pays it, or give "
-            "another folder"
+            f"--spill-dir {folder} holds what query {debt_in(folder).query!r} owes: `weir cleanup {folder}` pays it, "
+            "or give another folder"
         )
-    (folder / FILE).unlink()
 
 
 def debt_in(folder: Path) -> Manifest:

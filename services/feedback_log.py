@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
 
 from schemas.control import Demanded, decode_control
-from schemas.errors import StateError
+from schemas.errors import NewerFormatError, StateError
 from services.control_log import ControlLog
 from services.log_consumer import log_consumer
 from services.logs import get_log
@@ -103,6 +103,9 @@ class FeedbackLog:
                 continue
             try:
                 said = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")
+            except NewerFormatError as problem:
+                self._control.refuse(problem)
+                continue
             except StateError as problem:
                 self._log.warning("feedback message passed over", reason=str(problem))
                 continue

@@ -121,6 +121,7 @@ class FileRun(ABC, Generic[E]):
             feed.take(engine, name)
         self._write(engine, writer, END)
         self._clean(engine, writer)
+        self.statistics.latest = None if feed.earliest is None else feed.latest
         self.statistics.advanced(self._boundary(feed.latest) + self._epoch_ms, engine.statistics())
         return engine
 

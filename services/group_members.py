@@ -3,8 +3,10 @@
 A query begins and ends between two epochs, at the event time that the task has come to. That is written to the
 group's topic of members in the transaction of the next results, so what a query's topic holds is exactly its results
 from `began` on, and before `ended`. The task's next life runs what is written there, of the tuples that it saw
-(`since`), and finds by itself what has been registered since. A task that has committed offsets and finds nothing
-written, not even that it began, does not go on: without the topic it cannot know what it owes.
+(`since`), and finds by itself what has been registered since. A query that has ended may be owed results for want of
+memory, and so may one of the same name that ended before it: these are found as others' are, and given late. A task
+that has committed offsets and finds nothing written, not even that it began, does not go on: without the topic it
+cannot know what it owes.
 
 A new query is to see what its windows hold of the past, and the group may have kept less: no tuples that nobody
 selects, no columns that nobody reads, no windows that nobody has. As long as the log has them, the task writes down
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from operators.groups.engine import GroupEngine
+from operators.groups.engine import Gone, GroupEngine
 from schemas.control import Member, encode_control
 from schemas.errors import UsageError
 from schemas.query import Query
@@ -75,6 +77,8 @@ class GroupMembers:
         self._unsaid: list[Member] = []
         self._refused: set[str] = set()
         self._running: dict[str, Running] = {}
+        # Those that ended in an earlier life.
+        self._ended: list[Running] = []
         self._engine: GroupEngine | None = None
         if known is None:
             self._unsaid.append(Member(task=task, name=BEGAN, id="", text=""))
@@ -84,9 +88,13 @@ class GroupMembers:
         for member in known:
             if member.error:
                 self._refused.add(member.id)
-            elif member.ended is None and member.name != BEGAN:
+            elif member.name != BEGAN:
                 query = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
-                self._running[member.name] = Running(member, query)
+                one = Running(member, query)
+                if member.ended is None:
+                    self._running[member.name] = one
+                else:
+                    self._ended.append(one)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -97,6 +105,19 @@ class GroupMembers:
     def since(self) -> dict[str, dict[str, int]]:
         """What each of them sees; see `GroupEngine`."""
         return {name: one.member.since for name, one in self._running.items()}
+
+    @property
+    def began(self) -> dict[str, int]:
+        """At which cut each of them began."""
+        return {name: one.member.began or 0 for name, one in self._running.items()}
+
+    def gone(self, settled: int) -> list[Gone]:
+        """Those that ended in earlier lives, which gave all results of before an event time, and may be owed more."""
+        return [
+            Gone(one.query, one.member.since, one.member.began or 0, one.member.ended)
+            for one in self._ended
+            if one.member.ended is not None and one.member.ended > settled
+        ]
 
     def attach(self, engine: GroupEngine, partitions: Mapping[str, Sequence[int]]) -> None:
         """Change this engine from here on, which runs `queries` over these partitions of streams."""
@@ -144,9 +165,12 @@ class GroupMembers:
     def records(self) -> list[BlockRecord]:
         """What has changed since the last time, to be written in the next transaction."""
         unsaid, self._unsaid = self._unsaid, []
-        return [
-            BlockRecord(self._topic, 0, encode_control(one), 0, f"{self._task}/{one.name}".encode()) for one in unsaid
-        ]
+        said: list[BlockRecord] = []
+        for one in unsaid:
+            # What has ended is told beside who comes with its name: it may be owed something.
+            keys = [f"{self._task}/{one.name}"] + ([] if one.ended is None else [f"{self._task}/{one.name}/{one.id}"])
+            said += [BlockRecord(self._topic, 0, encode_control(one), 0, key.encode()) for key in keys]
+        return said
 
     @property
     def _of(self) -> GroupEngine:

@@ -14,6 +14,7 @@ from services.metrics import TaskMetrics
 from services.outlet import late_records, pieces
 from services.task_spec import TaskSpec
 from services.task_spill import TaskSpill
+from services.topics import TopicAdmin
 
 
 class GroupProgram:
@@ -39,19 +40,36 @@ class GroupProgram:
         self._committed = committed
         self._partitions = partitions
         self._found: dict[str, Batch] = {}
+        self._topics = spec.topics
+        self._settings = spec.settings
+        self._gone = [] if spill is None else members.gone(spill.settled)
+        self.owed = 0
         self.engine = group_engine(
             members.queries,
             streams=spec.query.streams(),
             tables=spec.tables.batches,
             partitions=partitions,
             since=members.since,
+            began=members.began,
+            gone=self._gone,
             clock=time.monotonic,
             budget=None if spill is None else spill.budget,
             blocks=None if spill is None else spill.blocks,
         )
 
     def begin(self) -> None:
-        """Let queries come and go, and ask for spills that were decided before."""
+        """Let queries come and go, and ask for spills that were decided before.
+
+        Raises:
+            BrokerError: the topic of a query that has ended, and is owed results, is not known and cannot be.
+        """
+        for query in (one.query for one in self._gone):
+            if query.name not in self._topics.limits:
+                # Who has ended is not in the registry any more, by which the worker knows where it writes.
+                sinks = self._topics.partitions[self._topics.late]
+                TopicAdmin(self._settings.clients).add_output(
+                    self._topics, query.name, sinks, self._settings.replication
+                )
         if self._spill is not None:
             self._spill.attach(self.engine, self._committed, self._late)
         self._members.attach(self.engine, self._partitions)
@@ -93,6 +111,7 @@ class GroupProgram:
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.members(len(self.engine.names))
+        self.owed = sum(part.spill.owed for part in found.parts if part.spill is not None)
         for part in found.parts:
             if part.spill is not None:
                 metrics.spill(part.spill)

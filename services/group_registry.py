@@ -51,8 +51,9 @@ def find_group(clients: KafkaClients, name: str) -> GroupEntry | None:
     Raises:
         BrokerError: Kafka does not answer.
         StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered it, or a query of it.
     """
-    return registry_groups(clients).get(name)
+    return groups_of(newest(clients, lambda key: key.startswith(f"{name}/"))).get(name)
 
 
 def registry_groups(clients: KafkaClients) -> dict[str, GroupEntry]:

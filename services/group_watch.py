@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, TopicPartition
 
 from schemas.control import ControlMessage, RegisteredQuery
-from schemas.errors import BrokerError, UsageError, WeirError
+from schemas.errors import BrokerError, NewerFormatError, UsageError, WeirError
 from schemas.query import Query
 from services.group_registration import check_group_queries
 from services.group_registry import groups_of
 from services.log_consumer import log_consumer
 from services.logs import get_log
 from services.query_files import pick_query
-from services.registry import fold
+from services.registry import fold, key_of
 from services.security import KafkaClients
 from services.settings import Guarantee, Placement, WorkerSettings
 from services.topics import REGISTRY, OutputTopics, TopicAdmin
@@ -74,12 +74,14 @@ class GroupWatch:
 
     Attributes:
         wanted: replaced, never changed: any thread may read it. None until the registry has been read once.
+        refused: a newer Weir has registered something; nothing more is read then.
     """
 
     def __init__(
         self, clients: KafkaClients, streams: Query, topics: OutputTopics, tasks: int, replication: int
     ) -> None:
         self.wanted: tuple[Wanted, ...] | None = None
+        self.refused: NewerFormatError | None = None
         self._streams = streams
         self._topics = topics
         self._tasks = tasks
@@ -100,12 +102,16 @@ class GroupWatch:
 
         Raises:
             BrokerError: Kafka does not answer.
+            NewerFormatError: a newer Weir has registered something.
         """
         self._consumer.assign([TopicPartition(REGISTRY, 0, 0)])
         self._thread.start()
         if not self._begun.wait(BEGIN_S):
             self.close()
             raise BrokerError(f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
+        if self.refused is not None:
+            self.close()
+            raise self.refused
         return self
 
     def close(self) -> None:
@@ -123,6 +129,11 @@ class GroupWatch:
             if message is not None and error is None:
                 try:
                     fold(self._known, message, message.offset() or 0)
+                except NewerFormatError as problem:
+                    if key_of(message).startswith(f"{self._streams.name}/"):
+                        self.refused = problem
+                        self._begun.set()
+                        return
                 except WeirError as problem:
                     self._log.warning("registered query passed over", reason=str(problem))
                 self._stale = True

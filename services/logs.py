@@ -5,13 +5,15 @@
 
 Weir's own events carry fields; lines of the libraries below (Faust, aiokafka, librdkafka) come in the same
 form from WARNING up, each kind at most once a minute: aiokafka writes some fifteen a second while a broker
-is away. Nothing here ever sees a client configuration, so no secret can be printed.
+is away. What they usually say is said in Weir's words (`PLAIN`), with theirs as the reason. Nothing here ever sees a
+client configuration, so no secret can be printed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any
@@ -63,6 +65,42 @@ def get_log(name: str, **bound: Any) -> Log:
 REPEAT_S = 60.0
 
 
+PLAIN = (
+    (r"Task timed out!", "the consumer group takes long to hand tasks over; if that repeats, raise --session-timeout"),
+    # What follows that line, and what the worker says itself when it ends.
+    (r"make sure it's hanging|^Crashed reason=", ""),
+    (
+        r"(?i)authenticat|authoriz|\bsasl\b|\bssl\b|certificate",
+        "Kafka refuses the consumer: check --security-protocol, user name, password, certificates and rights",
+    ),
+    (
+        r"[Hh]eartbeat|[Cc]oordinator|LeaveGroup|JoinGroup|SyncGroup",
+        "the coordinator of the consumer group does not answer, trying on; tasks may move to other workers meanwhile",
+    ),
+    (
+        r"[Uu]nable connect|update metadata|Failed fetch|ConnectionError|NodeNotReady|Connection at ",
+        "a connection to a Kafka broker is lost, trying on",
+    ),
+)
+"""What lines of libraries say in our words: the first pattern that is found in one; empty for nothing worth saying."""
+
+
+def _put_plainly(record: logging.LogRecord) -> bool:
+    """Put a line of a library in our words; False when it need not be written."""
+    message = record.getMessage()
+    for pattern, ours in PLAIN:
+        if re.search(pattern, message):
+            if not ours:
+                return False
+            if record.exc_info:
+                break  # unexpected, wherever it happened: as it is
+            record.name, record.msg, record.args = "weir.kafka", ours, ()
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.fields = {"reason": message}
+            break
+    return True
+
+
 class Sparingly(logging.Filter):
     """Lets each kind of line of a library (logger and message before its arguments) through once in REPEAT_S."""
 
@@ -74,6 +112,8 @@ class Sparingly(logging.Filter):
         """True for all of Weir's own lines."""
         if record.name.startswith("weir"):
             return True
+        if not _put_plainly(record):
+            return False
         kind = (record.name, str(record.msg))
         if record.created - self._last.get(kind, -REPEAT_S) < REPEAT_S:
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from schemas.control import Member, decode_control
 from schemas.errors import StateError
 from services.readback import reading
@@ -19,27 +21,36 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
         StateError: the topic holds something else.
     """
     found: dict[tuple[int, str], Member] = {}
+    for member in _members(clients, topic, task):
+        found.pop((member.task, member.name), None)
+        found[member.task, member.name] = member
+    return list(found.values())
+
+
+def _members(clients: KafkaClients, topic: str, task: int | None) -> Iterator[Member]:
+    """All records of a task, or of all tasks, in order."""
     with reading(clients, topic) as readback:
         begin, end = readback.ends(0)
         for offset, message in readback.between(0, begin, end):
             member = decode_control(message.value(), f"{topic}[0]@{offset}")
             if isinstance(member, Member) and task in (None, member.task):
-                found.pop((member.task, member.name), None)
-                found[member.task, member.name] = member
-    return list(found.values())
+                yield member
 
 
 def known_members(clients: KafkaClients, topic: str, task: int) -> list[Member]:
-    """What a task that has committed has written.
+    """What a task that has committed has written: the newest record of every registration.
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: it has written nothing that is still there.
     """
-    found = read_members(clients, topic, task)
-    if not any(member.name == BEGAN for member in found):
+    found: dict[str, Member] = {}
+    for member in _members(clients, topic, task):
+        found.pop(member.id, None)
+        found[member.id] = member
+    if not any(member.name == BEGAN for member in found.values()):
         raise StateError(
             f"topic {topic} does not say which queries task {task} runs, though it has committed: the topic was "
             "deleted; give the workers a new group (--group) to start anew"
         )
-    return found
+    return list(found.values())

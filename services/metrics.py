@@ -41,6 +41,8 @@ class WorkerMetrics:
         self.internal_bytes = counter("internal_bytes", "Bytes of these blocks, before compression.")
         self.internal_tuples = counter("internal_tuples", "Intermediate results in these blocks.")
         self.restarts = counter("task_restarts", "Times a task went back to its last commit.")
+        self.repairs = counter("transaction_repairs", "Times that Kafka had ended a task's transactions in part only.")
+        self.repaired = counter("repaired_records", "Records written again to complete such transactions.")
         self.fenced = counter("tasks_fenced", "Times a newer worker took a task over.")
         self.snapshot_failures = counter("snapshot_failures", "Snapshots that could not be written or read.")
         self.feedback_requests = counter("feedback_requests", "Messages sent to the feedback topic.")
@@ -119,19 +121,18 @@ class TaskMetrics:
         self.feedback_requests = worker.feedback_requests.labels(*labels)
         self.feedback_bytes = worker.feedback_bytes.labels(*labels)
         self.restarts = worker.restarts.labels(*labels)
+        self.repairs = worker.repairs.labels(*labels)
+        self.repaired = worker.repaired.labels(*labels)
         self.fenced = worker.fenced.labels(*labels)
         self.snapshot_failures = worker.snapshot_failures.labels(*labels)
         self.spill_failures = worker.spill_failures.labels(*labels)
         self.epoch = worker.epoch.labels(*labels)
         self.commit = worker.commit.labels(*labels)
-        self.watermark = worker.watermark.labels(*labels)
-        self.watermark_lag = worker.watermark_lag.labels(*labels)
         self.state_tuples = worker.state_tuples.labels(*labels)
         self.state_bytes = worker.state_bytes.labels(*labels)
         self.pending = worker.pending.labels(*labels)
         self.paused = worker.paused.labels(*labels)
         self.idle = worker.idle.labels(*labels)
-        self.snapshot_age = worker.snapshot_age.labels(*labels)
         self.migrating = worker.migrating.labels(*labels)
         self.plan_version = worker.plan_version.labels(*labels)
         self.migration_silence = worker.migration_silence.labels(*labels)
@@ -141,6 +142,17 @@ class TaskMetrics:
         self._spilled = SpillStatistics("", 0)
         self._said = dict.fromkeys(MESSAGES, 0)
         self._detected_s = 0.0
+
+    def reached(self, cut: int, now_ms: float) -> None:
+        """Event time up to which results are out, in ms; until there is one, its gauges are absent."""
+        if cut > 0:
+            self._worker.watermark.labels(*self._labels).set(cut)
+            self._worker.watermark_lag.labels(*self._labels).set((now_ms - cut) / 1000)
+
+    def saved(self, cut: int) -> None:
+        """A snapshot of this event time is on disk."""
+        if cut > 0:
+            self._worker.snapshot_age.labels(*self._labels).set(cut)
 
     def feedback(self, edges: Sequence[EdgeStatistics]) -> None:
         """What feedback has done since the task began."""

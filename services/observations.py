@@ -30,6 +30,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     """The tasks of a group that run, by their numbers, and how many tasks the query has.
 
     Raises:
+        NewerFormatError: a newer worker has said it.
         BrokerError: nothing runs, or Kafka does not answer.
     """
     topic = ControlTopics.of(group).statistics
@@ -64,7 +65,7 @@ def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
             try:
                 decoded = decode_control(message.value(), f"{topic}[0]@{message.offset()}")
             except StateError:
-                continue  # of a newer worker; this program is too old for it
+                continue  # damaged, or another program's
             if isinstance(decoded, Statistics):
                 said.setdefault(decoded.task, []).append(decoded)
         enough = said and len(said) >= max(messages[-1].tasks for messages in said.values())

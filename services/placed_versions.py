@@ -21,6 +21,7 @@ come to its cut. A worker that starts or comes back at any time finds the same a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -32,7 +33,9 @@ from schemas.errors import BrokerError, StateError, UsageError
 from schemas.query import Query
 from services.barrier import View
 from services.placed import PlacedLayout
+from services.producer import ATTEMPT_S, TRANSIENT
 from services.recovery import Committed
+from services.rights import reason
 from services.security import KafkaClients
 from services.settings import WorkerSettings
 from services.topics import ControlTopics, Lane
@@ -40,6 +43,8 @@ from services.topics import ControlTopics, Lane
 TIMEOUT_S = 60.0
 """Kafka says nothing of offsets that an open transaction may still change. Where a worker has died that is until its
 tasks have been taken over: a session timeout and a rebalance or two."""
+
+POLL_S = 0.05
 
 STRATEGIES = ("moving-state", "auto")
 """What a change of plans may be asked for by; `auto` has no other to choose."""
@@ -138,16 +143,28 @@ def read_commits(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> di
     consumer = Consumer(
         clients.librdkafka(group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0)
     )
+    asked = [TopicPartition(topic, number) for topic, number in lanes]
+    deadline = time.monotonic() + TIMEOUT_S
     try:
-        found = consumer.committed([TopicPartition(topic, number) for topic, number in lanes], TIMEOUT_S)
-    except KafkaException as error:
-        raise BrokerError(f"committed offsets of group {group!r} cannot be read: {error.args[0].str()}") from None
+        while True:
+            try:
+                found = consumer.committed(asked, ATTEMPT_S)
+                break
+            except KafkaException as error:
+                # The call may know only that its time is over; why, an event says.
+                event = consumer.poll(0)
+                cause = error.args[0] if event is None or event.error() is None else event.error()
+                if cause.code() not in TRANSIENT or time.monotonic() > deadline:
+                    why = reason(cause, f"READ on group {group!r}")
+                    raise BrokerError(f"committed offsets of group {group!r} cannot be read: {why}") from None
+                time.sleep(POLL_S)
     finally:
         consumer.close()
     out: dict[Lane, Committed] = {}
     for tp in found:
         if tp.error is not None:
-            raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {tp.error.str()}")
+            why = reason(tp.error, f"READ on topic {tp.topic!r}")
+            raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {why}")
         if tp.offset >= 0:
             try:
                 message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")

@@ -1,11 +1,5 @@
-"""Delivers epochs to Kafka: results, letters and offsets, exactly once or at least once.
-
-**Exactly once.** One transactional producer per task. Its transactional id names the group and the task, so
-`open` (init_transactions) makes Kafka refuse every older producer of the same task: a worker that was cut
-off, paused or believed dead cannot add anything afterwards. Only then are committed offsets read. An epoch
-is one transaction. Offsets are sent with the group but without a member generation: Apache Kafka accepts
-that from transactions while the group has members, and fencing rests on the transactional id alone, which
-holds also when group and task disagree about who is who.
+"""Delivers epochs to Kafka: what exactly once (`services.transactional`) and at least once have in common, and the
+latter.
 
 **At least once.** An idempotent producer without transactions; results are visible as soon as they are
 written, and offsets follow when they are. What was written after the last commit comes again after a crash.
@@ -22,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -29,23 +24,23 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from schemas.codecs.encode import Encoded
 from schemas.commits import decode_commit
 from schemas.errors import BrokerError, WeirError
-from services.call_thread import CallThread
 from services.delivery import BlockRecord, Delivery, Letter
 from services.logs import get_log
 from services.recovery import Committed
+from services.rights import reason
 from services.security import KafkaClients
 from services.topics import Lane, OutputTopics
+from services.transaction_log import TransactionLog
 
 ATTEMPT_S = 5.0
-"""How long one call to the transaction coordinator may take before we look whether to give up."""
-
-OVERDUE_S = 2 * ATTEMPT_S
-"""When an attempt that has not returned is given up: librdkafka does not always keep to its time limits."""
+"""How long one call to a coordinator may take before we look whether to give up."""
 
 HEADER_BYTES = 512
 """Room kept below a topic's record limit for what Kafka adds to a record."""
 
 CHUNK_RECORDS = 2_000
+
+Headers = list[tuple[str, bytes]]
 
 
 class Fenced(WeirError):
@@ -56,11 +51,35 @@ class Aborted(WeirError):
     """The epoch was not delivered; nothing of it is visible."""
 
 
-class Sink(Protocol):
-    """Where a task delivers."""
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What had to be done about transactions that Kafka had not ended everywhere.
 
-    def open(self) -> None:
-        """Take the task over from whoever had it."""
+    Attributes:
+        records: written again, by partition.
+        commits: whose offsets were committed.
+        ended: partitions with records that Kafka had left open, which are now aborted.
+    """
+
+    records: Mapping[Lane, int] = field(default_factory=dict)
+    commits: int = 0
+    ended: tuple[Lane, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.commits or self.ended)
+
+
+class Sink(Protocol):
+    """Where a task delivers.
+
+    Attributes:
+        incarnation: what its commits are signed with; empty where nothing needs to tell them apart.
+    """
+
+    incarnation: str
+
+    def open(self) -> Repair:
+        """Take the task over from whoever had it; what of its last transactions had to be completed."""
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """Committed offsets and messages; partitions without are absent."""
@@ -68,12 +87,21 @@ class Sink(Protocol):
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Deliver and commit; by topic, how many results were too large for it and became dead letters."""
 
+    def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
+        """A question that another thread may ask Kafka: are the transactions up to now complete everywhere?
+
+        The answer is None when they are not yet, or what may be deleted of the sink's own log when they are.
+        """
+
     def close(self) -> None:
         """Release connections; an open transaction is left to be aborted."""
 
 
-class _Client:
-    """What both sinks share: the producer, and reading committed offsets."""
+class ProducerSink:
+    """What both sinks share: the producer, and reading committed offsets.
+
+    `_transactions` notes where records are written; None where nobody will look for them.
+    """
 
     def __init__(
         self,
@@ -90,8 +118,10 @@ class _Client:
         self._topics = topics
         # One partition per task: a task's results stay in the order of their timestamps.
         self._task = task
-        self._failed: KafkaError | None = None
+        self._group = group
+        self._failed = ""
         self._give_up = give_up
+        self._transactions: TransactionLog | None = None
         self._producer = Producer(
             clients.librdkafka(
                 linger__ms=5,
@@ -122,11 +152,12 @@ class _Client:
                 found = self._offsets.committed(asked, ATTEMPT_S)
                 break
             except KafkaException as error:
-                self._check_patience(error, "committed offsets cannot be read")
+                self._check_patience(error, f"committed offsets of group {self._group!r} cannot be read")
         out: dict[Lane, Committed] = {}
         for tp in found:
             if tp.error is not None:
-                raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {tp.error.str()}")
+                why = reason(tp.error, f"READ on topic {tp.topic!r}")
+                raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {why}")
             if tp.offset >= 0:
                 message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")
                 out[(tp.topic, tp.partition)] = Committed(tp.offset, message)
@@ -135,8 +166,8 @@ class _Client:
     def _check_patience(self, error: KafkaException, what: str) -> None:
         """Return when it is worth trying again."""
         cause = error.args[0]
-        if cause.fatal() or not (cause.retriable() or cause.code() in _TRANSIENT):
-            raise BrokerError(f"{what}: {cause.str()}") from None
+        if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
+            raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
         if self._give_up.is_set():
             raise Aborted(f"{what}: {cause.str()}; stopped trying")
         time.sleep(0.05)
@@ -151,17 +182,36 @@ class _Client:
         return Counter(topic for topic, letters in refused for _ in letters)
 
     def _produce_block(self, block: BlockRecord) -> None:
-        delivered = self._delivered if block.written is None else self._telling(block.written)
+        self._produce_one((block.topic, block.partition), block.value, block.key, written=block.written)
+
+    def _produce_one(
+        self,
+        lane: Lane,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None = None,
+        *,
+        timestamp: int = 0,
+        written: Callable[[int], None] | None = None,
+    ) -> None:
+        """Hand a record to the producer's queue; `written` is told its offset. A timestamp of 0 is now."""
+        confirmed = self._confirmed(lane, 1, written)
         while True:
             try:
                 self._producer.produce(
-                    block.topic, block.value, block.key, partition=block.partition, on_delivery=delivered
+                    lane[0],
+                    value,
+                    key,
+                    partition=lane[1],
+                    headers=headers,
+                    timestamp=timestamp,
+                    on_delivery=confirmed,
                 )
                 return
             except BufferError:
                 self._make_room()
             except KafkaException as error:
-                raise _sorted(error, f"block not accepted by {block.topic}") from None
+                raise sorted_error(error, f"record not accepted by {lane[0]}") from None
 
     def _produce_results(self, topic: str, encoded: Encoded) -> list[Letter]:
         limit = self._topics.limits[topic] - HEADER_BYTES
@@ -187,6 +237,7 @@ class _Client:
     def _produce_chunk(self, topic: str, chunk: list[dict[str, Any]]) -> None:
         todo = chunk
         partition = self._task % self._topics.partitions[topic]
+        chunk[-1]["callback"] = self._confirmed((topic, partition), len(chunk), None)
         while todo:
             # A full queue marks the messages that found no place; they stay in order, being the last ones.
             try:
@@ -194,9 +245,9 @@ class _Client:
             except BufferError:
                 pass
             except KafkaException as error:
-                raise _sorted(error, "result not accepted") from None
+                raise sorted_error(error, "result not accepted") from None
             todo = [
-                {name: message[name] for name in ("value", "key") if name in message}
+                {name: message[name] for name in ("value", "key", "callback") if name in message}
                 for message in todo
                 if "_error" in message
             ]
@@ -213,31 +264,32 @@ class _Client:
             value = (value or b"")[:room]
             if len(key or b"") > limit:
                 key = None
-        while True:
-            try:
-                self._producer.produce(
-                    letter.topic,
-                    value,
-                    key,
-                    partition=self._task % self._topics.partitions[letter.topic],
-                    headers=headers,
-                    on_delivery=self._delivered,
-                )
-                return
-            except BufferError:
-                self._make_room()
-            except KafkaException as error:
-                raise _sorted(error, f"letter not accepted by {letter.topic}") from None
+        lane = letter.topic, self._task % self._topics.partitions[letter.topic]
+        self._produce_one(lane, value, key, headers)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failed = error
+        if error is not None and not self._failed:  # what fails after the first fails because of it
+            self._failed = reason(error, f"WRITE on topic {message.topic()!r}")
 
-    def _telling(self, written: Callable[[int], None]) -> Callable[[KafkaError | None, Message], None]:
+    def _confirmed(
+        self, lane: Lane, records: int, written: Callable[[int], None] | None
+    ) -> Callable[[KafkaError | None, Message], None]:
+        """What is called with the last of some records for a partition, once Kafka has it."""
+        transactions = self._transactions
+        if transactions is None and written is None:
+            return self._delivered
+        if transactions is not None:
+            transactions.writes(lane, records)
+
         def delivered(error: KafkaError | None, message: Message) -> None:
             self._delivered(error, message)
-            if error is None:
-                written(message.offset() or 0)
+            if error is not None:
+                return
+            offset = message.offset()
+            if transactions is not None:
+                transactions.written(lane, offset)
+            if written is not None:
+                written(offset or 0)
 
         return delivered
 
@@ -263,7 +315,7 @@ def _records(encoded: Encoded) -> list[bytes]:
     return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
 
 
-_TRANSIENT = frozenset(
+TRANSIENT = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -279,97 +331,17 @@ _TRANSIENT = frozenset(
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
-def _sorted(error: KafkaException, what: str) -> WeirError:
-    """The error in our terms, by what the task can do about it."""
+def sorted_error(error: KafkaException, what: str, right: str = "more rights") -> WeirError:
+    """The error in our terms, by what the task can do about it; `right` is what Kafka may have refused."""
     cause = error.args[0]
     if cause.code() in _FENCED:
         return Fenced(f"{what}: {cause.str()}")
     if cause.fatal():
-        return BrokerError(f"{what}: {cause.str()}")
-    return Aborted(f"{what}: {cause.str()}")
+        return BrokerError(f"{what}: {reason(cause, right)}")
+    return Aborted(f"{what}: {reason(cause, right)}")
 
 
-class TransactionalSink(_Client):
-    """Exactly once."""
-
-    def __init__(
-        self,
-        clients: KafkaClients,
-        group: str,
-        task: int,
-        topics: OutputTopics,
-        give_up: threading.Event,
-        transaction_timeout_ms: int,
-    ) -> None:
-        self.transactional_id = f"{group}.{task}"
-        super().__init__(
-            clients,
-            group,
-            task,
-            topics,
-            give_up,
-            transactional__id=self.transactional_id,
-            transaction__timeout__ms=transaction_timeout_ms,
-        )
-        self._member = self._offsets.consumer_group_metadata()
-        self._calls = CallThread(f"offsets-{task}")
-
-    def open(self) -> None:
-        """Fence every older producer of this task; an epoch that it left open is aborted or finished."""
-        self._until_done(lambda: self._producer.init_transactions(ATTEMPT_S), "task cannot be taken over")
-
-    def deliver(self, delivery: Delivery) -> Counter[str]:
-        """One transaction.
-
-        Raises:
-            Fenced, Aborted, BrokerError: see the module; after Aborted the sink must be made anew.
-        """
-        try:
-            self._producer.begin_transaction()
-            refused = self._produce(delivery)
-            offsets = [
-                TopicPartition(topic, number, offset, metadata)
-                for (topic, number), (offset, metadata) in delivery.offsets.items()
-            ]
-            if offsets:
-                self._until_done(lambda: self._send_offsets(offsets), "offsets not accepted")
-            self._until_done(lambda: self._producer.commit_transaction(ATTEMPT_S), "epoch not committed")
-            return refused
-        except KafkaException as error:
-            raise _sorted(error, "transaction") from None
-
-    def _send_offsets(self, offsets: list[TopicPartition]) -> None:
-        """One attempt. When it does not return, the transaction stays open until the task's next producer fences this
-        one: whatever still becomes of the call, nobody commits it."""
-        producer, member = self._producer, self._member
-        try:
-            self._calls.run(lambda: producer.send_offsets_to_transaction(offsets, member, ATTEMPT_S), OVERDUE_S)
-        except TimeoutError:
-            raise Aborted(f"offsets not accepted: the Kafka client has not come back for {OVERDUE_S:g} s") from None
-
-    def close(self) -> None:
-        self._calls.close()
-        super().close()
-
-    def _until_done(self, call: Callable[[], Any], what: str) -> None:
-        """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns."""
-        told = False
-        while True:
-            try:
-                call()
-                if told:
-                    self._log.info("Kafka answers again", task=self._task)
-                return
-            except KafkaException as error:
-                cause = error.args[0]
-                if not cause.retriable() or cause.txn_requires_abort() or self._give_up.is_set():
-                    raise _sorted(error, what) from None
-                if not told:
-                    told = True
-                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
-
-
-class IdempotentSink(_Client):
+class IdempotentSink(ProducerSink):
     """At least once.
 
     Args:
@@ -388,8 +360,15 @@ class IdempotentSink(_Client):
         super().__init__(clients, group, task, topics, give_up)
         self._commit = commit
 
-    def open(self) -> None:
+    incarnation = ""
+
+    def open(self) -> Repair:
         """Nothing to take over."""
+        return Repair()
+
+    def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
+        """There are no transactions, and no log."""
+        return dict
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until written, then commit offsets if there are any."""
@@ -397,8 +376,8 @@ class IdempotentSink(_Client):
         while self._producer.flush(0.5):
             if self._give_up.is_set():
                 raise Aborted("stopped while records were not yet written")
-        if self._failed is not None:
-            raise Aborted(f"records not written: {self._failed.str()}")
+        if self._failed:
+            raise Aborted(f"records not written: {self._failed}")
         if delivery.offsets and not self._commit(delivery.offsets):
             raise Aborted("offsets not accepted by the group")
         return refused

@@ -73,7 +73,10 @@ class Program(Protocol):
 
     Attributes:
         durable: the engine, where snapshots of it can be taken.
+        owed: pairs of tuples that are still to be compared, as of the last report; 0 where nothing is owed.
     """
+
+    owed: int
 
     @property
     def engine(self) -> TaskEngine:
@@ -136,6 +139,7 @@ class QueryProgram:
         self._publish = publish
         self._sink = spec.topics.sink
         self._found: Batch | None = None
+        self.owed = 0
         self.engine = Engine(
             spec.query,
             plan=migrations.plan if spill is None else spill.plan(spec.query, migrations.plan),
@@ -194,6 +198,7 @@ class QueryProgram:
         metrics.pending.set(found.pending_tuples)
         metrics.feedback(found.feedback)
         if found.spill is not None:
+            self.owed = found.spill.owed
             metrics.spill(found.spill)
         self._publish(found, self._migrations.version)
         return found.busy_s

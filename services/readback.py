@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from schemas.errors import BrokerError
 from services.log_consumer import log_consumer
+from services.rights import reason
 from services.security import KafkaClients
 from services.topics import MOVING
 
@@ -85,6 +86,7 @@ def reading(clients: KafkaClients, topic: str) -> Iterator[Readback]:
     try:
         yield Readback(consumer, topic)
     except KafkaException as error:
-        raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
+        why = reason(error.args[0], f"READ on topic {topic!r}")
+        raise BrokerError(f"topic {topic} cannot be read: {why}") from None
     finally:
         consumer.close()

@@ -26,7 +26,7 @@ from typing import Literal
 
 from schemas.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.errors import StateError
-from schemas.timestamps import format_iso
+from schemas.timestamps import format_progress
 from services.topics import Lane
 
 
@@ -251,7 +251,7 @@ def _compare(newest: Commit, tables: Mapping[str, str], changes: bool, notes: li
                 "(--group) to start anew"
             )
         notes.append(
-            f"{text}: results before {format_iso(newest.cut)} stay as they are, later ones come of its new content"
+            f"{text}: results before {format_progress(newest.cut)} stay as they are, later ones come of its new content"
         )
 
 

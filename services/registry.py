@@ -6,7 +6,7 @@ Every command that takes a query file takes such a name in its place, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaException, Message, Producer
@@ -16,10 +16,16 @@ from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.query_files import pick_query, read_query
 from services.readback import reading
+from services.rights import reason
 from services.security import KafkaClients
 from services.topics import REGISTRY, TopicAdmin
 
 TIMEOUT_S = 30.0
+
+
+def names_file(given: Path) -> bool:
+    """Whether a query's argument is a path, there or not, rather than the name of a registered query."""
+    return given.exists() or bool(given.suffix) or len(given.parts) > 1
 
 
 def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
@@ -30,9 +36,9 @@ def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
         QueryError: the text is wrong; shows where.
         BrokerError: Kafka had to be asked and does not answer.
     """
-    if given.exists() or given.suffix or len(given.parts) > 1:
+    if names_file(given):
         return read_query(given, pick)
-    found = registered(clients).get(str(given))
+    found = registered(clients, str(given)).get(str(given))
     if found is None:
         raise UsageError(
             f"{str(given)!r} is no file, and no query of that name is registered on {clients.bootstrap}; "
@@ -63,44 +69,54 @@ def drop(clients: KafkaClients, name: str) -> None:
     write(clients, {name: None})
 
 
-def registered(clients: KafkaClients) -> dict[str, RegisteredQuery]:
-    """All registered queries that run alone, by name, sorted.
+def registered(clients: KafkaClients, name: str | None = None) -> dict[str, RegisteredQuery]:
+    """All registered queries that run alone, or the one of that name, by name, sorted.
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered one of them.
     """
-    found = newest(clients)
+    found = newest(clients, lambda key: name in (None, key))
     return {
         name: message for name, message in found.items() if isinstance(message, RegisteredQuery) and not message.group
     }
 
 
-def newest(clients: KafkaClients) -> dict[str, ControlMessage]:
-    """The newest message under every key, sorted.
+def newest(clients: KafkaClients, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, ControlMessage]:
+    """The newest message under every key that is wanted, sorted. Others, and older ones, may be of any version.
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered one of them.
     """
     if not TopicAdmin(clients).exists(REGISTRY):
         return {}
-    found: dict[str, ControlMessage] = {}
+    last: dict[str, tuple[int, Message]] = {}
     with reading(clients, REGISTRY) as readback:
         begin, end = readback.ends(0)
         for offset, message in readback.between(0, begin, end):
-            fold(found, message, offset)
-    return dict(sorted(found.items()))
+            last[key_of(message)] = offset, message
+    found: dict[str, ControlMessage] = {}
+    for key in sorted(filter(wanted, last)):
+        fold(found, last[key][1], last[key][0])
+    return found
+
+
+def key_of(message: Message) -> str:
+    """The name that a message of the topic is under."""
+    key = message.key() or b""
+    return key if isinstance(key, str) else key.decode(errors="replace")
 
 
 def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> None:
     """Take a message of the topic into what is known by key."""
-    key, value = message.key() or b"", message.value()
-    name = key if isinstance(key, str) else key.decode(errors="replace")
+    value = message.value()
     if value is None:
-        found.pop(name, None)
+        found.pop(key_of(message), None)
     else:
-        found[name] = decode_control(value, f"{REGISTRY}[0]@{offset}")
+        found[key_of(message)] = decode_control(value, f"{REGISTRY}[0]@{offset}")
 
 
 def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | RegisteredGroup | None]) -> None:
@@ -110,7 +126,9 @@ def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | Registe
         BrokerError: Kafka does not take them.
     """
     failed: list[str] = []
-    producer = Producer(clients.librdkafka(enable__idempotence=True, log_level=0))
+    right = f"WRITE on topic {REGISTRY!r}"
+    # In order, and twice does no harm; an idempotent producer ends in a fatal error where it may write nothing.
+    producer = Producer(clients.librdkafka(max__in__flight=1, log_level=0))
     try:
         for key, message in records.items():
             producer.produce(
@@ -118,9 +136,9 @@ def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | Registe
                 None if message is None else encode_control(message),
                 key.encode(),
                 partition=0,
-                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+                on_delivery=lambda error, _: failed.append(reason(error, right)) if error is not None else None,
             )
     except KafkaException as error:
-        failed.append(error.args[0].str())
+        failed.append(reason(error.args[0], right))
     if producer.flush(TIMEOUT_S) or failed:
         raise BrokerError(f"topic {REGISTRY} cannot be written: {', '.join(failed) or 'no answer from Kafka'}")

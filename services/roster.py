@@ -20,8 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from faust.types import TP
 
@@ -31,11 +30,12 @@ from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout
 from services.placement import Layout
 from services.records import RecordBatch
+from services.seat import Reader, Seat, shown_lanes
 from services.spill_store import SpillError
 from services.task import Task
 from services.task_spec import End, Outcome, TaskSpec
 from services.topics import Lane
-from services.trouble import HEALTHY_S, NOWHERE, Trouble
+from services.trouble import HEALTHY_S, NOWHERE, shown_time
 
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
@@ -66,51 +66,6 @@ class ConsumerControl(Protocol):
         """When the broker last said that there is nothing beyond our position; None if there is."""
 
 
-@dataclass(slots=True)
-class _Reader:
-    """The feeding side of one partition: what comes next, and when something last came."""
-
-    offset: int
-    seek: int = 0
-    last_s: float = 0.0
-    told_idle_s: float = 0.0
-    told_silent: bool = False
-
-
-@dataclass(slots=True)
-class Seat:
-    """A task that the group has assigned to this worker, whether it runs or is yet to be opened."""
-
-    number: int
-    task: Task | None = None
-    readers: dict[Lane, _Reader] = field(default_factory=dict)
-    member: str = ""
-    since_s: float = field(default_factory=time.monotonic)
-    failures: int = 0
-    opening: asyncio.Task[None] | None = None
-    problem: str = "opening"
-    fenced: bool = False
-    complained_s: float = float("-inf")
-    trouble: Trouble | None = None
-
-    def ail(self, reason: str, failed_at: int) -> None:
-        """Its task has failed."""
-        if self.trouble is None:
-            self.trouble = Trouble(time.monotonic(), time.time(), reason, failed_at)
-        else:
-            self.trouble.again(reason, failed_at)
-
-    def look(self) -> Trouble | None:
-        """Its trouble, if that is not over."""
-        task, trouble = self.task, self.trouble
-        if task is not None and trouble is not None:
-            # One that has just ended ran until now.
-            ran = task.running or task.outcome is not None
-            if trouble.over(task.committed, time.monotonic() - self.since_s if ran else 0.0):
-                self.trouble = None
-        return self.trouble
-
-
 Opener = Callable[[int, threading.Event, Callable[[Task, Outcome], None], Callable[[], None]], Task]
 """Makes a task: takes it over, plans its recovery. Blocking; raises WeirError."""
 
@@ -121,6 +76,9 @@ class Roster:
     Args:
         open_task: makes tasks; called in threads.
         fatal: told the error when the worker cannot go on.
+
+    Attributes:
+        joined: whether the group has said which tasks this worker has.
     """
 
     def __init__(
@@ -146,6 +104,12 @@ class Roster:
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._ending: set[Task] = set()
+        settings = spec.settings
+        # What is committed or computed only every so often is not late before.
+        self._patience_s = (settings.patience_ms + settings.commit_ms + settings.epoch_ms) / 1000
+        self._beat_s = time.monotonic()
+        self._told_silent_s = float("-inf")
+        self.joined = False
         self.consumer: ConsumerControl | None = None
 
     # --- The transport's Flow -----------------------------------------------------------------------
@@ -188,6 +152,7 @@ class Roster:
         member = self.consumer.member_id() if self.consumer else ""
         if not member:
             return  # out of the group again already; the next assignment will tell
+        self.joined = True
         for number in sorted(numbers):
             seat = self._seats.get(number)
             if seat is None:
@@ -201,6 +166,10 @@ class Roster:
                 await self._leave(seat)
                 self._begin(seat, 0.0)
         self._metrics.tasks.labels(self._spec.query.name).set(len(self._seats))
+
+    def failed(self, error: BrokerError) -> None:
+        """The worker cannot go on."""
+        self._fatal(error)
 
     def lost(self, tp: TP, offset: int) -> None:
         """The log no longer holds an offset: opening the task again finds out what that means."""
@@ -234,42 +203,57 @@ class Roster:
             reader.told_idle_s = 0.0
         seat.task.offer(lane, batch)
 
-    async def watch_silence(self) -> None:
-        """Tell tasks which partitions have been silent for their idle timeout. Runs until cancelled."""
+    async def watch(self) -> None:
+        """Look after the tasks: whether they get on, and which partitions are silent. Runs until cancelled."""
         while True:
             await asyncio.sleep(0.05)
-            now = time.monotonic()
+            self._beat_s = now = time.monotonic()
             for seat in self._seats.values():
+                self._look_for_progress(seat)
                 if seat.task is not None and seat.task.running:
                     for lane, reader in seat.readers.items():
                         self._look_for_silence(seat.task, lane, reader, now)
+            if now - self._told_silent_s > REMIND_S:
+                self._tell_silence(now)
 
-    def _look_for_silence(self, task: Task, lane: Lane, reader: _Reader, now: float) -> None:
+    def _look_for_progress(self, seat: Seat) -> None:
+        seat.look(self._patience_s)
+        illness = seat.illness(self._patience_s)
+        if bool(illness) == seat.stands:
+            return
+        seat.stands = not seat.stands
+        if illness:
+            self._log.warning("a task makes no progress: /healthz answers 503 until it does", reason=illness)
+        else:
+            self._log.info("the task makes progress again", task=seat.number)
+
+    def _look_for_silence(self, task: Task, lane: Lane, reader: Reader, now: float) -> None:
         if reader.last_s == 0.0:
             reader.last_s = now
-        silent_s = now - max(reader.last_s, reader.told_idle_s)
         timeout = self.idle_timeout_s(lane[0])
-        if timeout is None:
-            if (
-                lane[0] in self._spec.streams
-                and silent_s > HEALTHY_S
-                and not reader.told_silent
-                and task.pending_tuples
-                and lane in task.slowest
-            ):
-                reader.told_silent = True
-                self._log.warning(
-                    "a silent partition holds results back; declare idle_timeout for its stream to go on without it",
-                    topic=lane[0],
-                    partition=lane[1],
-                )
+        if timeout is None or self.consumer is None or lane in task.held:
             return
-        if silent_s < timeout or self.consumer is None or lane in task.held:
+        if now - max(reader.last_s, reader.told_idle_s) < timeout:
             return
         evidence = self.consumer.caught_up_ms(TP(*lane))
         if evidence is not None and time.time() - evidence / 1000 < EVIDENCE_S:
             reader.told_idle_s = now
             task.mark_idle(lane)
+
+    def _tell_silence(self, now: float) -> None:
+        """One line for all silent partitions that hold results back, at most every REMIND_S."""
+        silent = [found for seat in self._seats.values() for found in seat.silent(HEALTHY_S / 2, now)]
+        lanes = {lane for lane, _ in silent if lane[0] in self._spec.streams and self.idle_timeout_s(lane[0]) is None}
+        first_s = min((last_s for lane, last_s in silent if lane in lanes), default=now)
+        if now - first_s <= HEALTHY_S:
+            return
+        self._told_silent_s = now
+        self._log.warning(
+            "results wait for partitions that are silent; if their input has not just ended, declare idle_timeout for "
+            "their streams to go on without them",
+            partitions=shown_lanes(lanes),
+            since=shown_time(time.time() - (now - first_s)),
+        )
 
     def idle_timeout_s(self, topic: str) -> float | None:
         """The idle timeout of a topic: the longest of its streams', None for never."""
@@ -315,7 +299,7 @@ class Roster:
             return
         seat.task, seat.problem, seat.since_s = task, "", time.monotonic()
         seat.member = self.consumer.member_id() if self.consumer else ""
-        seat.readers = {lane: _Reader(start.offset) for lane, start in task.recovery.lanes.items()}
+        seat.readers = {lane: Reader(start.offset) for lane, start in task.recovery.lanes.items()}
         task.start()
         if self.consumer is not None:
             await self.consumer.seek_to(self._positions(seat))
@@ -359,7 +343,8 @@ class Roster:
                 reason=reason,
             )
             # Whose it is now the group must say: opening it unasked would fence the rightful owner in turn.
-            seat.task, seat.fenced, seat.since_s = None, True, time.monotonic()
+            seat.vacate()
+            seat.fenced = True
             seat.problem = "task dropped, waiting for the group's assignment"
             if self.consumer is not None:
                 self._loop.create_task(self.consumer.rejoin())
@@ -372,14 +357,14 @@ class Roster:
             self._unspilled(seat, outcome.error)
         elif outcome.end is End.AGAIN:
             self._log.info("task begins anew", task=task.number, reason=reason)
-            seat.task = None
+            seat.vacate()
             self._begin(seat, 0.0)
         else:
             self._log.warning("task goes back to its last commit", task=task.number, reason=reason)
             self._reopen(seat, outcome.error)
 
     async def _wipe_and_reopen(self, seat: Seat) -> None:
-        seat.task = None
+        seat.vacate()
         await self._loop.run_in_executor(self._threads, self._wipe, seat.number)
         self._begin(seat, 0.0)
 
@@ -400,14 +385,14 @@ class Roster:
     def _reopen(self, seat: Seat, error: BaseException | None) -> None:
         failed_at = NOWHERE
         if seat.task is not None:
-            seat.look()
+            seat.look(self._patience_s)
             failed_at = seat.task.cut
             self._metrics.of(str(seat.number)).restarts.inc()
             if time.monotonic() - seat.since_s > HEALTHY_S:
                 seat.failures = 0
             if seat.task.outcome is None:
                 self._ending.add(seat.task)
-            seat.task = None
+            seat.vacate()
         self._again(seat, error, failed_at)
 
     def _again(self, seat: Seat, error: BaseException | None, failed_at: int = NOWHERE) -> None:
@@ -435,7 +420,8 @@ class Roster:
         """End a seat's task; what it has open is delivered if Kafka answers in time."""
         if seat.opening is not None and not seat.opening.done():
             seat.opening.cancel()
-        task, seat.task = seat.task, None
+        task = seat.task
+        seat.vacate()
         if task is not None:
             if task.outcome is None:
                 await self._end(task)
@@ -472,17 +458,15 @@ class Roster:
         return all(seat.task is not None and seat.task.outcome is not None for seat in self._seats.values())
 
     def illness(self) -> str:
-        """What keeps a task from running for too long; empty when all is well."""
-        now = time.monotonic()
-        ill = []
-        for seat in self._seats.values():
-            trouble = seat.look()
-            if trouble is not None and trouble.ill(now):
-                often = f"since {trouble.since}, failed {trouble.failures} times"
-                ill.append(f"task {seat.number}: {trouble.reason} ({often})")
-            elif seat.task is None and now - seat.since_s > HEALTHY_S:
-                ill.append(f"task {seat.number}: {seat.problem}")
-        return "; ".join(ill)
+        """What keeps a task from its work for too long; empty when all is well. Any thread may ask."""
+        stood_s = time.monotonic() - self._beat_s
+        if stood_s > self._patience_s:
+            return f"the worker's event loop has stood still for {stood_s:.0f} s: restart the worker"
+        return "; ".join(filter(None, (seat.illness(self._patience_s) for seat in self.seats())))
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What /healthz tells of each task. Any thread may ask."""
+        return [seat.seen() for seat in self.seats()]
 
 
 def task_log(query: str, number: int) -> Log:

@@ -15,6 +15,7 @@ from operators.migration.cost import Prediction
 from operators.migration.schedule import MigrationRecord
 from operators.statistics import MESSAGES, EdgeStatistics, EngineStatistics, SpillStatistics
 from operators.watermark import END
+from schemas.timestamps import format_iso
 
 
 @dataclass(slots=True)
@@ -24,18 +25,22 @@ class RunStatistics:
     Attributes:
         timeline: per advance of the engine (one or several epochs): the event time it went up to, what it
             added to results and comparisons, and the state it left.
+        latest: event time of the latest tuple; None while there is none.
     """
 
     dead_letters: int = 0
     seconds: float = 0.0
     dead_by_stream: dict[str, int] = field(default_factory=dict)
     timeline: list[dict[str, int]] = field(default_factory=list)
+    latest: int | None = None
     _results: int = 0
     _comparisons: int = 0
     _input_tuples: int = 0
 
     def advanced(self, event_time: int, engine: EngineStatistics | GroupStatistics) -> None:
-        """Note that everything before `event_time` has been processed."""
+        """Note that everything before `event_time` has been processed; of no worth before the first tuple."""
+        if not engine.input_tuples:
+            return
         self.timeline.append(
             {
                 "event_time": event_time,
@@ -93,6 +98,7 @@ def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> by
                 "comparisons": record.comparisons,
                 "peak_extra_tuples": record.counters.peak_extra_tuples,
                 "completed_keys": record.counters.completed_keys,
+                "note": _idle(record, run.latest) or None,
                 **_prediction(record),
             }
             for record in task.migrations
@@ -177,12 +183,28 @@ def _prediction(record: MigrationRecord) -> dict[str, Any]:
     return {"predicted": asdict(record.advice.predicted), "reason": record.advice.reason, "considered": considered}
 
 
+def idle_migrations(run: RunStatistics, task: Engine) -> list[str]:
+    """For people: of every migration that changed nothing, why."""
+    return [note for record in task.migrations if (note := _idle(record, run.latest))]
+
+
+def _idle(record: MigrationRecord, latest: int | None) -> str:
+    """Why a migration changed nothing; empty when it did."""
+    change = f"the change to plan {record.plan} at {format_iso(record.cut)}"
+    if latest is None:
+        return f"{change} never came: there are no tuples"
+    if record.began_at is None or record.began_at > latest:
+        return f"{change} never came: the last tuple is of {format_iso(latest)}"
+    if str(record.from_plan) == str(record.plan):
+        return f"{change} changed nothing: that plan was running already"
+    return ""
+
+
 def outcome_lines(task: Engine) -> list[str]:
     """For people: of every migration what it cost, and where its strategy was chosen, why, and what was predicted."""
     lines: list[str] = []
     for record in task.migrations:
         if record.began_at is None:
-            lines.append(f"the change to {record.plan} at {record.cut} never began: no tuple is that late")
             continue
         lines.append(f"{record.from_plan} -> {record.plan} at {record.began_at} by {record.strategy}")
         if record.advice is not None:

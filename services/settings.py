@@ -52,7 +52,6 @@ class WorkerSettings:
         clients: how to reach Kafka.
         group: consumer group; also the prefix of transactional ids.
         state_dir: where snapshots live; None runs without them (recovery then replays windows from Kafka).
-        http_port: of /metrics and /healthz; 0 serves none.
         epoch_ms: how often results are computed and committed.
         commit_ms: how often offsets are committed when there is nothing to deliver.
         snapshot_ms: how often state is written to `state_dir`.
@@ -70,13 +69,15 @@ class WorkerSettings:
             sources' topics have partitions.
         budget: what a task may use of memory; what is too much leaves for the disk.
         spill_dir: where it leaves to; None for `state_dir`, or without one for a temporary folder.
+        patience_ms: how long a task may have work and commit none of it until /healthz says so, and how long Kafka may
+            refuse the worker until it ends.
+        wait: for brokers and input topics: True for ever, False not at all, None for ever but while Kafka refuses the
+            worker, which is given `patience_ms`.
     """
 
     clients: KafkaClients
     group: str
     state_dir: Path | None = None
-    http_port: int = 0
-    http_bind: str = "0.0.0.0"
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     start: Start = Start.EARLIEST
     plan: str | None = None
@@ -88,7 +89,8 @@ class WorkerSettings:
     max_ahead_ms: int = 300_000
     transaction_timeout_ms: int = 60_000
     session_timeout_ms: int = 10_000
-    wait: bool = True
+    wait: bool | None = None
+    patience_ms: int = 60_000
     replication: int = -1
     placement: Placement = Placement.FUSED
     operator_partitions: int | None = None

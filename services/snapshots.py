@@ -74,7 +74,7 @@ class SnapshotWriter:
                 reason=str(error),
             )
             return
-        self._metrics.snapshot_age.set(snapshot.cut)
+        self._metrics.saved(snapshot.cut)
         self._log.debug(
             "snapshot", epoch=snapshot.epoch, cut=snapshot.cut, bytes=size, seconds=time.monotonic() - began
         )

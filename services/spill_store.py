@@ -24,6 +24,7 @@ from typing import Any
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import StateError
+from schemas.formats import check_format
 
 
 class SpillError(StateError):
@@ -42,6 +43,8 @@ MERGED_FILES = 64
 _OPEN_FILES = 256
 _NEVER = 1 << 20
 _MARK = "weir-spill"
+_CONFIG = "rocksdict-config.json"
+"""What rocksdict adds to RocksDB's files."""
 _BLOCK = b"b"
 _LENGTH = b"n"
 _SIZE = struct.Struct(">I")
@@ -59,6 +62,7 @@ class SpillStore:
 
         Raises:
             SpillError: it is not Weir's, in use, damaged, or cannot be used.
+            NewerFormatError: a newer Weir has made it.
         """
         self.path = path
         self._sizes: dict[str, int] = {}
@@ -69,12 +73,12 @@ class SpillStore:
     def _claim(self) -> None:
         """Make the folder ours, or see that it is."""
         mark = self.path / _MARK
-        text = f"spilled state of Weir, format {FORMAT}\n"
+        begins = "spilled state of Weir, format "
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             others = sorted(entry.name for entry in self.path.iterdir())
             if not others:
-                mark.write_text(text)
+                mark.write_text(f"{begins}{FORMAT}\n")
                 return
             found = mark.read_text() if _MARK in others else None
         except (OSError, UnicodeDecodeError) as error:
@@ -85,10 +89,10 @@ class SpillStore:
             raise SpillError(
                 f"spill folder {self.path} holds {others[0]!r} and is not Weir's; give an empty folder or a new one"
             )
-        if found != text:
-            raise SpillError(
-                f"spill folder {self.path} says {found[:60]!r}, this Weir reads {text!r}; give an empty folder"
-            )
+        version = found.removeprefix(begins).removesuffix("\n")
+        if not (found.startswith(begins) and version.isdecimal()):
+            raise SpillError(f"spill folder {self.path} says {found[:60]!r}, no mark of Weir; give an empty folder")
+        check_format(int(version), FORMAT, f"spill folder {self.path}")
 
     def _open(self) -> None:
         options = Options(raw_mode=True)
@@ -196,6 +200,23 @@ class SpillStore:
         self.close()
         shutil.rmtree(self.path / "blocks", ignore_errors=True)
         self._open()
+
+    def remove(self) -> None:
+        """Close the store and delete what it has made in its folder; the folder and other files stay.
+
+        Raises:
+            SpillError: something cannot be deleted.
+        """
+        self.close()
+        blocks = self.path / "blocks"
+        try:
+            Rdict.destroy(str(blocks), Options(raw_mode=True))
+            (blocks / _CONFIG).unlink(missing_ok=True)
+            if blocks.is_dir() and not any(blocks.iterdir()):
+                blocks.rmdir()
+            (self.path / _MARK).unlink(missing_ok=True)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._error("what is not needed any more cannot be deleted", error) from None
 
     def close(self) -> None:
         """Close the store. May be called twice; what was not flushed may be lost."""

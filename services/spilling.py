@@ -14,6 +14,7 @@ from operators.spill.spills import TUPLE_BYTES
 from operators.spill.strategies import DEFAULT_STRATEGY, strategy_of
 from schemas.errors import UsageError
 from schemas.sizes import parse_size
+from services import debts
 from services import memory as memory_use
 from services.spill_store import SpillStore
 
@@ -66,7 +67,8 @@ def prepare_memory() -> None:
 
 @contextmanager
 def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, cleans: bool) -> Iterator[Spill | None]:
-    """What the options ask for; None without a budget. A folder that was not named is temporary.
+    """What the options ask for; None without a budget. A folder that was not named is temporary; one that was is left
+    as empty as it was found when all went well and nothing is owed.
 
     Raises:
         UsageError: an option is wrong, or pointless without the others.
@@ -83,6 +85,8 @@ def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, c
     prepare_memory()
     try:
         yield Spill(budget, store, cleans)
+        if folder is not None and debts.settled(folder):
+            store.remove()
     finally:
         store.close()
         if folder is None:

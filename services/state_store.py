@@ -30,6 +30,7 @@ from operators.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.commits import Floor, StreamPoint
 from schemas.errors import StateError
+from schemas.formats import check_format
 from services.recovery import Snapshot
 
 FORMAT = 1
@@ -109,7 +110,8 @@ class StateStore:
         """The manifest; None in an empty table.
 
         Raises:
-            StateError: it is damaged or of another format.
+            StateError: it is damaged.
+            NewerFormatError: a newer Weir has written it.
         """
         try:
             raw = self._open_table().get(_MANIFEST)
@@ -120,8 +122,7 @@ class StateStore:
             return None
         try:
             found = json.loads(bytes(raw))
-            if found["v"] != FORMAT:
-                raise StateError(f"snapshot in {self.path} has format {found['v']!r}, this Weir reads {FORMAT}")
+            check_format(found["v"], FORMAT, f"snapshot in {self.path}")
             if found["streams"] != self._streams:
                 raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
             self._forget_beyond(found["blocks"])

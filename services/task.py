@@ -37,7 +37,7 @@ from services.state_store import StateStore
 from services.task_feedback import TaskFeedback
 from services.task_migrations import LOOK_S
 from services.task_spec import Again, End, Outcome, TaskSpec
-from services.task_spill import TaskSpill
+from services.task_spill import QUIET_S, TaskSpill
 from services.topics import Lane
 
 INBOX_BYTES = 8 << 20
@@ -72,6 +72,8 @@ class Task:
         held: partitions that must not be read now: they are ahead of the others.
         slowest: partitions that the watermark waits for, as of the last second.
         outcome: None while the thread lives.
+        step: what the thread is at, for /healthz.
+        committed_owed: what is owed, as of the last commit.
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Task:
         self.slowest: frozenset[Lane] = frozenset()
         self.outcome: Outcome | None = None
         self.running = False
+        self.step = "beginning"
+        self.committed_owed = 0
         self._changes = changes
         self._sink = sink
         self._store = store
@@ -132,6 +136,7 @@ class Task:
         self._renewed = float("-inf")
         self._trimmed = time.monotonic()
         self._last_statistics = 0.0
+        self._last_input = time.monotonic()
         self._busy = (time.monotonic(), 0.0)
         self._inbox: queue.SimpleQueue[tuple[Lane, RecordBatch | None] | threading.Event | None] = queue.SimpleQueue()
         self._inbox_bytes = 0
@@ -172,6 +177,38 @@ class Task:
     def committed(self) -> int:
         """Event time up to which results are committed."""
         return self._committed_cut
+
+    @property
+    def committed_to(self) -> tuple[int, int]:
+        """How far commits have come: offsets, added up, and event time."""
+        return sum(self._committed.values()), self._committed_cut
+
+    @property
+    def read(self) -> int:
+        """How far the task has read: offsets, added up."""
+        return sum(lane.position for lane in self._lanes.values())
+
+    @property
+    def replaying(self) -> list[Lane]:
+        """Partitions that are read again."""
+        return [key for key, lane in self._lanes.items() if lane.replaying]
+
+    @property
+    def unread(self) -> int:
+        """Offsets that are to be read again before the task runs."""
+        return sum(max(0, lane.live - lane.position) for lane in self._lanes.values())
+
+    @property
+    def has_input(self) -> bool:
+        """Whether input was handed in that is not committed."""
+        return self._inbox_bytes > 0 or self._moved() or bool(self._letters.letters)
+
+    @property
+    def works(self) -> bool:
+        """Whether the task has something to do: it recovers, has input, or owes results, or failed to."""
+        if self.outcome is not None:
+            return self.outcome.end is not End.FINISHED
+        return not self.running or self.has_input or self._program.owed > 0
 
     @property
     def full(self) -> bool:
@@ -266,6 +303,7 @@ class Task:
 
     def _replay(self) -> None:
         """Read again what was taken before, then stand exactly at the last commit."""
+        self.step = "reading again what was taken before"
         lanes = self._lanes.values()
         replayed = 0
         for lane in lanes:
@@ -295,7 +333,7 @@ class Task:
             "task running",
             source=self.recovery.source,
             epoch=self.recovery.epoch,
-            cut=self._engine.cut,
+            cut=self._engine.cut or "nothing read yet",
             replayed=replayed,
         )
 
@@ -333,9 +371,10 @@ class Task:
 
     def _take(self, pace: Pace) -> None:
         """Feed the engine until the epoch is due."""
+        self.step = "reading"
         while not self._stop and self._letters.size_bytes < LETTER_BYTES:
             left = pace.left(time.monotonic())
-            item = self._next(min(max(left, 0), LOOK_S))
+            item = self._next(0 if self._pay() else min(max(left, 0), LOOK_S))
             self._changes.glance(self._last_commit, time.monotonic())
             if item is not None:
                 lane = self._lanes[item[0]]
@@ -344,11 +383,18 @@ class Task:
                         lane.set_idle(self._engine, True)
                 else:
                     self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
+                    self._last_input = time.monotonic()
             self._hold(self._ahead())
             if self._feedback is not None and self._feedback.attend(self._engine.watermark(), time.monotonic()):
                 pace.call()
             if left <= 0:
                 return
+
+    def _pay(self) -> bool:
+        """While no input comes find a little of what is owed; the next epoch commits it."""
+        now = time.monotonic()
+        quiet = now - self._last_input >= QUIET_S and self._inbox.empty()
+        return self._spill is not None and quiet and self._spill.pay(now)
 
     def _next(self, seconds: float) -> tuple[Lane, RecordBatch | None] | None:
         try:
@@ -404,6 +450,7 @@ class Task:
             cut = min(cut, self._feedback.limit)
             answering = self._feedback.owes()
         if cut > self._engine.cut:
+            self.step = "computing an epoch"
             found = self._program.advance(cut)
             self._metrics.epoch.observe(time.monotonic() - now)
             self._hold(self._ahead())
@@ -411,12 +458,15 @@ class Task:
             found = True
         delivering = found or answering or bool(self._letters.letters) or self._program.owes()
         moved = self._moved()
+        # What is owed grows less without results, too.
+        paid = self._program.owed != self.committed_owed
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
-        if delivering or (due and (moved or self._changes.doubted)):
+        if delivering or (due and (moved or paid or self._changes.doubted)):
             self._deliver(commit=due or self.spec.settings.transactional)
         if self._feedback is not None:
             self._feedback.say(now)
         if self._spill is not None and not final:
+            self.step = "finding results that are owed"
             self._spill.clean(time.monotonic())
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
@@ -441,6 +491,7 @@ class Task:
         )
 
     def _deliver(self, commit: bool, ending: bool = False) -> None:
+        self.step = "delivering to Kafka"
         began = time.monotonic()
         overdue, events = ([], []) if self._spill is None else self._spill.commit()
         offsets = self._offsets() if commit else {}
@@ -465,10 +516,11 @@ class Task:
             self._last_commit = began
             self._committed = {key: lane.position for key, lane in self._lanes.items()}
             self._committed_cut = self._engine.cut
+            self.committed_owed = self._program.owed
             if self._feedback is not None:
                 self._feedback.committed(self._engine.cut)
             self._metrics.commits.inc()
-            self._metrics.watermark.set(self._engine.cut)
+            self._metrics.reached(self._engine.cut, time.time() * 1000)
             self._trim(began)
 
     def _trim(self, now: float) -> None:
@@ -479,7 +531,7 @@ class Task:
         needless = {key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)}
         if self._spill is not None:
             needless |= self._spill.trimming()
-        self.spec.trim(needless)
+        self.spec.trim(self._sink.settlement(), needless)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
         """The partitions that moved, and from time to time all: the newest message speaks for the task."""
@@ -496,7 +548,8 @@ class Task:
         for key in moved or list(self._lanes)[:1]:
             lane = self._lanes[key]
             said = lane.commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
-            offsets[key] = lane.position, replace(said, tables=tables, spilled=spilled).encode()
+            message = replace(said, tables=tables, spilled=spilled, incarnation=self._sink.incarnation)
+            offsets[key] = lane.position, message.encode()
         return offsets
 
     def _snapshot(self, engine: Engine) -> None:
@@ -509,7 +562,7 @@ class Task:
         self._snapshots.write(snapshot, engine.checkpoint())
 
     def _report(self) -> None:
-        self._metrics.watermark_lag.set(time.time() - self._engine.cut / 1000)
+        self._metrics.reached(self._committed_cut, time.time() * 1000)
         found_busy_s = self._program.report(self._metrics)
         self.slowest = frozenset(
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut

@@ -78,6 +78,10 @@ class SpillingEngine(Protocol):
         """Find results that are owed, of so many groups at most; False when nothing was owed."""
         ...
 
+    def least_budget(self) -> int:
+        """The least budget that would do, in bytes; 0 where the one that there is does."""
+        ...
+
     def spill_events(self) -> list[SpillEvent]:
         """What has happened to spilled state since this was last asked."""
         ...

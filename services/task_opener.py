@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from operators.placed.feedback import takes_part
 from operators.placed.report import as_whole
 from operators.statistics import EngineStatistics
 from schemas.codecs.notice import Notice
-from schemas.errors import StateError
+from schemas.errors import BrokerError, StateError
 from services.barrier import View
 from services.control_log import ControlLog
 from services.feedback_log import FeedbackLog
@@ -33,7 +33,7 @@ from services.placed import PlacedLayout, part_fingerprint
 from services.placed_migrations import PlacedMigrations
 from services.placed_versions import Versions
 from services.placement import Layout
-from services.producer import IdempotentSink, Sink, TransactionalSink
+from services.producer import IdempotentSink, Repair, Sink
 from services.programs import Changes, Program, QueryProgram
 from services.recovery import RecoveryPlan, Snapshot, plan_handover, plan_recovery
 from services.roster import task_log
@@ -45,10 +45,11 @@ from services.state_store import DamagedTableError, StateStore
 from services.task import Task
 from services.task_feedback import TaskFeedback
 from services.task_migrations import TaskMigrations
-from services.task_spec import GroupWork, Outcome, TaskSpec, streams_by_topic
+from services.task_spec import GroupWork, Outcome, Settlement, TaskSpec, streams_by_topic
 from services.task_spill import UNLIMITED, TaskSpill
 from services.task_statistics import Publisher
 from services.topics import ControlTopics, Lane, TopicAdmin
+from services.transactional import TransactionalSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class TaskOpener:
         spill: TaskSpill | None = None
         life = uuid.uuid4().hex[:12]
         try:
-            sink.open()
+            self._note(number, sink.open())
             view = self._control.open(number, life, 0 if spec.part is None else self._work.layout.tasks)
             store = self._store(number)
             log = task_log(self._work.spec.query.name, number)
@@ -337,8 +338,34 @@ class TaskOpener:
             part=part,
         )
 
-    def _trim(self, offsets: Mapping[Lane, int]) -> None:
-        self._snapshot_thread.submit(self._admin.trim, offsets)
+    def _note(self, number: int, repair: Repair) -> None:
+        """Tell the operator that Kafka had not ended the task's transactions everywhere."""
+        if not repair:
+            return
+        metrics, log = self._metrics.of(str(number)), task_log(self._work.spec.query.name, number)
+        metrics.repairs.inc()
+        metrics.repaired.inc(sum(repair.records.values()))
+        places = {*repair.ended, *repair.records}
+        log.warning(
+            "Kafka had ended a transaction in some places only: completed",
+            records=sum(repair.records.values()),
+            commits=repair.commits,
+            partitions=", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)),
+        )
+
+    def _trim(self, settled: Settlement, offsets: Mapping[Lane, int]) -> None:
+        """Delete what no recovery reads, in another thread, unless a recovery may have to begin before the last
+        commit: when Kafka has not completed it."""
+
+        def trim() -> None:
+            try:
+                needless = settled()
+            except BrokerError:
+                return  # asked again with the next call
+            if needless is not None:
+                self._admin.trim({**offsets, **needless})
+
+        self._snapshot_thread.submit(trim)
 
     def _snapshot(self, store: StateStore | None, number: int) -> Snapshot | None:
         """The table's snapshot; a damaged one is emptied, with a warning."""
@@ -362,8 +389,21 @@ class TaskOpener:
                 spec.topics,
                 give_up,
                 settings.transaction_timeout_ms,
+                self._admin,
+                (ControlTopics.of(self._work.group).transactions, number),
+                self._writes(spec, number),
             )
         return IdempotentSink(settings.clients, self._work.group, number, spec.topics, give_up, self._commit)
+
+
+    def _writes(self, spec: TaskSpec, number: int) -> Iterator[Lane]:
+        """Partitions of internal topics that a task may write to; whether they are there is not said."""
+        yield ControlTopics.of(self._work.group).spills, number
+        if spec.group is not None:
+            yield spec.group.members, 0
+        if spec.part is not None:
+            for edge in spec.part.operator.outputs:
+                yield from ((edge.topic, partition) for partition in range(edge.partitions))
 
 
 def _points(spec: TaskSpec, lane: Lane) -> int:

@@ -15,6 +15,9 @@ from services.settings import WorkerSettings
 from services.tables import Tables
 from services.topics import Lane, OutputTopics
 
+Settlement = Callable[[], Mapping[Lane, int] | None]
+"""Asks Kafka whether transactions are complete; see `services.producer.Sink.settlement`."""
+
 
 class End(StrEnum):
     """How a task ended: as asked; because another worker has it; because Kafka did not take what it delivered; with a
@@ -64,7 +67,8 @@ class TaskSpec:
         since: event time from which on results are this plan's.
         group: where several queries run; `query` then stands for what they read.
         part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
-        trim: deletes records of internal topics before the given offsets.
+        trim: deletes records of internal topics before the given offsets, once a sink's transactions are settled
+            (`services.producer.Sink.settlement`).
         tables: the query's reference tables.
     """
 
@@ -78,7 +82,7 @@ class TaskSpec:
     group: GroupWork | None = None
     part: Part | None = None
     since: int = 0
-    trim: Callable[[Mapping[Lane, int]], None] | None = None
+    trim: Callable[[Settlement, Mapping[Lane, int]], None] | None = None
     tables: Tables = field(default_factory=Tables)
 
 

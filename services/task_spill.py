@@ -9,9 +9,11 @@ Events name groups of the plan that ran. A life whose own plan is another one, s
 `--plan`, begins with that of the log, and changes to its own at the last commit.
 
 **When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
-a task that has time, being busy for less than SPARE_LOAD, cleans up between epochs: BITE_GROUPS at once, those that
-have waited longest, and in all at most the share CLEANUP_SHARE of its time. When none has waited, it rests for REST_S.
-It never rests for longer than MOST_REST_S: what took long may have been the machine, or kernels that were compiled.
+a task cleans up by itself, BITE_GROUPS at once, those that have waited longest. While no input comes it does nothing
+else: bite by bite, until some comes or nothing has waited, and what was found is committed epoch by epoch. While input
+comes, which owes more with every epoch, a task that is busy for less than SPARE_LOAD takes a bite between epochs, and
+in all at most the share CLEANUP_SHARE of its time; it never rests for longer than MOST_REST_S: what took long may have
+been the machine, or kernels that were compiled. When nothing has waited, it looks again after REST_S.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from operators.plan import Plan, parse_plan
 from operators.spill.spilling import Budget
 from operators.spill.spills import check_spillable
 from operators.spill.strategies import DEFAULT_STRATEGY
+from operators.watermark import END
 from schemas.codecs.encode import Encoded
 from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.sizes import MAX_BYTES
+from schemas.spills import SpillEvent
 from services.delivery import BlockRecord
+from services.logs import get_log
 from services.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
 from services.spill_log import SpillLog
 from services.spill_store import SpillError, SpillStore
@@ -43,6 +48,10 @@ CLEANUP_SHARE = 0.2
 BITE_GROUPS = 4
 REST_S = 1.0
 MOST_REST_S = 5.0
+QUIET_S = 0.2
+"""No input comes when there was none for so long."""
+BEGIN_S = 0.5
+"""What is owed where nothing is to leave any more is paid for so long between epochs."""
 
 Late = tuple[str, Encoded]
 """Results that come late, and their topic."""
@@ -100,8 +109,10 @@ class TaskSpill:
             raise
         self._log = log
         self._late: list[Late] = []
+        self._events: list[SpillEvent] = []
         self._settled = budget is not UNLIMITED
-        self._rested = 0.0
+        self._rested = self._nothing_until = 0.0
+        self._told = False
         self._engine: SpillingEngine | None = None
         self._found: Callable[[], list[Late]] = list
         self._plan: Callable[[], str] = str
@@ -116,6 +127,12 @@ class TaskSpill:
     def span(self) -> tuple[int, int]:
         """What a commit says of the log."""
         return self._log.span
+
+    @property
+    def settled(self) -> int:
+        """All results before this event time were given by earlier lives; END where they left nothing owed."""
+        events = self._log.events
+        return events[-1].settled if events else END
 
     @property
     def _of(self) -> SpillingEngine:
@@ -147,26 +164,47 @@ class TaskSpill:
         engine.play_spills(self._log.events, until)
 
     def advanced(self) -> bool:
-        """An epoch has been processed; True when it has found results that come late."""
+        """An epoch has been processed, or something paid; True when there is something to commit."""
         self._late += self._found()
-        return bool(self._late)
+        self._events += self._of.spill_events()
+        return bool(self._late or self._events)
 
     def commit(self) -> tuple[list[Late], list[BlockRecord]]:
         """Late results, and what has happened since the last commit, to be part of the next one."""
         late, self._late = self._late, []
-        records = self._log.add(self._of.spill_events(), self._plan())
+        events, self._events = [*self._events, *self._of.spill_events()], []
+        records = self._log.add(events, self._plan())
+        least = 0 if self._told else self._of.least_budget()
+        if least:
+            self._told = True
+            get_log("spill").warning(
+                "the memory budget is too small for what comes: more is owed than is paid until less comes",
+                memory_bytes=self.budget.limit_bytes,
+                least_bytes=least,
+            )
         self._log.forget(self._of.spills_needed_from())
         return late, records
 
     def clean(self, now: float) -> None:
-        """Find some of what is owed, if there is time; all of it where that is what the task begins with."""
+        """Between epochs: find some of what is owed, if there is time; for longer where that is what the task begins
+        with."""
         if not self._settled:
-            self._settled = True
-            self._of.clean()
+            while not self._settled and time.monotonic() < now + BEGIN_S:
+                self._settled = not self._of.clean(BITE_GROUPS)
         elif self._of.load < SPARE_LOAD and now >= self._rested:
-            found = self._of.clean(BITE_GROUPS)
-            ended = time.monotonic()
-            self._rested = ended + (min((ended - now) / CLEANUP_SHARE, MOST_REST_S) if found else REST_S)
+            self.pay(now)
+
+    def pay(self, now: float) -> bool:
+        """While there is nothing else to do: find a little of what is owed; False where nothing is, or was a moment
+        ago."""
+        if now < self._nothing_until:
+            return False
+        found = self._of.clean(BITE_GROUPS)
+        ended = time.monotonic()
+        self._rested = ended + min((ended - now) / CLEANUP_SHARE, MOST_REST_S)
+        if not found:
+            self._rested = self._nothing_until = ended + REST_S
+        return found
 
     def trimming(self) -> dict[Lane, int]:
         """See `SpillLog.trimming`."""

@@ -8,13 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from schemas.errors import BrokerError, StateError
 from services.logs import get_log
+from services.rights import REFUSED, reason
 from services.security import KafkaClients
-from services.trimming import delete_before
 
 Lane = tuple[str, int]
 """A topic and a partition number."""
@@ -27,6 +36,9 @@ REGISTRY = "weir.queries"
 """The topic of registered queries."""
 
 _TIMEOUT_S = 10.0
+_LOOK_S = 3.0
+"""How long one look takes of those that are repeated: nobody can stop it meanwhile."""
+
 _RETRY_S = 1.0
 _UNTIL_SHOWN_S = 30.0
 
@@ -57,6 +69,7 @@ class ControlTopics:
     feedback: str
     spills: str
     members: str
+    transactions: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -64,26 +77,69 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        return ControlTopics(*(f"{stem}.{name}" for name in ("control", "statistics", "feedback", "spills", "members")))
+        names = ("control", "statistics", "feedback", "spills", "members", "transactions")
+        return ControlTopics(*(f"{stem}.{name}" for name in names))
+
+
+def pause(seconds: float) -> bool:
+    """Wait; nobody wants to give up."""
+    time.sleep(seconds)
+    return False
+
+
+class Refused(BrokerError):
+    """Kafka, or what answers in its place, refuses the password, or the TLS handshake."""
+
+
+class Unreachable(BrokerError):
+    """No broker answers."""
 
 
 class TopicAdmin:
     """Asks and tells the cluster about topics. Blocking; for start-up and recovery."""
 
     def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._events: list[KafkaError] = []
+        self._trouble: KafkaError | None = None
+        self._told: set[str] = set()
         self._admin = AdminClient(clients.librdkafka(log_level=0, error_cb=self._note))
-        self._trouble = ""
         self._log = get_log("topics")
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = error.str().partition(" (after ")[0]
+            self._events.append(error)
 
-    def _why(self, error: KafkaException) -> str:
-        """What librdkafka's last error event says of a failed call, such as a refused password; the call itself
-        knows only that there was no connection, and not every call has an event of its own."""
-        self._admin.poll(0)
-        return self._trouble or str(error.args[0].str())
+    def _metadata(self, seconds: float = _TIMEOUT_S) -> ClusterMetadata:
+        """What the cluster says of itself, within so many seconds.
+
+        Raises:
+            Refused: it does not let us in.
+            Unreachable: no broker answers.
+        """
+        try:
+            found = self._admin.list_topics(timeout=seconds)
+        except KafkaException as error:
+            # The call knows only that there was no connection. Why, an error event says; not every call has its own.
+            self._admin.poll(0)
+            events, self._events = self._events, []
+            telling = [event for event in events if _refuses(event)] or events[-1:]
+            self._trouble = max(telling, key=lambda event: len(event.str()), default=self._trouble)
+            place, trouble = f"Kafka at {self._clients.bootstrap}", self._trouble
+            if trouble is None:
+                raise Unreachable(
+                    f"no answer from {place}: {error.args[0].str()}; is it up, and does it expect --security-protocol "
+                    f"{self._clients.protocol}?"
+                ) from None
+            why = self._clients.explain(trouble.str())
+            if _refuses(trouble):
+                raise Refused(
+                    f"{place} refuses the connection: {why}; check --security-protocol, user name, password and "
+                    "certificates"
+                ) from None
+            raise Unreachable(f"no answer from {place}: {why}") from None
+        self._events, self._trouble = [], None
+        return found
 
     def cluster_id(self) -> str:
         """The cluster's id.
@@ -91,46 +147,82 @@ class TopicAdmin:
         Raises:
             BrokerError: no broker answers.
         """
-        try:
-            return str(self._admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
-        except KafkaException as error:
-            raise BrokerError(f"no answer from Kafka: {self._why(error)}") from None
+        return str(self._metadata().cluster_id)
 
     def inputs(
-        self, topics: Iterable[str], wait: bool, stopped: Callable[[float], bool] = lambda _: False
+        self,
+        topics: Iterable[str],
+        wait: bool | None = None,
+        patience_ms: int = 60_000,
+        stopped: Callable[[float], bool] = pause,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> dict[str, int]:
-        """Partition counts of the input topics; waits for missing ones, and for a broker, if `wait`.
+        """Partition counts of the input topics; waits for missing ones, and for a broker.
 
         Args:
+            wait: for ever; False: not at all; None: for ever, but for at most `patience_ms` while Kafka refuses us.
             stopped: waits the given seconds; True when the caller wants to give up.
+            tell: told what is waited for, whenever that is asked for again.
 
         Raises:
+            Refused: Kafka does not let us in.
             BrokerError: a topic is missing or no broker answers, and `wait` is False or `stopped`.
         """
         names = sorted(set(topics))
         shown = ""
+        refused_s = None
+        tell(f"an answer from Kafka at {self._clients.bootstrap}")
         while True:
-            counts, problem = self._partitions(names)
-            if not problem:
-                return counts
-            if not wait:
-                raise BrokerError(problem)
-            if problem != shown:
-                self._log.warning(f"{problem}; waiting")
-                shown = problem
+            try:
+                return self._partitions(names, _TIMEOUT_S if wait is False else _LOOK_S)
+            except BrokerError as error:
+                problem, now = error, time.monotonic()
+            refused_s = (refused_s or now) if isinstance(problem, Refused) else None
+            overdue = refused_s is not None and now - refused_s > patience_ms / 1000 and wait is None
+            if wait is False or overdue:
+                raise problem
+            # Brokers take turns in being unreachable, each with words of its own.
+            said = type(problem).__name__ if isinstance(problem, Refused | Unreachable) else str(problem)
+            if said != shown:
+                shown = said
+                tell(str(problem))
+                trying = wait is None and isinstance(problem, Refused)
+                self._log.warning(f"{problem}; {f'trying for {patience_ms / 1000:g} s' if trying else 'waiting'}")
             if stopped(_RETRY_S):
                 raise BrokerError(f"stopped while waiting: {problem}")
 
-    def _partitions(self, names: list[str]) -> tuple[dict[str, int], str]:
-        try:
-            known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        except KafkaException as error:
-            return {}, f"no answer from Kafka: {self._why(error)}"
+    def _partitions(self, names: list[str], seconds: float) -> dict[str, int]:
+        known = self._metadata(seconds).topics
         found = {n: len(known[n].partitions) for n in names if n in known and known[n].partitions}
         missing = [n for n in names if n not in found]
+        if hidden := [name for name in missing if self._hidden(name)]:
+            raise BrokerError(f"cannot read: Kafka refuses it, this user needs READ on topic {hidden[0]!r}")
         if missing:
-            return {}, f"missing input topic{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
-        return found, ""
+            raise BrokerError(f"missing input topic{'s' if len(missing) > 1 else ''}: {', '.join(missing)}")
+        return found
+
+    def _hidden(self, topic: str) -> bool:
+        """Whether a topic that is not listed may be there: Kafka lists those that the user has some right to."""
+        # Not `list_topics` of this one topic, which makes it where brokers make topics by themselves.
+        asked = TopicCollection([topic])
+        try:
+            self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)[topic].result()
+        except KafkaException as error:
+            return error.args[0].code() in REFUSED
+        return False
+
+    def not_writable(self, topics: Iterable[str]) -> list[str]:
+        """Those topics that this user may not write to."""
+        denied = []
+        asked = TopicCollection(sorted(set(topics)))
+        found = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+        for name, future in found.items():
+            try:
+                if AclOperation.WRITE not in (future.result().authorized_operations or ()):
+                    denied.append(name)
+            except KafkaException:
+                denied.append(name)
+        return denied
 
     def outputs(self, query: str, sink: str, tasks: int, replication: int) -> OutputTopics:
         """Create the sink (a partition per task), if it has a name, late and dead-letter topics where missing.
@@ -220,14 +312,29 @@ class TopicAdmin:
         Raises:
             BrokerError: it cannot be created or enlarged.
         """
-        topic = ControlTopics.of(group).spills
-        config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        return self._per_task(ControlTopics.of(group).spills, tasks, replication)
+
+    def transactions(self, group: str, tasks: int, replication: int) -> str:
+        """Create the transaction log of a query where missing (`services.transaction_log`), as `spills`.
+
+        Raises:
+            BrokerError: it cannot be created or enlarged.
+        """
+        return self._per_task(ControlTopics.of(group).transactions, tasks, replication)
+
+    def _per_task(self, topic: str, tasks: int, replication: int) -> str:
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "max.message.bytes": str(LETTER_MAX_BYTES),
+        }
         if self._create([NewTopic(topic, tasks, replication, config=config)])[topic] < tasks:
             try:
                 self._admin.create_partitions([NewPartitions(topic, tasks)])[topic].result()
             except KafkaException as error:
                 if self._listed().get(topic, 0) < tasks:
-                    why = error.args[0].str()
+                    why = reason(error.args[0], f"ALTER on topic {topic!r}")
                     raise BrokerError(f"topic {topic!r} cannot have a partition per task, {tasks}: {why}") from None
         return topic
 
@@ -244,9 +351,18 @@ class TopicAdmin:
 
     def trim(self, offsets: Mapping[Lane, int]) -> None:
         """Delete the records before the given offsets. What fails is tried again with the next call."""
-        wanted = {lane: offset for lane, offset in offsets.items() if offset > 0}
-        for (topic, _), error in delete_before(self._admin, wanted, _TIMEOUT_S).items():
-            self._log.debug("records not deleted", topic=topic, reason=error.str())
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
+        if not wanted:
+            return
+        for tp, future in self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                cause = error.args[0]
+                # A right that is missing will be missing the next time too, while the topic grows.
+                tell = self._log.warning if cause.code() in REFUSED and tp.topic not in self._told else self._log.debug
+                self._told.add(tp.topic)
+                tell("records not deleted", topic=tp.topic, reason=reason(cause, f"DELETE on topic {tp.topic!r}"))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete topics that nobody uses any more, if they are there. What fails is left behind."""
@@ -259,7 +375,8 @@ class TopicAdmin:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue  # another worker was first
-                self._log.warning("topic not deleted", topic=name, reason=error.args[0].str())
+                why = reason(error.args[0], f"DELETE on topic {name!r}")
+                self._log.warning("topic not deleted", topic=name, reason=why)
 
     def registry(self, replication: int) -> str:
         """Create the topic of registered queries where missing: one partition, the newest message per name.
@@ -281,6 +398,15 @@ class TopicAdmin:
         self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
         return topic
 
+    def check(self) -> None:
+        """Return when Kafka answers.
+
+        Raises:
+            Refused: it does not let us in.
+            Unreachable: no broker answers.
+        """
+        self._metadata(_LOOK_S)
+
     def exists(self, topic: str) -> bool:
         """Whether there is a topic of that name.
 
@@ -301,10 +427,13 @@ class TopicAdmin:
                 self._log.info("topic created", topic=name)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise BrokerError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
+                    why = reason(error.args[0], f"CREATE on topic {name!r}, or WRITE if it is there")
+                    raise BrokerError(f"topic {name!r} cannot be created: {why}") from None
         names = [topic.topic for topic in wanted]
         deadline = time.monotonic() + _UNTIL_SHOWN_S
         while any(not existing.get(name) for name in names):
+            if hidden := [name for name in names if name not in existing and self._hidden(name)]:
+                raise BrokerError(f"cannot write: Kafka refuses it, this user needs WRITE on topic {hidden[0]!r}")
             if time.monotonic() > deadline:
                 raise BrokerError(f"topics {', '.join(names)} do not show up within {_UNTIL_SHOWN_S:g} s")
             time.sleep(0.05)
@@ -312,10 +441,7 @@ class TopicAdmin:
         return {name: existing[name] for name in names}
 
     def _listed(self) -> dict[str, int]:
-        try:
-            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        except KafkaException as error:
-            raise BrokerError(f"no answer from Kafka: {self._why(error)}") from None
+        topics = self._metadata().topics
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def _limits(self, names: Iterable[str]) -> dict[str, int]:
@@ -326,7 +452,8 @@ class TopicAdmin:
                 limits[resource.name] = int(future.result()["max.message.bytes"].value)
             except KafkaException as error:
                 # Without the right to describe, Kafka's default is the safe assumption.
-                self._log.warning("topic limits unknown", topic=resource.name, reason=error.args[0].str())
+                why = reason(error.args[0], f"DESCRIBE_CONFIGS on topic {resource.name!r}")
+                self._log.warning("topic limits unknown, taking a megabyte", topic=resource.name, reason=why)
                 limits[resource.name] = 1_000_000
         return limits
 
@@ -337,25 +464,65 @@ class TopicAdmin:
             BrokerError: Kafka does not say.
         """
         wanted = list(lanes)
+
+        def found() -> dict[Lane, tuple[int, int]]:
+            first, end = (self._offsets(wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+            return {lane: (first[lane], end[lane]) for lane in wanted}
+
+        return self._until_known(wanted, found)
+
+    def stable_ends(self, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
+        """Where committed records end, and where the log does; topics that do not exist are left out.
+
+        Raises:
+            BrokerError: Kafka does not say.
+        """
+        asked = list(lanes)
+
+        def found() -> dict[Lane, tuple[int, int]]:
+            there = self._listed()
+            wanted = [lane for lane in asked if lane[1] < there.get(lane[0], 0)]
+            end = self._offsets(wanted, OffsetSpec.latest())
+            stable = self._offsets(wanted, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+            return {lane: (stable[lane], end[lane]) for lane in wanted}
+
+        return self._until_known(asked, found)
+
+    def _until_known(
+        self, lanes: list[Lane], ask: Callable[[], dict[Lane, tuple[int, int]]]
+    ) -> dict[Lane, tuple[int, int]]:
+        """The answer about partitions that may be on their way to another broker."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             # Refreshes what librdkafka believes of leaders: after a broker's restart it would ask with the old leader
             # epoch again and again, and be refused.
             self._listed()
             try:
-                first, end = (self._offsets(wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
-                return {lane: (first[lane], end[lane]) for lane in wanted}
+                return ask()
             except KafkaException as error:
                 cause = error.args[0]
                 if cause.code() not in MOVING or time.monotonic() > deadline:
-                    raise BrokerError(f"offsets of input topics are unknown: {cause.str()}") from None
+                    topics = ", ".join(sorted({topic for topic, _ in lanes}))
+                    why = reason(cause, f"READ on topics {topics}")
+                    raise BrokerError(f"offsets of topics {topics} are unknown: {why}") from None
             time.sleep(0.1)
 
-    def _offsets(self, lanes: list[Lane], spec: OffsetSpec) -> dict[Lane, int]:
+    def _offsets(
+        self, lanes: list[Lane], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[Lane, int]:
+        if not lanes:
+            return {}
         asked = {TopicPartition(topic, number): spec for topic, number in lanes}
-        found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
         return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
 
+
+def _refuses(error: KafkaError) -> bool:
+    """Whether librdkafka was let down by a password or a TLS handshake; of the latter it has no error code."""
+    return error.code() in REFUSALS or "SSL_HANDSHAKE" in error.str()
+
+
+REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 MOVING = frozenset(
     {

@@ -19,16 +19,26 @@ Uses private parts of faust-streaming 0.15.3 and aiokafka 0.14.0, which are pinn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
 from aiokafka.consumer.fetcher import FetchResult
-from aiokafka.errors import ConsumerStoppedError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
+from mode import Service
 
 from schemas.errors import BrokerError
 from services.records import RecordBatch, rough_size, unpack
@@ -38,6 +48,12 @@ FETCH_WAIT_MS = 100
 a partition that becomes wanted waits at most this long."""
 
 COMMIT_S = 30.0
+
+GROUP_S = 0.2
+"""How often errors of the consumer group are looked at."""
+
+AGAIN_S = 0.5
+"""Pause before a consumer that no broker answered is started again."""
 
 POLL_SECONDS = 0.1
 """Longest wait of one poll; a partition that becomes wanted while its data lie ready waits at most this long."""
@@ -56,6 +72,9 @@ class Flow(Protocol):
         """Where to read from, and the number of that seek, for the partitions that are ready; the others are
         sought later."""
 
+    def failed(self, error: BrokerError) -> None:
+        """Nothing can be read any more."""
+
     def lost(self, tp: TP, offset: int) -> None:
         """The log of `tp` no longer holds `offset`, which was asked for."""
 
@@ -64,6 +83,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     """The thread that owns the aiokafka consumer."""
 
     _seeks: dict[TP, int]
+    _unreadable: BrokerError | None = None
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -91,10 +111,19 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """Join the group, after taking leave of it for an earlier process that could not."""
-        await super().on_start()
+        self._consumer = self._create_consumer(loop=self.thread_loop)
+        self.time_started = time.monotonic()
+        if not await connect(self._consumer, lambda: self.should_stop):
+            return
         former = cast(Transport, self.transport).former_member
         if former:
             await self._leave(former)
+
+    async def on_thread_stop(self) -> None:
+        """Stop the consumer, whatever its fetches are at."""
+        if self._consumer is not None and self._consumer._fetcher is not None:
+            await end_fetches(self._consumer._fetcher)
+        await super().on_thread_stop()
 
     async def _leave(self, member: str) -> None:
         """Remove a dead member, so that the group need not wait for its session to time out."""
@@ -130,7 +159,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
-        self._raise_group_errors(consumer)
         if (death := revive(fetcher)) is not None:
             self.log.error("fetching had ended with %r, it begins again", death)
         with fetcher._subscriptions.fetch_context():
@@ -145,13 +173,24 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 return {}
             return self._drain(fetcher, active_partitions or set())
 
-    def _raise_group_errors(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
-        # The group coordinator stands still until its error has been looked at.
+    async def check_group(self) -> None:
+        """Let aiokafka's group coordinator go on, which stands still until its error has been looked at.
+
+        Raises:
+            BrokerError: the error does not pass; or reading has failed.
+        """
+        if self._unreadable is not None:
+            raise self._unreadable
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        if coordinator is None:
+            return
         try:
-            consumer._coordinator.check_errors()
+            coordinator.check_errors()
         except KafkaError as error:
             if not error.retriable:
-                raise BrokerError(f"consumer group {self.app.conf.id!r}: {error!r}") from error
+                why = f"Kafka refuses it, this user needs READ on group {self.app.conf.id!r}"
+                refused = isinstance(error, GroupAuthorizationFailedError)
+                raise BrokerError(f"consumer group {self.app.conf.id!r}: {why if refused else repr(error)}") from error
             self.log.warning("consumer group %s: %r, trying again", self.app.conf.id, error)
 
     def _drain(self, fetcher: Any, wanted: set[TP]) -> dict[TP, list[RecordBatch]]:
@@ -185,8 +224,11 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         except OffsetOutOfRangeError as error:
             offset = next(iter(error.args[0].values()), -1) if error.args and error.args[0] else -1
             cast(Transport, self.transport).flow.lost(tp, offset)
+        except TopicAuthorizationFailedError:
+            why = f"Kafka refuses it, this user needs READ on topic {tp.topic!r}"
+            self._unreadable = BrokerError(f"reading {tp.topic}[{tp.partition}]: {why}")
         except KafkaError as error:
-            raise BrokerError(f"reading {tp.topic}[{tp.partition}]: {error!r}") from error
+            self._unreadable = BrokerError(f"reading {tp.topic}[{tp.partition}]: {error!r}")
 
 
 def revive(fetcher: Any) -> BaseException | None:
@@ -204,6 +246,34 @@ def revive(fetcher: Any) -> BaseException | None:
     fetcher._pending_tasks = {task for task in fetcher._pending_tasks if not task.done()}
     fetcher._fetch_task = asyncio.get_running_loop().create_task(fetcher._fetch_requests_routine())
     return cast(BaseException | None, routine.exception())
+
+
+async def connect(consumer: aiokafka.AIOKafkaConsumer, stopped: Callable[[], bool]) -> bool:
+    """Start a consumer; try on while no broker answers, as it does once it is started. False where it was stopped.
+
+    A worker begins when it has found its topics, and again with each plan whose joins run apart. The broker may have
+    gone away in between.
+    """
+    while not stopped():
+        try:
+            await consumer.start()
+            return True
+        except KafkaConnectionError:
+            await asyncio.sleep(AGAIN_S)
+    return False
+
+
+async def end_fetches(fetcher: Any) -> None:
+    """Cancel aiokafka's fetches, and take what they end with.
+
+    Its own `close` awaits each fetch that it cancels. One that waits to be tried again, since its broker is away, ends
+    with CancelledError. That ended the consumer's thread before Faust heard of its end, and Faust waited for ever.
+    """
+    fetches = {fetcher._fetch_task, *fetcher._pending_tasks}
+    for fetch in fetches:
+        fetch.cancel()
+    await asyncio.gather(*fetches, return_exceptions=True)
+    fetcher._pending_tasks = set()
 
 
 class _Forgetful(dict[TP, int | None]):
@@ -235,6 +305,17 @@ class Consumer(driver.Consumer):
     @property
     def _flow(self) -> Flow:
         return cast(Transport, self.transport).flow
+
+    @Service.task
+    async def _watch_group(self) -> None:
+        """Look at errors of the group and of reading, also while nothing is assigned: who is kept out never reads."""
+        while not self.should_stop:
+            try:
+                await self._thread.call_thread(self._thread.check_group)
+            except BrokerError as error:
+                self._flow.failed(error)
+                return
+            await self.sleep(GROUP_S)
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)

@@ -2,7 +2,7 @@
 
 A task with a full disk goes back to its last commit, runs until it has to spill, and fails again. Nearly whenever
 somebody looks, it runs. So trouble is not over when the task runs, but when it has come further than where it failed,
-or has run for HEALTHY_S without failing: there may be no input that would take it further.
+or has run for a while without failing and has got on: there may be no input that would take it further.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 HEALTHY_S = 60.0
-"""A task that ran this long has not failed lately; one that did not run, or was in trouble, for as long is ill."""
+"""A task that ran this long has not failed lately."""
 
 NOWHERE = -1
 """How far a task has come that could not be opened."""
@@ -39,20 +39,27 @@ class Trouble:
         self.failed_at = max(self.failed_at, failed_at)
         self.failures += 1
 
-    def over(self, committed: int, ran_s: float) -> bool:
+    def over(self, committed: int, ran_s: float, stalled_s: float, patience_s: float) -> bool:
         """Whether the task is well again.
 
         Args:
             committed: event time that it has committed, in ms.
             ran_s: for how long it has been running.
+            stalled_s: for how long it has had work and got on with none of it.
+            patience_s: how long is too long.
         """
-        return committed > self.failed_at or ran_s > HEALTHY_S
+        return committed > self.failed_at or (ran_s > patience_s and stalled_s <= patience_s)
 
-    def ill(self, now_s: float) -> bool:
+    def ill(self, now_s: float, patience_s: float) -> bool:
         """Whether it has lasted for too long."""
-        return now_s - self.since_s > HEALTHY_S
+        return now_s - self.since_s > patience_s
 
     @property
     def since(self) -> str:
         """When it began, as in the log."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began_s))
+        return shown_time(self.began_s)
+
+
+def shown_time(clock_s: float) -> str:
+    """A time of the wall clock as in the log, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock_s))

@@ -1,8 +1,8 @@
 """A worker: the Faust app that runs one query's tasks.
 
-Faust gives lifecycle, an agent per input topic, consumer group membership and rebalances, and the web
-server; the transport hands its agents whole fetches; the roster turns assignments into tasks. Nothing is
-committed through Faust, and its own exactly-once mode and tables stay off.
+Faust gives lifecycle, an agent per input topic, consumer group membership and rebalances; the transport hands
+its agents whole fetches; the roster turns assignments into tasks. Nothing is committed through Faust, and
+its own exactly-once mode and tables stay off.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import faust
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from operators.choose import choose_plan
@@ -31,6 +32,7 @@ from schemas.errors import BrokerError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
+from services.connection import Connection
 from services.control_log import ControlLog
 from services.decoders import decoder_of
 from services.feedback_log import FeedbackLog
@@ -40,7 +42,7 @@ from services.logs import get_log
 from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout, check_settings
 from services.placed_migrations import reports_of_the_dead
-from services.placed_versions import Versions
+from services.placed_versions import Versions, read_commits
 from services.placement import Layout, check_partition_by, lay_out
 from services.records import RecordBatch
 from services.roster import Roster
@@ -52,18 +54,15 @@ from services.task_opener import TaskOpener, Work
 from services.task_spec import GroupWork, TaskSpec, streams_by_topic
 from services.task_spill import check_budget
 from services.task_statistics import Publisher
-from services.topics import ControlTopics, OutputTopics, TopicAdmin
+from services.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
 from services.transport import Consumer, Transport
-from services.web import add_pages
+from services.web import Pages
 
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
 
 AGAIN_S = 1.0
 """Pause before Kafka is asked again what there is to run."""
-
-LOST_S = 2.0
-"""How long there is no connection to Kafka before the log says so."""
 
 
 class WeirApp(faust.App):  # type: ignore[misc]
@@ -83,6 +82,7 @@ class Worker:
     Args:
         accept_loss: go on where Kafka's retention has deleted input that is still needed.
         tables: the query's reference tables.
+        pages: told what the worker waits for; by default nobody asks.
         group: the query stands for what a registered group reads, and the group's queries run.
     """
 
@@ -92,6 +92,7 @@ class Worker:
         settings: WorkerSettings,
         accept_loss: bool = False,
         tables: Tables | None = None,
+        pages: Pages | None = None,
         *,
         group: bool = False,
     ) -> None:
@@ -122,6 +123,8 @@ class Worker:
         self._tables = tables or Tables()
         self._admin = TopicAdmin(settings.clients)
         self._metrics = WorkerMetrics(query.name)
+        self._pages = pages or Pages()
+        self._pages.query, self._pages.metrics = query.name, self._metrics
         self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
@@ -130,6 +133,7 @@ class Worker:
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
+        self._stopped = threading.Event()
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or a failure.
@@ -137,8 +141,10 @@ class Worker:
         Raises:
             WeirError: what made it impossible to go on.
         """
-        topics = [stream.topic for stream in self._query.streams()]
-        counts = self._admin.inputs(topics, self._settings.wait)
+        counts = self._inputs()
+        if self._stopped.is_set():
+            return
+        self._pages.waits_for("its control topic")
         lay_out(self._query, counts)
         topics_of_group = self._admin.control(self._settings.group, self._settings.replication)
         if self._settings.state_dir is not None:
@@ -154,6 +160,7 @@ class Worker:
         name = f"{self._settings.client_id}-{self._settings.group}"
         self._control = ControlLog(self._settings.clients, topics_of_group.control, name).start()
         try:
+            self._check_formats(counts)
             with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
                 asyncio.run(self._main(counts, topics_of_group.statistics, Path(scratch)))
         finally:
@@ -167,19 +174,54 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
+    def _check_formats(self, counts: Mapping[str, int]) -> None:
+        """See that the group is no newer Weir's, before this worker takes part in it.
+
+        Raises:
+            NewerFormatError: it is.
+            StateError: another program commits in this group.
+            BrokerError: Kafka does not answer.
+        """
+        assert self._control is not None
+        view = self._control.read_to_end(CONTROL_S)
+        group = self._settings.group
+        if self._versions is not None:
+            group = self._versions.group(self._versions.current(view))
+        lanes = [(topic, number) for topic, count in counts.items() for number in range(count)]
+        read_commits(self._settings.clients, group, lanes)
+
+    def _inputs(self) -> dict[str, int]:
+        """Partition counts of the input topics, as soon as Kafka knows them; nothing of worth where the worker is told
+        to stop meanwhile."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopped.set())
+        settings, topics = self._settings, [stream.topic for stream in self._query.streams()]
+        try:
+            return self._admin.inputs(
+                topics, settings.wait, settings.patience_ms, self._stopped.wait, self._pages.waits_for
+            )
+        except BrokerError:
+            if self._stopped.is_set():
+                return {}
+            raise
+
     async def _main(self, counts: Mapping[str, int], statistics: str, scratch: Path) -> None:
         """Run the plan in force; where its joins run apart, one plan after the other (`services.placed_versions`)."""
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        if self._stopped.is_set():
+            self._stop.set()
         assert self._control is not None
         for turn in itertools.count():
+            if self._stop.is_set():
+                return
             work = await self._next_work(counts, patient=turn > 0)
             publisher = Publisher(self._control, statistics, self._query.name, work.layout.tasks)
             await self._run_version(work, publisher, scratch / str(turn))
-            if self._stop.is_set():
-                return
+            if not self._stop.is_set():
+                self._pages.waits_for("the next plan to begin")
 
     async def _next_work(self, counts: Mapping[str, int], patient: bool) -> Work:
         """What there is to run now; a worker that runs already is `patient` when Kafka does not answer.
@@ -214,10 +256,13 @@ class Worker:
                 control.append(*reports_of_the_dead(view, version))
             if version > 1:
                 # A slower worker may still ask what became of the version before this one, but not of older ones.
-                gone = ControlTopics.of(self._versions.group(version - 2)).feedback
-                self._admin.delete([*self._versions.layout(version - 2, view).internal, gone])
+                gone = ControlTopics.of(self._versions.group(version - 2))
+                internal = self._versions.layout(version - 2, view).internal
+                self._admin.delete([*internal, gone.feedback, gone.transactions])
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
+        if settings.transactional:
+            self._admin.transactions(group, layout.tasks, settings.replication)
         outputs = self._admin.outputs(self._query.name, self._query.sink or "", layout.sinks, settings.replication)
         spec = TaskSpec(
             query=self._query,
@@ -274,7 +319,6 @@ class Worker:
         consumer = cast(Consumer, app.consumer)
         roster.consumer = consumer
         _agents(app, sorted(layout.partitions), roster)
-        add_pages(app, roster, self._metrics, self._query.name)
 
         @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
         async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
@@ -293,12 +337,14 @@ class Worker:
             guarantee=settings.guarantee,
             state=str(self._state.path) if self._state else "none",
         )
-        watcher = loop.create_task(roster.watch_silence())
+        self._pages.runs(roster)
+        watcher = loop.create_task(roster.watch())
         starter = loop.create_task(app.start())
         try:
             await self._until_stopped(app, starter, consumer, work)
         finally:
             watcher.cancel()
+            self._pages.waits_for("open epochs to be delivered", "stopping")
             self._log.info("worker stopping")
             await app.stop()
             starter.cancel()
@@ -336,8 +382,7 @@ class Worker:
         """Wait for a signal, a failed task, a crash of the app or another plan; note the group member meanwhile."""
         assert self._stop is not None
         noted = ""
-        seen = time.monotonic()
-        lost = False
+        connection = Connection(self._admin, self._settings, self._pages, self._log)
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(0.2):
@@ -348,17 +393,13 @@ class Worker:
                 self._fail(cast(BaseException, starter.exception()))
             elif app.crashed:
                 self._fail(app.crash_reason or BrokerError("the consumer ended unexpectedly"))
-            if consumer.connected():
-                seen = time.monotonic()
-                if lost:
-                    lost = False
-                    self._log.info("connected to Kafka again")
-            elif not lost and time.monotonic() - seen > LOST_S:
-                lost = True
-                self._log.warning(
-                    "no connection to Kafka; trying on, nothing is lost meanwhile",
-                    brokers=self._settings.clients.bootstrap,
-                )
+            for log in (self._control, self._watch):
+                if log is not None and log.refused is not None:
+                    self._fail(log.refused)
+            try:
+                connection.look(consumer.connected())
+            except Refused as error:
+                self._fail(error)
             member = consumer.member_id()
             if self._state is not None and member and member != noted:
                 self._state.remember_member(member)
@@ -370,10 +411,14 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         """Stop the worker because of `error`; the first one counts."""
         if self._failure is None:
-            self._failure = error if isinstance(error, WeirError) else _as_weir_error(error)
-            if not isinstance(error, WeirError):
+            if isinstance(error, KafkaError):
+                where = self._settings.clients.bootstrap
+                error = BrokerError(f"the consumer has lost Kafka at {where} and cannot go on: {error!r}")
+            elif not isinstance(error, WeirError):
                 self._log.error("unexpected error", reason=f"{type(error).__name__}: {error}")
                 sys.excepthook(type(error), error, error.__traceback__)
+                error = _as_weir_error(error)
+            self._failure = error
         if self._stop is not None:
             self._stop.set()
 
@@ -387,14 +432,7 @@ class Worker:
             datadir=str(scratch),
             key_serializer="raw",
             value_serializer="raw",
-            web_enabled=settings.http_port > 0,
-            web_port=settings.http_port or 6066,
-            web_bind=settings.http_bind,
-            web_stats_enabled=False,
-            web_tables_enabled=False,
-            web_router_enabled=False,
-            web_graph_enabled=False,
-            web_metrics_enabled=False,
+            web_enabled=False,  # `services.web` is there before the app and after it
             stream_wait_empty=False,
             topic_allow_declare=False,
             topic_disable_leader=True,

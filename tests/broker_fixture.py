@@ -20,6 +20,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
@@ -67,6 +68,12 @@ class Topics:
         return name
 
     __call__ = create
+
+    def delete_before(self, name: str, offset: int, partition: int = 0) -> None:
+        """Delete the records of a partition before an offset, as retention does."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for future in admin.delete_records([TopicPartition(name, partition, offset)]).values():
+            future.result(30)
 
 
 @dataclass(frozen=True)

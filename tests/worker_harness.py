@@ -345,12 +345,16 @@ class WorkerProcess:
 class CoordinatorProcess:
     """`weir coordinator` in a process of its own."""
 
-    def __init__(self, case: Case, *options: str, log: Path) -> None:
+    def __init__(self, case: Case, *options: str, log: Path, env: Mapping[str, str] | None = None) -> None:
         self.log = log
         command = [sys.executable, "-m", "services.cli", "coordinator", str(case.path)]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [*command, "--bootstrap", case.bootstrap, *options], stdout=out, stderr=out, start_new_session=True
+                [*command, "--bootstrap", case.bootstrap, *options],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
             )
 
     def wait_running(self) -> CoordinatorProcess:
@@ -406,9 +410,9 @@ class Workers:
         self._started.append(worker)
         return worker
 
-    def coordinator(self, case: Case, *options: str) -> CoordinatorProcess:
+    def coordinator(self, case: Case, *options: str, **more: Any) -> CoordinatorProcess:
         """Start a coordinator."""
-        started = CoordinatorProcess(case, *options, log=self._folder / f"coordinator-{len(self._others)}.log")
+        started = CoordinatorProcess(case, *options, log=self._folder / f"coordinator-{len(self._others)}.log", **more)
         self._others.append(started)
         return started
 

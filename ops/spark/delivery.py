@@ -20,9 +20,10 @@ from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
 from services.delivery import Delivery, Letter
 from services.destinations import Begin
-from services.producer import Aborted, Fenced, TransactionalSink
+from services.producer import Aborted, Fenced
 from services.security import KafkaClients
 from services.topics import TopicAdmin
+from services.transactional import TransactionalSink
 
 TRANSACTION_MS = 600_000
 """How long a group's results may take; a broker allows 15 minutes unless it was told otherwise."""
@@ -74,10 +75,14 @@ class TopicDestination:
             partitions={**topics.partitions, self._commits: 1},
             limits={**topics.limits, self._commits: 1_000_000},
         )
+        payment = f"weir-cleanup-{debt}"
+        self._admin, self._log = admin, (admin.transactions(payment, 1, replication), 0)
         self._sink = TransactionalSink(
-            clients, f"weir-cleanup-{debt}", 0, topics, threading.Event(), transaction_timeout_ms=TRANSACTION_MS
+            clients, payment, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log
         )
-        self._sink.open()
+        repair = self._sink.open()
+        if repair.records:
+            say(f"Kafka had ended a transaction in part: {sum(repair.records.values()):,} records written again")
 
     def paid(self) -> Mapping[int, int]:
         """The groups that have a commit record.
@@ -124,7 +129,13 @@ class TopicDestination:
         return results
 
     def finish(self) -> None:
-        """Nothing more: each group is out when it has been written."""
+        """Each group is out when it has been written; the log of the transactions is not needed any more.
+
+        Raises:
+            BrokerError: Kafka does not say whether they are complete.
+        """
+        if self._sink.settlement()() is not None:
+            self._admin.delete([self._log[0]])
 
     def close(self) -> None:
         """Release connections; a transaction that is open is aborted."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from schemas.columns import Batch, Column, numbers_of
 from schemas.errors import StateError
+from schemas.formats import check_format
 from schemas.query import Type
 
 _HEAD = struct.Struct(">4sBI")
@@ -58,7 +59,8 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
     """Read a block. `place` says where it is stored, for errors.
 
     Raises:
-        StateError: it is no block, of another format, or damaged.
+        StateError: it is no block, or damaged.
+        NewerFormatError: a newer Weir has written it.
     """
     payload = check_block(raw, place)
     try:
@@ -78,13 +80,15 @@ def check_block(raw: bytes, place: str) -> memoryview:
     """See that a block is whole, without reading its columns; what it holds. `place` is for errors.
 
     Raises:
-        StateError: it is no block, of another format, or damaged.
+        StateError: it is no block, or damaged.
+        NewerFormatError: a newer Weir has written it.
     """
     if len(raw) < _HEAD.size:
         raise StateError(f"block at {place} has {len(raw)} bytes, at least {_HEAD.size} make a block")
     magic, version, checksum = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or version != _FORMAT:
-        raise StateError(f"block at {place} begins with {raw[:5]!r}, expected {_MAGIC!r} and format {_FORMAT}")
+    if magic != _MAGIC:
+        raise StateError(f"block at {place} begins with {raw[:4]!r}, expected {_MAGIC!r}")
+    check_format(version, _FORMAT, f"block at {place}")
     payload = memoryview(raw)[_HEAD.size :]
     found = zlib.crc32(payload)
     if found != checksum:

@@ -22,11 +22,14 @@ import numpy as np
 
 from schemas.columns import DTYPES, I64, Batch, Column
 from schemas.errors import StateError
+from schemas.formats import check_format
 from schemas.query import Field, Type
 
 _HEAD = struct.Struct("<2sBBIIqI")
 _MAGIC = b"WX"
 _FORMAT = 1
+_VERSIONED = 3
+"""Magic and format: what every version begins with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,15 +77,19 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
     """Read a block. `place` names its record, for errors.
 
     Raises:
-        StateError: it is no block, or of other columns.
+        StateError: it is no block, cut short, or of other columns.
+        NewerFormatError: a newer Weir has written it.
     """
-    if len(raw) < _HEAD.size or raw[:2] != _MAGIC:
+    if len(raw) < _VERSIONED or raw[:2] != _MAGIC:
         raise StateError(f"record {place} is no block of intermediate results: does another program write there?")
-    _, version, last, shape, channel, watermark, n = _HEAD.unpack_from(raw)
-    if version != _FORMAT or shape != digest(fields):
+    check_format(raw[_VERSIONED - 1], _FORMAT, f"block {place}")
+    if len(raw) < _HEAD.size:
+        raise StateError(f"block {place} is cut short at {len(raw)} bytes")
+    _, _, last, shape, channel, watermark, n = _HEAD.unpack_from(raw)
+    if shape != digest(fields):
         raise StateError(
-            f"block {place} has format {version} and columns {shape:08x}, this operator reads format {_FORMAT} and "
-            f"columns {digest(fields):08x}: another query or plan has written it; use a new group (--group)"
+            f"block {place} has columns {shape:08x}, this operator reads columns {digest(fields):08x}: another query "
+            "or plan has written it; use a new group (--group)"
         )
     return ExchangeBlock(channel, watermark, bool(last), decode_rows(fields, raw, _HEAD.size, n, place))
 

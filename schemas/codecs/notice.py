@@ -21,11 +21,14 @@ import numpy.typing as npt
 from schemas.codecs.exchange import decode_rows, digest, encode_rows
 from schemas.columns import Batch
 from schemas.errors import StateError
+from schemas.formats import check_format
 from schemas.query import Field
 
 _HEAD = struct.Struct("<2sBBIIqIII")
 _MAGIC = b"WN"
 _FORMAT = 1
+_VERSIONED = 3
+"""Magic and format: what every version begins with."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -76,15 +79,19 @@ def decode_notice(fields: Sequence[Field], raw: bytes, place: str) -> Notice:
     """Read a notice. `place` names its record, for errors.
 
     Raises:
-        StateError: it is none, or for readers of other columns.
+        StateError: it is none, cut short, or for readers of other columns.
+        NewerFormatError: a newer Weir has written it.
     """
-    if len(raw) < _HEAD.size or not is_notice(raw):
+    if len(raw) < _VERSIONED or not is_notice(raw):
         raise StateError(f"record {place} is no notice of feedback: does another program write there?")
-    _, version, whole, shape, channel, number, suspended, resumed, rows = _HEAD.unpack_from(raw)
-    if version != _FORMAT or shape != digest(fields):
+    check_format(raw[_VERSIONED - 1], _FORMAT, f"notice {place}")
+    if len(raw) < _HEAD.size:
+        raise StateError(f"notice {place} is cut short at {len(raw)} bytes")
+    _, _, whole, shape, channel, number, suspended, resumed, rows = _HEAD.unpack_from(raw)
+    if shape != digest(fields):
         raise StateError(
-            f"notice {place} has format {version} and columns {shape:08x}, this operator reads format {_FORMAT} and "
-            f"columns {digest(fields):08x}: another query or plan has written it; use a new group (--group)"
+            f"notice {place} has columns {shape:08x}, this operator reads columns {digest(fields):08x}: another query "
+            "or plan has written it; use a new group (--group)"
         )
     at = _HEAD.size + 8 * (suspended + resumed)
     if len(raw) < at:

@@ -28,7 +28,7 @@ def coordinator(
     query: QueryArgument,
     name: QueryName = None,
     group: Group = None,
-    wait: WaitForTopics = True,
+    wait: WaitForTopics = None,
     replication: Replication = -1,
     log_format: LogForm = LogFormat.TEXT,
     log_level: LogLeast = LogLevel.INFO,

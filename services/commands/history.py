@@ -14,7 +14,7 @@ from rich.console import Console
 
 from schemas.errors import UsageError
 from schemas.query import Query
-from schemas.timestamps import format_iso, parse_iso
+from schemas.timestamps import format_iso, format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, TableFiles, group_of
 from services.query_files import table_paths
@@ -112,7 +112,7 @@ def backfill(
             report = backfill_files(bound, pieces, tables, out, span, spark, say)
         else:
             report = backfill_topics(bound, clients, tables, out, span, spark, say)
-    until = "" if report.until is None else f", final before {format_iso(report.until)}"
+    until = "" if report.until is None else f", final before {format_progress(report.until)}"
     _say(f"{_taken(report.intake)}; {report.results:,} results{until}")
     for note in (*_buried(report.intake), *report.notes):
         _say(note)
@@ -233,7 +233,7 @@ def _verdict(found: Audit) -> list[str]:
     """The lines of an audit."""
     from ops.spark.compare import report_lines
 
-    until = "" if found.end is None else f" before {format_iso(found.end)}"
+    until = "" if found.end is None else f" before {format_progress(found.end)}"
     since = f" from {format_iso(found.begin)}" if found.begin else ""
     others = [f"  not a result: {place}" for place in found.unreadable[:_SHOWN]]
     if found.unreadable:

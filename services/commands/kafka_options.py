@@ -3,18 +3,21 @@
     @with_kafka
     def command(query: ..., clients: KafkaClients) -> None: ...
 
-has the options of this module in place of `clients`.
+has the options of this module in place of `clients`. No option takes a secret itself (`_secret`).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from schemas.errors import UsageError
 from services.security import KafkaClients
 
 KAFKA = "Kafka security"
@@ -55,20 +58,42 @@ def _clients(
         typer.Option(
             envvar="WEIR_KAFKA_SASL_MECHANISM",
             rich_help_panel=KAFKA,
-            help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Default: PLAIN.",
+            help="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (OAuth client credentials). Default: PLAIN.",
         ),
     ] = None,
     sasl_username: Annotated[
         str | None,
-        typer.Option(envvar="WEIR_KAFKA_SASL_USERNAME", rich_help_panel=KAFKA, help="SASL user. Default: none."),
+        typer.Option(
+            envvar="WEIR_KAFKA_SASL_USERNAME",
+            rich_help_panel=KAFKA,
+            help="SASL user; with OAUTHBEARER the OAuth client's id. Default: none.",
+        ),
     ] = None,
-    sasl_password: Annotated[
+    sasl_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_SASL_PASSWORD_FILE",
+            metavar="FILE",
+            rich_help_panel=KAFKA,
+            help="File with the SASL password, or the OAuth client's secret; a line break at its end does not count. "
+            "Default: what the variable WEIR_KAFKA_SASL_PASSWORD holds.",
+        ),
+    ] = None,
+    oauth_token_url: Annotated[
         str | None,
         typer.Option(
-            envvar="WEIR_KAFKA_SASL_PASSWORD",
+            envvar="WEIR_KAFKA_OAUTH_TOKEN_URL",
+            metavar="URL",
             rich_help_panel=KAFKA,
-            show_default=False,
-            help="SASL password. Default: none. Use the variable: arguments are seen by other users.",
+            help="With OAUTHBEARER: the OAuth token endpoint. Default: none.",
+        ),
+    ] = None,
+    oauth_scope: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WEIR_KAFKA_OAUTH_SCOPE",
+            rich_help_panel=KAFKA,
+            help="With OAUTHBEARER: the scope to ask for. Default: none.",
         ),
     ] = None,
     ssl_ca: Annotated[
@@ -95,16 +120,16 @@ def _clients(
             envvar="WEIR_KAFKA_SSL_KEY",
             metavar="FILE",
             rich_help_panel=KAFKA,
-            help="Own private key, PEM. Default: none.",
+            help="Own private key, PEM, encrypted or not. Default: in the file of the certificate.",
         ),
     ] = None,
-    ssl_key_password: Annotated[
-        str | None,
+    ssl_key_password_file: Annotated[
+        Path | None,
         typer.Option(
-            envvar="WEIR_KAFKA_SSL_KEY_PASSWORD",
+            envvar="WEIR_KAFKA_SSL_KEY_PASSWORD_FILE",
+            metavar="FILE",
             rich_help_panel=KAFKA,
-            show_default=False,
-            help="Password of the private key. Default: none. Use the variable.",
+            help="File with the private key's password. Default: what the variable WEIR_KAFKA_SSL_KEY_PASSWORD holds.",
         ),
     ] = None,
     ssl_check_hostname: Annotated[
@@ -122,10 +147,26 @@ def _clients(
         security_protocol.upper(),
         sasl_mechanism.upper() if sasl_mechanism else None,
         sasl_username,
-        sasl_password,
+        _secret("--sasl-password-file", sasl_password_file, "WEIR_KAFKA_SASL_PASSWORD"),
         ssl_ca,
         ssl_certificate,
         ssl_key,
-        ssl_key_password,
+        _secret("--ssl-key-password-file", ssl_key_password_file, "WEIR_KAFKA_SSL_KEY_PASSWORD"),
         ssl_check_hostname,
+        oauth_token_url,
+        oauth_scope,
     )
+
+
+def _secret(option: str, file: Path | None, variable: str) -> str | None:
+    """A secret from a file or a variable: every user of the machine can read a process's arguments."""
+    given = os.environ.get(variable) or None
+    if file is None:
+        return given
+    if given is not None:
+        raise UsageError(f"{option} and {variable} are both given: give one")
+    try:
+        return file.read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise UsageError(f"{option} {file} cannot be read: {why}") from None

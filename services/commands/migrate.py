@@ -13,7 +13,7 @@ from operators.plan import check_plan, parse_plan
 from schemas.control import Done
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
-from schemas.timestamps import format_iso, parse_iso
+from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
 from services.commands.run import Preference
@@ -105,7 +105,7 @@ def migrate(
             raise typer.Exit(INTERRUPTED) from None
     change = progress.change
     assert change is not None
-    typer.echo(f"plan {change.version}: {change.plan} by {change.strategy}, from {format_iso(change.cut)} on")
+    typer.echo(f"plan {change.version}: {change.plan} by {change.strategy}, from {format_progress(change.cut)} on")
     for started in progress.started:
         if started.why:
             typer.echo(f"task {started.task}: {started.strategy}: {started.why}")
@@ -131,7 +131,7 @@ def _stage(progress: Progress, wait: bool) -> str:
         if not progress.answered:
             return "waiting for the coordinator and the tasks"
         return f"{progress.answered} of {progress.tasks} tasks have answered"
-    where = f"cut at {format_iso(progress.change.cut)}"
+    where = f"cut at {format_progress(progress.change.cut)}"
     if not wait:
         return where
     return f"{where}: {len(progress.started)} of {progress.tasks} tasks changed, {len(progress.done)} done"
@@ -145,7 +145,7 @@ def _line(done: Done) -> str:
         return f"task {done.task}: restarted in between, runs the new plan"
     said = [f"longest silence {done.longest_silence_s * 1000:.0f} ms", f"{done.peak_extra_tuples} tuples more at most"]
     if done.began_at is not None and done.finished_at is not None:
-        said.insert(0, f"changed at {format_iso(done.began_at)}, done at {format_iso(done.finished_at)}")
+        said.insert(0, f"changed at {format_progress(done.began_at)}, done at {format_progress(done.finished_at)}")
     if done.first_result_s is not None:
         said.append(f"first result after {done.first_result_s * 1000:.0f} ms")
     return f"task {done.task}: {', '.join(said)}"

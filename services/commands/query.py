@@ -9,7 +9,7 @@ import typer
 
 from schemas.control import Member, RegisteredQuery
 from schemas.errors import UsageError
-from schemas.timestamps import format_iso
+from schemas.timestamps import format_progress
 from services import registry
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryName, Replication
@@ -127,7 +127,7 @@ def _members(clients: KafkaClients, entry: GroupEntry, group: str) -> list[str]:
     said = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
     lines = [f"{name}: {_state([m for m in said if m.id == query.id])}" for name, query in entry.queries.items()]
     ended = [m for m in said if m.ended is not None and m.name not in entry.queries]
-    return [*lines, *(f"{m.name}: ended {format_iso(m.ended or 0)}" for m in ended)]
+    return [*lines, *(f"{m.name}: ended {format_progress(m.ended or 0)}" for m in ended)]
 
 
 def _state(tasks: list[Member]) -> str:
@@ -136,8 +136,8 @@ def _state(tasks: list[Member]) -> str:
     first = tasks[0]
     if first.error:
         return f"refused: {first.error}"
-    partly = ", ".join(f"{alias} from {format_iso(ts)}" for alias, ts in first.since.items())
-    return f"runs since {format_iso(first.began or 0)}" + (f", sees {partly}" if partly else "")
+    partly = ", ".join(f"{alias} from {format_progress(ts)}" for alias, ts in first.since.items())
+    return f"runs since {format_progress(first.began or 0)}" + (f", sees {partly}" if partly else "")
 
 
 def _shown(sink: str | None) -> str:

@@ -111,8 +111,14 @@ Replication = Annotated[
 ]
 
 WaitForTopics = Annotated[
-    bool,
-    typer.Option("--wait/--no-wait", envvar="WEIR_WAIT", help="Wait for missing input topics, or exit with code 1."),
+    bool | None,
+    typer.Option(
+        "--wait/--no-wait",
+        envvar="WEIR_WAIT",
+        show_default=False,
+        help="Wait for brokers and input topics, or exit with code 1. Default: wait, but exit when Kafka has refused "
+        "the password or the TLS handshake for a minute.",
+    ),
 ]
 
 LogForm = Annotated[LogFormat, typer.Option(envvar="WEIR_LOG_FORMAT", help="Form of log lines on standard error.")]

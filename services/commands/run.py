@@ -14,6 +14,7 @@ import typer
 from operators.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
+from schemas.sizes import unit_hint
 from services import memory as memory_use
 from services.commands.query_options import Memory, SpillDir, SpillStrategy, TableFiles
 from services.commands.run_queries import GroupOptions, run_queries
@@ -216,6 +217,8 @@ def run(
     else; 130 interrupted.
     """
     _check_cleanup(cleanup, spark, memory, spill_dir)
+    if hint := unit_hint(memory):
+        print(f"weir: --memory {hint}", file=sys.stderr)
     epoch_ms = parse_duration(epoch)
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
@@ -243,7 +246,7 @@ def run(
     from services.files import SourceFile
     from services.plan_changes import parse_plan_change
     from services.run import Run
-    from services.run_statistics import outcome_lines, stats_json
+    from services.run_statistics import idle_migrations, outcome_lines, stats_json
     from services.sinks import LineSink, check_outputs
     from services.spilling import spill_of
     from services.tables import read_tables
@@ -292,6 +295,8 @@ def run(
             for sink in sinks.values():
                 sink.close()
     report(job, counters, str(engine.plan), late is None, dead_letters is None, verbose)
+    for note in idle_migrations(job.statistics, engine):
+        print(f"weir: --migrate: {note}", file=sys.stderr)
     if verbose:
         print(*(f"weir: {line}" for line in outcome_lines(engine)), sep="\n", end="\n" * bool(changes), file=sys.stderr)
 

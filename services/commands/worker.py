@@ -10,6 +10,7 @@ import typer
 
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
+from schemas.sizes import unit_hint
 from services import memory as memory_use
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import (
@@ -29,11 +30,13 @@ from services.commands.query_options import (
     group_of,
 )
 from services.group_registry import find_group
-from services.logs import set_up_logs
+from services.logs import get_log, set_up_logs
 from services.query_files import table_paths
-from services.registry import find_query
+from services.registry import find_query, names_file
 from services.security import KafkaClients
 from services.settings import Guarantee, Placement, Start, Switch, WorkerSettings
+from services.topics import TopicAdmin
+from services.web import Pages
 
 NEVER = "never"
 TUNING = "Tuning"
@@ -65,8 +68,12 @@ def worker(
     ] = 0,
     http_bind: Annotated[
         str,
-        typer.Option(envvar="WEIR_HTTP_BIND", metavar="ADDRESS", help="Address that the HTTP port binds."),
-    ] = "0.0.0.0",
+        typer.Option(
+            envvar="WEIR_HTTP_BIND",
+            metavar="ADDRESS",
+            help="Address that the HTTP port binds; 0.0.0.0: all of this machine's.",
+        ),
+    ] = "127.0.0.1",
     guarantee: Annotated[
         Guarantee,
         typer.Option(
@@ -148,7 +155,7 @@ def worker(
             "idle_timeout; what it brings later, behind the results, is late. 'never': wait for it.",
         ),
     ] = NEVER,
-    wait: WaitForTopics = True,
+    wait: WaitForTopics = None,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -198,6 +205,16 @@ def worker(
             "transaction.max.timeout.ms.",
         ),
     ] = "1m",
+    patience: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_PATIENCE",
+            metavar="DURATION",
+            rich_help_panel=TUNING,
+            help="How long a task may have work and commit none of it until /healthz answers 503, and how long Kafka "
+            "may refuse the password or the TLS handshake until the worker ends.",
+        ),
+    ] = "1m",
     *,
     clients: KafkaClients,
 ) -> None:
@@ -210,45 +227,50 @@ def worker(
     SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or
     the arguments are wrong; 1 anything else.
     """
-    entry = None if query.exists() else find_group(clients, str(query))
-    if entry is not None and name is not None:
-        raise UsageError(f"--query {name}: {entry.name!r} is a group, whose queries all run")
-    bound = find_query(query, name, clients) if entry is None else entry.query()
-    rows = table_paths(bound, query, table or [])
-    settings = WorkerSettings(
-        clients=clients,
-        group=group_of(bound, group),
-        state_dir=None if state_dir == "none" else Path(state_dir),
-        http_port=http_port,
-        http_bind=http_bind,
-        guarantee=guarantee,
-        start=start,
-        plan=plan,
-        placement=placement,
-        operator_partitions=operator_partitions,
-        jit=jit is Switch.ON,
-        spill_dir=spill_dir,
-        epoch_ms=_at_least("--epoch", epoch, 1),
-        commit_ms=_at_least("--commit", commit, 1),
-        snapshot_ms=_at_least("--snapshot", snapshot, 1),
-        idle_timeout_ms=None if idle_timeout == NEVER else _at_least("--idle-timeout", idle_timeout, 1),
-        max_pending_tuples=max_pending,
-        max_ahead_ms=_at_least("--max-ahead", max_ahead, 1),
-        transaction_timeout_ms=_at_least("--transaction-timeout", transaction_timeout, 1000),
-        session_timeout_ms=_at_least("--session-timeout", session_timeout, 1000),
-        wait=wait,
-        replication=replication or -1,
-    )
     set_up_logs(log_format, log_level)
+    patience_ms = _at_least("--patience", patience, 1)
+    with Pages(http_bind, http_port) as pages:
+        if not names_file(query):
+            TopicAdmin(clients).inputs((), wait, patience_ms, tell=pages.waits_for)
+        entry = None if query.exists() else find_group(clients, str(query))
+        if entry is not None and name is not None:
+            raise UsageError(f"--query {name}: {entry.name!r} is a group, whose queries all run")
+        bound = find_query(query, name, clients) if entry is None else entry.query()
+        rows = table_paths(bound, query, table or [])
+        settings = WorkerSettings(
+            clients=clients,
+            group=group_of(bound, group),
+            state_dir=None if state_dir == "none" else Path(state_dir),
+            guarantee=guarantee,
+            start=start,
+            plan=plan,
+            placement=placement,
+            operator_partitions=operator_partitions,
+            jit=jit is Switch.ON,
+            spill_dir=spill_dir,
+            epoch_ms=_at_least("--epoch", epoch, 1),
+            commit_ms=_at_least("--commit", commit, 1),
+            snapshot_ms=_at_least("--snapshot", snapshot, 1),
+            idle_timeout_ms=None if idle_timeout == NEVER else _at_least("--idle-timeout", idle_timeout, 1),
+            max_pending_tuples=max_pending,
+            max_ahead_ms=_at_least("--max-ahead", max_ahead, 1),
+            transaction_timeout_ms=_at_least("--transaction-timeout", transaction_timeout, 1000),
+            session_timeout_ms=_at_least("--session-timeout", session_timeout, 1000),
+            wait=wait,
+            patience_ms=patience_ms,
+            replication=replication or -1,
+        )
 
-    # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
-    memory_use.choose_arrow_pool()
-    from services.spilling import budget_of
-    from services.tables import read_tables
-    from services.worker import Worker
+        # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
+        memory_use.choose_arrow_pool()
+        from services.spilling import budget_of
+        from services.tables import read_tables
+        from services.worker import Worker
 
-    settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
-    Worker(bound, settings, accept_loss, read_tables(bound, rows), group=entry is not None).run()
+        settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
+        if hint := unit_hint(memory):
+            get_log("worker").warning(f"--memory {hint}")
+        Worker(bound, settings, accept_loss, read_tables(bound, rows), pages, group=entry is not None).run()
 
 
 def _at_least(option: str, text: str, least_ms: int) -> int:

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from services.topics import ControlTopics
-from services.trimming import delete_before
 from tests.broker_fixture import Topics
 from tests.faults.conftest import MakeTrial
 from tests.faults.trial import Trial, no_traceback, problems, said_once
@@ -276,14 +275,11 @@ def test_a_damaged_block(wide: Wide) -> None:
 
 def test_what_retention_took_is_said(wide: Wide) -> None:
     """A damaged block whose tuples are gone from the log: the worker stops, and says which records."""
-    from confluent_kafka.admin import AdminClient
-
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 2, worker, "files on disk")
     wait_for(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker.said("all is taken"))
     topic = wide.case.topic("l")
-    admin = AdminClient({"bootstrap.servers": wide.case.bootstrap})
-    assert not delete_before(admin, {(topic, 0): wide.sent - 50}, 30)
+    Topics(wide.case.bootstrap).delete_before(topic, wide.sent - 50)
 
     def stopped() -> bool:
         damage(wide.files())

@@ -104,8 +104,18 @@ def test_sparks_parts_find_each_other_and_their_files(services: dict[str, dict[s
     assert told["--host"] == "spark-master"
     assert place in worker["command"]
     assert master["environment"]["WEIR_SPARK_MASTER"] == place
-    assert master["healthcheck"]["test"][-1] == f"exec 3<>/dev/tcp/{told['--host']}/{told['--port']}"
-    assert master["volumes"] == worker["volumes"] == [f"spark-share:{master['environment']['WEIR_SPARK_DIR']}"]
+    assert f"http://127.0.0.1:{told['--webui-port']}/" in master["healthcheck"]["test"][-1]
+    share = f"spark-share:{master['environment']['WEIR_SPARK_DIR']}"
+    assert worker["volumes"] == [share]
+    assert share in master["volumes"]
+
+
+def test_sparks_health_is_asked_for_without_a_mute_connection(services: dict[str, dict[str, Any]]) -> None:
+    """A connection to the master's port that sent nothing was an error in its log every 5 s."""
+    check = services["spark-master"]["healthcheck"]["test"]
+    assert check[:3] == ["CMD", "python", "-c"]
+    compile(check[3], "healthcheck", "exec")
+    assert "7077" not in check[3]
 
 
 def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
@@ -115,6 +125,19 @@ def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
         assert "build" not in services[name]
         assert services[name]["image"] == services["worker"]["image"]
         assert "worker" in services[name]["depends_on"]  # so it is there first
+
+
+def test_how_many_there_are_outlives_one_up(services: dict[str, dict[str, Any]]) -> None:
+    """`up` without the `--scale` of the last one removed workers."""
+    assert services["worker"]["deploy"] == {"replicas": "${WEIR_WORKERS:-1}"}
+    assert services["spark-worker"]["deploy"] == {"replicas": "${SPARK_WORKERS:-1}"}
+
+
+def test_other_containers_can_ask_a_worker_and_other_machines_cannot(services: dict[str, dict[str, Any]]) -> None:
+    """The port is on loopback unless it is told otherwise."""
+    assert services["worker"]["environment"]["WEIR_HTTP_BIND"] == "0.0.0.0"
+    assert services["worker"]["expose"] == [str(services["worker"]["environment"]["WEIR_HTTP_PORT"])]
+    assert "ports" not in services["worker"]
 
 
 def test_no_service_keeps_replicas_from_starting(services: dict[str, dict[str, Any]]) -> None:
@@ -140,7 +163,7 @@ def test_state_is_in_named_volumes(compose: dict[str, Any], services: dict[str, 
 
 
 def test_default_query_file_exists(services: dict[str, dict[str, Any]]) -> None:
-    for name in ("worker", "coordinator"):
+    for name in ("worker", "coordinator", "spark-master"):
         (mounted,) = (volume for volume in services[name]["volumes"] if "query.sql" in volume)
         default = re.fullmatch(r"\$\{WEIR_QUERY_FILE:-(.+?)\}:(.+):ro", mounted)
         assert default is not None
@@ -166,7 +189,7 @@ def test_spark_commands_know_the_masters_variables(services: dict[str, dict[str,
     }
     for variable in services["spark-master"]["environment"]:
         wanting = {name for name, variables in known.items() if variable not in variables}
-        assert wanting <= ({"cleanup"} if variable == "WEIR_SPARK_DIR" else set())
+        assert wanting <= ({"cleanup"} if variable in ("WEIR_SPARK_DIR", "WEIR_QUERY_FILE") else set())
 
 
 def test_image_runs_as_an_ordinary_user_and_is_compiled_ahead(dockerfile: list[str]) -> None:

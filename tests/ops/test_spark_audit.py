@@ -10,12 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from ops.spark.session import spark_session
 from services.cli import app
-from services.trimming import delete_before
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Feed, Reader, Row, Workers, canonical, wait_for
 
@@ -116,8 +114,7 @@ def damage(case: Case, reader: Reader) -> None:
     for value in (again.value, again.value, orjson.dumps({**odd, "one": -1})):
         producer.produce(case.sink, value, partition=0)
     assert producer.flush(30) == 0
-    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
-    assert not delete_before(admin, {(case.sink, 0): records[2].offset + 1}, 30)
+    Topics(case.bootstrap).delete_before(case.sink, records[2].offset + 1)
 
 
 def test_what_came_too_late_after_an_idle_timeout_is_in_no_exact_answer(
@@ -189,8 +186,7 @@ def test_an_answer_that_retention_has_made_impossible_is_refused(
     send(Feed(case), 200, seed=4)
     expected = case.expected()
     Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker._alive)
-    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
-    assert not delete_before(admin, {(case.topic("b"), 0): 50}, 30)
+    Topics(case.bootstrap).delete_before(case.topic("b"), 50)
     code, _, said = command(case, "audit")
     assert code == 1
     found = re.search(r"begins at offset 50.* --from (\S+) leaves those out", said)

@@ -17,7 +17,7 @@ from schemas.commits import (
     floor_bytes,
     needed_floors,
 )
-from schemas.errors import StateError
+from schemas.errors import NewerFormatError, StateError
 
 OFFSETS = st.integers(0, 2**62)
 TIMES = st.integers(0, 4_102_444_799_999)
@@ -72,7 +72,7 @@ def test_what_others_commit_is_refused(text: str | None) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(StateError, match="message version 99, this Weir reads 1"):
+    with pytest.raises(NewerFormatError, match=r"of t\[7\] was written by a newer .*format 99, this one reads 1"):
         decode_commit('{"v": 99}', "t[7]")
 
 

@@ -99,7 +99,7 @@ def test_unknown_fields_are_passed_over() -> None:
         (None, "c\\[0\\]@7 holds b'', which is no control message"),
         (b"hello", "no control message of Weir"),
         (b'{"type": "cut"}', "no control message of Weir"),
-        (b'{"type": "cut", "v": 2, "id": "a1"}', "'cut' message of version 2, this Weir reads version 1"),
+        (b'{"type": "cut", "v": 0, "id": "a1"}', "'cut' message c\\[0\\]@7 is damaged: it says format 0"),
         (b'{"type": "cut", "v": 1, "id": "a1"}', "damaged 'cut' message .*`cut`"),
         (b'{"type": "party", "v": 1}', "damaged 'party' message"),
     ],

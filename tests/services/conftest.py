@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.secure_broker import SecureBroker, secure_broker
 from tests.worker_harness import Workers
 
 
@@ -16,3 +17,10 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     started = Workers(tmp_path)
     yield started
     started.end()
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """A broker that asks who is there, shared by the session's tests."""
+    with secure_broker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker

@@ -217,7 +217,7 @@ def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
     raw = (debt / FILE).read_bytes()
     for text, shown in (
         (raw[:-2], f"{debt / FILE} is damaged: checksum "),
-        (raw.replace(b'"format":1', b'"format":2'), "is a debt of format 2, not 1; use the Weir that wrote it"),
+        (raw.replace(b'"format":1', b'"format":2'), "written by a newer Weir (format 2, this one reads 1): upgrade"),
         (b"{}", "is no debt of Weir ("),
     ):
         (debt / FILE).write_bytes(text)

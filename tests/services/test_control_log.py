@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from schemas.control import RegisteredQuery, Request, Withdraw
-from schemas.errors import UsageError
+from schemas.control import RegisteredQuery, Request, Withdraw, encode_control
+from schemas.errors import NewerFormatError, UsageError
 from services import registry
 from services.barrier import View
 from services.control_log import ControlLog
@@ -73,7 +73,7 @@ def test_what_is_no_message_is_passed_over(
     topic = topics("control")
     producer = Producer({"bootstrap.servers": topics.bootstrap})
     producer.produce(topic, b"hello")
-    producer.produce(topic, b'{"type": "cut", "v": 9}')
+    producer.produce(topic, b'{"type": "cut", "v": 1}')
     assert producer.flush(30) == 0
     log = ControlLog(clients, topic, "test").start()
     try:
@@ -83,7 +83,26 @@ def test_what_is_no_message_is_passed_over(
     finally:
         log.close()
     assert "is no control message of Weir" in str(caplog.records[0].__dict__["fields"])
-    assert "version 9" in str(caplog.records[1].__dict__["fields"])
+    assert "damaged 'cut' message" in str(caplog.records[1].__dict__["fields"]["reason"])
+
+
+def test_what_a_newer_weir_has_written_ends_reading(topics: Topics, clients: KafkaClients) -> None:
+    """It was passed over with a warning, and the log was folded on without it."""
+    topic = topics("control")
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    log = ControlLog(clients, topic, "test").start()
+    try:
+        seen = log.read_to_end(30.0)
+        producer.produce(topic, b'{"type": "party", "v": 9}')
+        producer.produce(topic, encode_control(request("a")))
+        assert producer.flush(30) == 0
+        newer = r"'party' message .*\[0\]@0 was written by a newer Weir \(format 9, this one reads 1\): upgrade"
+        for waits in (lambda: log.wait(seen, 30.0), lambda: log.read_to_end(30.0), lambda: log.open(0, "life")):
+            with pytest.raises(NewerFormatError, match=newer):
+                waits()
+        assert log.view.waiting == ()
+    finally:
+        log.close()
 
 
 def test_topics_of_a_group(clients: KafkaClients, topics: Topics) -> None:

@@ -116,7 +116,7 @@ class Lives:
         """A life begins, at the last commit."""
         sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in self.streams)
         query = Query("g", None, sources, (), ())
-        topics = OutputTopics("", "g.late", "g.dead", {}, {})
+        topics = OutputTopics("", "g.late", "g.dead", {}, {f"q{n}": 1 << 20 for n in range(6)})
         settings = WorkerSettings(KafkaClients("localhost:1"), "weir-g")
         spec = TaskSpec(query, None, streams_by_topic(query.streams()), "f", "c", topics, settings)
 
@@ -124,7 +124,7 @@ class Lives:
             assert set(places) == {("a", 0), ("b", 0)}
             return self.reads_again
 
-        newest = {member.name: member for member in self.written}
+        newest = {member.id: member for member in self.written}
         known = list(newest.values()) if self._committed else None
         self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, readable, get_log("test"))
         self.spill = None if self._spilled is None else self._spill(self._spilled)
@@ -200,8 +200,11 @@ class Lives:
         for record in records:
             member = decode_control(record.value, "log")
             assert isinstance(member, Member)
-            assert (record.topic, record.partition, record.key) == ("members", 0, f"0/{member.name}".encode())
-            self.written.append(member)
+            assert (record.topic, record.partition) == ("members", 0)
+            if record.key == f"0/{member.name}".encode():
+                self.written.append(member)
+            else:
+                assert (record.key, member.ended is None) == (f"0/{member.name}/{member.id}".encode(), False)
         self._cut, self._committed = engine.cut, dict(self._taken)
         for name in self.rows:
             point = engine.replay_point(name, 0, engine.horizon(name))

@@ -252,7 +252,13 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     assert code == 0, err
     assert out.count("changed at") == 3
     send(feed, rng, 200, 100)
-    wait_for(lambda: operators(team) == {"((A D) (B C))", "(A D)", "(B C)"}, lambda: team[0].said("the new plan"))
+    wanted = {"((A D) (B C))", "(A D)", "(B C)"}
+
+    def changed() -> bool:
+        assert all(worker.health() for worker in team), "the port is there from one plan to the next"
+        return operators(team) == wanted
+
+    wait_for(changed, lambda: team[0].said("the new plan"))
     feed.finish(CLOSING)
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]

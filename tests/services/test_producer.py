@@ -14,12 +14,14 @@ import pytest
 
 from schemas.codecs.encode import Encoded
 from schemas.commits import Commit, StreamPoint
-from services import producer
+from schemas.errors import BrokerError
+from services import transactional
 from services.call_thread import CallThread
 from services.delivery import Delivery
-from services.producer import Aborted, Fenced, IdempotentSink, TransactionalSink
+from services.producer import Aborted, Fenced, IdempotentSink
 from services.security import KafkaClients
-from services.topics import Lane, OutputTopics
+from services.topics import Lane, OutputTopics, TopicAdmin
+from services.transactional import TransactionalSink
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
 
@@ -57,7 +59,14 @@ def delivery(lane: Lane, number: int, name: str = "epoch") -> Delivery:
 def sink_of(bootstrap: str, topic: str, group: str) -> TransactionalSink:
     """A sink of the group's only task."""
     topics = OutputTopics(topic, topic, topic, {topic: 1}, {topic: 1 << 20})
-    return TransactionalSink(KafkaClients(bootstrap), group, 0, topics, threading.Event(), 60_000)
+    return transactional_sink(bootstrap, topics, group)
+
+
+def transactional_sink(bootstrap: str, topics: OutputTopics, group: str) -> TransactionalSink:
+    """A sink of the first task of a group, with its transaction log."""
+    admin = TopicAdmin(KafkaClients(bootstrap))
+    log = admin.transactions(group, 1, 1), 0
+    return TransactionalSink(KafkaClients(bootstrap), group, 0, topics, threading.Event(), 60_000, admin, log)
 
 
 def test_a_sink_that_is_closed_is_gone() -> None:
@@ -94,7 +103,7 @@ def test_a_sink_that_is_fenced_can_be_closed(topics: Topics) -> None:
 
 
 class Stuck:
-    """A producer whose offsets are sent only when it is let go: what librdkafka 2.13 does after a broker restart."""
+    """A producer whose offsets are sent only when it is let go: what librdkafka does after a broker restart."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -125,7 +134,7 @@ def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.Mo
     stuck = Stuck(first._producer)
     first._producer = stuck  # type: ignore[assignment]
     with monkeypatch.context() as now:
-        now.setattr(producer, "OVERDUE_S", 0.5)
+        now.setattr(transactional, "OVERDUE_S", 0.5)
         with pytest.raises(Aborted, match=r"offsets not accepted: the Kafka client has not come back for 0\.5 s"):
             first.deliver(delivery(lane, 2))
     first.close()
@@ -148,7 +157,7 @@ def test_what_is_too_large_for_a_topic(topics: Topics) -> None:
     """Each topic has a limit of its own; what is refused is counted by topic and becomes dead letters."""
     names = small, large, dead = topics("small"), topics("large"), topics("dead")
     places = OutputTopics("", dead, dead, dict.fromkeys(names, 1), {small: 600, large: 700, dead: 1 << 20})
-    sink = TransactionalSink(KafkaClients(topics.bootstrap), small, 0, places, threading.Event(), 60_000)
+    sink = transactional_sink(topics.bootstrap, places, small)
     sink.open()
     texts = [b"%d" % 10**digits + b"\n" for digits in (10, 100, 150)]
     offsets = np.cumsum([0, *map(len, texts)])
@@ -176,7 +185,10 @@ class Writer:
 
     def _run(self) -> None:
         while not self.stop.is_set():
-            sink = self._make()
+            try:
+                sink = self._make()
+            except BrokerError:
+                continue
             try:
                 sink.open()
                 found = sink.committed([self._lane])
@@ -186,7 +198,7 @@ class Writer:
                     sink.deliver(delivery(self._lane, number, self.name))
                     self.delivered = number
                     self.stop.wait(0.05)
-            except Aborted:
+            except (Aborted, BrokerError):
                 pass
             finally:
                 sink.close()

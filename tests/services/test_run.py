@@ -239,7 +239,7 @@ def test_dead_letters_say_source_file_line_and_reason(block_bytes: int, tmp_path
     dead = read_lines(tmp_path / "dead.jsonl")
     found = {(d["source"], d["line"]): (d["reason"], d["raw"]) for d in dead}
     assert sorted(found) == [("humidity", 5), ("humidity", 6), *(("temperature", n) for n in range(3, 9))]
-    assert found["temperature", 3][0].startswith("not JSON")
+    assert found["temperature", 3][0].startswith("broken JSON")
     assert found["temperature", 4][1] == '{"at":2,"mote":1.0}'
     assert found["temperature", 5][1] == r'{"at":3,"mote":1,"room":"\xff"}'
     assert found["temperature", 6][0].startswith("timestamp field 'at' is missing")
@@ -247,7 +247,7 @@ def test_dead_letters_say_source_file_line_and_reason(block_bytes: int, tmp_path
     assert "no closing quote" in found["humidity", 6][0]
     assert {d["file"] for d in dead} == {str(path) for path in paths.values()}
     assert job.statistics.dead_letters == len(dead) == 8
-    assert job.first_dead.startswith(str(tmp_path / "t.jsonl") + ":3: not JSON")
+    assert job.first_dead.startswith(str(tmp_path / "t.jsonl") + ":3: broken JSON")
 
 
 @settings(max_examples=60, deadline=None)

@@ -76,6 +76,14 @@ def test_verbose_prints_one_summary_line(folder: Path, weir: Weir) -> None:
     assert Path("r.jsonl").read_bytes() == ANSWER
 
 
+def test_no_input_has_no_event_times(folder: Path, weir: Weir) -> None:
+    """The timeline told of a second of 1970."""
+    Path("t.jsonl").write_text("")
+    Path("h.csv").write_text(Path("h.csv").read_text().partition("\n")[0] + "\n")
+    weir("run", "q.sql", *SOURCES, "--stats", "s.json", "--out", "r.jsonl")
+    assert json.loads(Path("s.json").read_bytes())["timeline"] == []
+
+
 def test_statistics_have_all_keys_of_the_design(folder: Path, weir: Weir) -> None:
     with Path("t.jsonl").open("a") as file:
         file.write('{"mote":1,"at":9000}\n{"mote":1,"at":1000}\noops\n')
@@ -111,7 +119,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
     assert (code, out) == (0, ANSWER)
     assert err.splitlines() == [
         "weir: 1 record(s) are no tuples (--dead-letters FILE keeps them), the first is t.jsonl:5: "
-        "not JSON: unexpected character, expected a JSON value: line 1 column 1 (char 0)",
+        "broken JSON: expected a value at character 1, found 'oops'",
         "weir: 1 late tuple(s) were left out (--late FILE keeps them)",
     ]
 

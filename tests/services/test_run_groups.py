@@ -134,7 +134,7 @@ FROM temperature T [RANGE 300 MILLISECONDS], humidity H [ROWS 40] WHERE T.mote =
 """
 
 
-@pytest.mark.parametrize("args", [("--memory", "1"), ("--memory", "100kiB", "--executor", "apart", "--spill-dir", "d")])
+@pytest.mark.parametrize("args", [("--memory", "1b"), ("--memory", "99KiB", "--executor", "apart", "--spill-dir", "d")])
 def test_a_group_within_a_memory_budget(args: tuple[str, ...], folder: Path, weir: Weir) -> None:
     """The same results, some of them late."""
     Path("q.sql").write_text(QUERY + BOTH)

@@ -61,6 +61,24 @@ def test_a_cut_that_has_passed_waits_for_nothing(folder: Path) -> None:
     assert stats["plan"] == "(A (B (C D)))"
 
 
+def test_a_change_that_changes_nothing_is_said(folder: Path) -> None:
+    """One to the plan that runs already, and one at a time that no tuple has reached, were passed over in silence."""
+    expected, _ = run(folder)
+    command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--plan", "(((A B) C) D)"]
+    command += [*SOURCES, "--migrate=4000:(((A B) C) D):jisc", "--migrate=5000:(A (B (C D))):jisc"]
+    command += ["--migrate=2030-01-01:((A B) (C D)):jisc"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True, text=True)
+    assert done.stdout.encode() == expected
+    notes = [
+        "the change to plan (((A B) C) D) at 1970-01-01T00:00:04Z changed nothing: that plan was running already",
+        "the change to plan ((A B) (C D)) at 2030-01-01T00:00:00Z never came: the last tuple is of "
+        "1970-01-01T00:00:09.980Z",
+    ]
+    assert done.stderr.splitlines() == [f"weir: --migrate: {note}" for note in notes]
+    migrations = json.loads((folder / "s.json").read_bytes())["migrations"]
+    assert [migration["note"] for migration in migrations] == [notes[0], None, notes[1]]
+
+
 def test_auto_says_why_and_what_came_of_it(folder: Path) -> None:
     expected, _ = run(folder)
     command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--plan", "(((A B) C) D)"]

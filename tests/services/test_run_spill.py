@@ -61,7 +61,33 @@ def test_a_plan_change_with_spilled_groups(folder: Path) -> None:
     assert counted(found) == counted(expected)
     assert stats["plan"] == "((A B) (C D))"
     assert stats["migrations"][0]["strategy"] == "moving-state"
-    assert (folder / "spilled").is_dir()
+    assert list((folder / "spilled").iterdir()) == []
+
+
+def test_the_spill_folder_is_left_as_empty_as_it_was(folder: Path) -> None:
+    """A run left RocksDB's files, LOCK and LOG in the folder of --spill-dir."""
+    spilled = folder / "shared"
+    run(folder, "--memory", "100KiB", "--spill-dir", "shared")
+    assert list(spilled.iterdir()) == []
+    run(folder, "--memory", "100KiB", "--spill-dir", "shared", "--cleanup", "none")
+    owing = {path.name for path in spilled.iterdir()}
+    assert owing == {"weir-spill", "debt.json", "blocks"}, "a debt stays"
+    cleanup = [sys.executable, "-m", "services.cli", "cleanup", "shared", "--out", "rest.jsonl"]
+    subprocess.run(cleanup, cwd=folder, check=True, capture_output=True)
+    (spilled / "blocks" / "mine").write_text("keep")
+    (spilled / "mine").write_text("keep")
+    run(folder, "--memory", "100KiB", "--spill-dir", "shared")
+    found = sorted(str(path.relative_to(spilled)) for path in spilled.rglob("*"))
+    assert found == ["blocks", "blocks/mine", "mine"], "files of others stay"
+
+
+@pytest.mark.parametrize(("size", "hinted"), [("102400", True), ("100KiB", False)])
+def test_a_budget_that_may_lack_its_unit_is_said(size: str, hinted: bool, folder: Path) -> None:
+    """`--memory 64` for 64MiB was taken as 64 bytes without a word."""
+    command = [sys.executable, "-m", "services.cli", "run", "q.sql", *PLAN, *SOURCES, "--out", "hint.jsonl"]
+    done = subprocess.run([*command, "--memory", size], cwd=folder, capture_output=True, check=True, text=True)
+    hint = "weir: --memory 102400 is 102400 bytes; is its unit missing, as in 102400MiB?\n"
+    assert done.stderr == hint * hinted
 
 
 def test_a_budget_takes_its_memory_from_malloc(folder: Path) -> None:

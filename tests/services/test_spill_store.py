@@ -163,10 +163,10 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_folder_of_another_format(tmp_path: Path) -> None:
+def test_a_folder_whose_mark_is_damaged(tmp_path: Path) -> None:
     SpillStore(tmp_path).close()
-    (tmp_path / "weir-spill").write_text("spilled state of Weir, format 2\n")
-    with pytest.raises(StateError, match=r"format 2.*this Weir reads .*format 1.*; give an empty folder") as error:
+    (tmp_path / "weir-spill").write_text("spilled state of Weir, form")
+    with pytest.raises(StateError, match=r"says 'spilled state of Weir, form', no mark of Weir; give an") as error:
         SpillStore(tmp_path)
     one_line(error)
 

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
 from services.records import RecordBatch, rough_size, unpack
-from services.transport import ConsumerThread, _Forgetful
-from tests.broker_fixture import Topics
+from services.transport import ConsumerThread, _Forgetful, connect
+from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -184,3 +184,31 @@ def test_faust_is_kept_from_remembering_offsets() -> None:
     noted.update({TP("t", 0): 9})
     assert noted[TP("t", 0)] is None
     assert noted.pop(TP("t", 0), None) is None
+
+
+def test_a_consumer_begins_although_no_broker_answers_yet(restartable_broker: RestartableBroker) -> None:
+    """It tries on until one does, or until it is told to stop.
+
+    A worker whose broker went away between its first look at the topics and the start of its consumer, or while another
+    plan took over, ended with three stack traces and exit code 1.
+    """
+    restartable_broker.stop()
+
+    async def begin() -> None:
+        stopped = False
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=restartable_broker.bootstrap, group_id="late")
+        beginning = asyncio.create_task(connect(consumer, lambda: stopped))
+        done, _ = await asyncio.wait([beginning], timeout=2)
+        assert not done
+        await asyncio.to_thread(restartable_broker.start)
+        assert await asyncio.wait_for(beginning, 60)
+        await consumer.stop()
+        await asyncio.to_thread(restartable_broker.stop)
+        other = aiokafka.AIOKafkaConsumer(bootstrap_servers=restartable_broker.bootstrap, group_id="late")
+        beginning = asyncio.create_task(connect(other, lambda: stopped))
+        await asyncio.sleep(0)
+        stopped = True
+        assert not await asyncio.wait_for(beginning, 60)
+        await other.stop()
+
+    asyncio.run(begin())

@@ -21,24 +21,24 @@ from services.task import Task
 from services.task_spec import TaskSpec, streams_by_topic
 from services.topics import OutputTopics
 from services.trouble import HEALTHY_S, NOWHERE, Trouble
-from services.web import seen
 
 
 def test_it_lasts_until_the_task_has_come_further() -> None:
     trouble = Trouble(100.0, 1_700_000_000.5, "no room", 40)
-    assert not trouble.over(40, 0.0)
+    assert not trouble.over(40, 0.0, 0.0, HEALTHY_S)
     trouble.again("still no room", 30)
     assert (trouble.failures, trouble.reason, trouble.failed_at) == (2, "still no room", 40)
-    assert not trouble.over(40, HEALTHY_S)
-    assert trouble.over(41, 0.0)
-    assert trouble.over(NOWHERE, HEALTHY_S + 0.1)
+    assert not trouble.over(40, HEALTHY_S, 0.0, HEALTHY_S)
+    assert trouble.over(41, 0.0, 0.0, HEALTHY_S)
+    assert trouble.over(NOWHERE, HEALTHY_S + 0.1, 0.0, HEALTHY_S)
+    assert not trouble.over(NOWHERE, HEALTHY_S + 0.1, HEALTHY_S + 0.1, HEALTHY_S), "it runs, and gets nothing done"
     assert trouble.since == "2023-11-14T22:13:20Z"
 
 
 def test_it_is_reported_when_it_has_lasted() -> None:
     trouble = Trouble(100.0, 0.0, "no room", 40)
-    assert not trouble.ill(100.0 + HEALTHY_S)
-    assert trouble.ill(100.1 + HEALTHY_S)
+    assert not trouble.ill(100.0 + HEALTHY_S, HEALTHY_S)
+    assert trouble.ill(100.1 + HEALTHY_S, HEALTHY_S)
 
 
 FULL = "spill folder x: block 'b' cannot be written: No space left; the disk is full: free some room"
@@ -90,12 +90,12 @@ async def failing(shown: float) -> tuple[str, dict[str, Any]]:
         assert time.monotonic() - began < 60, "it fails three times"
         await asyncio.sleep(0.01)
     seat.trouble.since_s -= shown
-    found = roster.illness(), seen(seat)
+    found = roster.illness(), seat.seen()
     await roster.close()
     return found
 
 
-@pytest.mark.parametrize("lasted_s", [0.0, HEALTHY_S])
+@pytest.mark.parametrize("lasted_s", [0.0, HEALTHY_S + 2.0])
 def test_a_roster_says_what_keeps_a_task_from_running(lasted_s: float) -> None:
     """Of the task at once, and of the worker when it has lasted."""
     illness, task = asyncio.run(failing(lasted_s))

@@ -20,7 +20,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from schemas.query import Query
 from services.broker import Broker
 from services.broker_settings import SaslUser
-from services.trimming import delete_before
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import FAR, Case, Feed, Reader, Row, Workers, assert_exact, canonical, wait_for
 
@@ -76,6 +75,41 @@ def test_broker_restarts(restartable_broker: RestartableBroker, tmp_path: Path, 
         send(feed, rng, 400 * life, 200)
     feed.finish(CLOSING)
     assert_exact(case, reader, worker)
+    assert worker.stop() == 0
+
+
+def test_stopped_while_the_broker_is_away(
+    restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
+) -> None:
+    """SIGTERM while no broker answers: the worker ends.
+
+    aiokafka's fetcher does not end well when a fetch that waits to be tried again is cancelled. The consumer's thread
+    died of that before Faust heard that it had ended, and the worker waited for it for ever.
+    """
+    case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
+    worker = workers.start(case).wait_running()
+    restartable_broker.kill()
+    wait_for(lambda: "Failed fetch messages" in worker.text(), lambda: worker.said("a fetch that failed"))
+    assert worker.stop() in (0, 1)
+    assert "Traceback" not in worker.text(), worker.said("a stack trace")
+
+
+def test_the_broker_goes_away_while_a_worker_begins(
+    restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
+) -> None:
+    """A worker that has found its topics waits for the broker, without a stack trace, and can be stopped meanwhile."""
+    case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
+    for turn in range(2):
+        worker = workers.start(case)
+        wait_for(lambda w=worker: "worker starting" in w.text(), lambda w=worker: w.said("a start"))
+        restartable_broker.kill()
+        wait_for(lambda w=worker: "no connection to Kafka" in w.text(), lambda w=worker: w.said("patience"))
+        assert worker.process.poll() is None, worker.said("the worker ended")
+        assert "Traceback" not in worker.text(), worker.said("a stack trace")
+        if turn == 0:
+            assert worker.stop() in (0, 1)
+        restartable_broker.start()
+    worker.wait_running()
     assert worker.stop() == 0
 
 
@@ -210,7 +244,8 @@ def test_changed_query_is_refused(topics: Topics, tmp_path: Path, workers: Worke
 
 
 def test_expired_offsets_are_refused(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """A snapshot without committed offsets: starting over would repeat results."""
+    """Offsets that have expired are known from the transaction log. Without it a snapshot tells that starting over
+    would repeat results."""
     case = Case.make(topics, tmp_path, PLAIN)
     send(Feed(case), random.Random(6), 0, 100)
     worker = workers.start(case, "--snapshot", "100ms").wait_running()
@@ -218,6 +253,13 @@ def test_expired_offsets_are_refused(topics: Topics, tmp_path: Path, workers: Wo
     assert worker.stop() == 0
     admin = AdminClient({"bootstrap.servers": case.bootstrap})
     group = f"weir-{case.sink}"
+    admin.delete_consumer_groups([group])[group].result(30)
+    worker = workers.start(case).wait_running()
+    assert worker.metric("transaction_repairs_total") == 1
+    assert worker.stop() == 0
+    assert canonical(Reader(case.bootstrap, case.sink).rows()) <= case.expected()
+    log = f"{group}.transactions"
+    admin.delete_topics([log])[log].result(30)
     admin.delete_consumer_groups([group])[group].result(30)
     worker = workers.start(case)
     assert worker.process.wait(60) == 1
@@ -233,8 +275,7 @@ def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, worke
     wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.said("progress"))
     assert worker.stop() == 0
     send(feed, rng, 100, 100)
-    admin = AdminClient({"bootstrap.servers": case.bootstrap})
-    assert not delete_before(admin, {(case.topic("l"), 0): 150}, 30)
+    Topics(case.bootstrap).delete_before(case.topic("l"), 150)
     worker = workers.start(case)
     assert worker.process.wait(60) == 1
     assert f"records 100 to 149 of {case.topic('l')}[0], not yet taken, are gone" in worker.text()
