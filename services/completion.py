@@ -19,13 +19,13 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from schemas.commits import decode_commit
 from schemas.errors import StateError
-from schemas.prepared import Partition, Prepared
+from schemas.prepared import Partition, Prepared, Written
 
 
 class Fate(Enum):
@@ -37,6 +37,8 @@ class Fate(Enum):
     """Kafka has written no marker, or not yet."""
     PARTIAL = auto()
     """Some records were never written: the transaction died before it was prepared."""
+    THINNED = auto()
+    """As PARTIAL, but the log has gaps: a compacted topic may have dropped the others for newer ones of their keys."""
     GONE = auto()
     """Deleted by retention, or with the topic: nobody can tell, and nobody can read them."""
 
@@ -92,26 +94,31 @@ class Missing:
     offsets: bool
 
 
-def fate(stretches: Iterable[Stretch], producer: tuple[int, int], records: int) -> Fate:
+def fate(stretches: Iterable[Stretch], producer: tuple[int, int], written: Written) -> Fate:
     """What became of a transaction in a partition.
 
     Args:
         stretches: of the partition, in order, from where the transaction's records begin.
         producer: its number and epoch.
-        records: how many the transaction wrote.
+        written: what the transaction wrote there.
     """
     number, epoch = producer
-    found = 0
+    found, gaps, end = 0, 0, written.since
     for stretch in stretches:
+        gaps += max(0, stretch.offset - end)
+        end = stretch.offset + max(1, stretch.records)
         if stretch.producer != number:
             continue
         if stretch.records:
             found += stretch.records if stretch.epoch == epoch else 0
-        elif found >= records:
+        elif found >= written.records:
             return Fate.COMMITTED if stretch.committed else Fate.ABORTED
         elif found:
-            return Fate.PARTIAL
-    return Fate.OPEN if found >= records else Fate.PARTIAL
+            break
+    else:
+        if found >= written.records:
+            return Fate.OPEN
+    return Fate.THINNED if found + gaps >= written.records else Fate.PARTIAL
 
 
 def mark_of(offsets: Mapping[Partition, tuple[int, str]]) -> Mark | None:
@@ -161,10 +168,14 @@ def complete(transactions: Sequence[Transaction], committed: Mark | None) -> Com
         # Each was confirmed before the next one began.
         happened = max(happened, end - 2 if end - 2 >= begin else -1)
         if happened >= 0:
-            found = (_missing(transactions[i], i <= reached) for i in range(begin, happened + 1))
-            commits = [mark for mark in marks[: happened + 1] if mark is not None]
+            commits = [i for i in range(begin, happened + 1) if marks[i] is not None]
+            newest = commits[-1] if commits else -1
+            found = [_missing(transactions[i], i <= reached) for i in range(begin, happened + 1)]
+            if any(each.partitions for each in found) and newest >= 0:
+                # The repair says in the log which commit was the newest: those that have not happened are there too.
+                found[newest - begin] = replace(found[newest - begin], offsets=True)
             todo = tuple(each for each in found if each.partitions or each.offsets)
-            return Completion(todo, commits[-1] if commits else None)
+            return Completion(todo, marks[newest] if newest >= 0 else None)
         end = begin
     return Completion()
 
@@ -188,7 +199,7 @@ def _has_happened(transaction: Transaction, committed: bool) -> bool:
     fates = set(transaction.fates.values())
     if Fate.COMMITTED in fates or (committed and transaction.prepared.offsets):
         return True
-    return Fate.OPEN in fates and Fate.PARTIAL not in fates
+    return Fate.OPEN in fates and not fates & {Fate.PARTIAL, Fate.THINNED}
 
 
 def _missing(transaction: Transaction, committed: bool) -> Missing:
@@ -198,8 +209,8 @@ def _missing(transaction: Transaction, committed: bool) -> Missing:
         written = transaction.prepared.written[lost[0]]
         raise StateError(
             f"{topic}[{number}] does not hold the {written.records} records from offset {written.since} on that a "
-            "committed transaction wrote: Kafka has lost them. Give the query a new group (--group) and sink to start "
-            "anew"
+            "committed transaction wrote: the topic was deleted and made anew, or Kafka has lost them. Give the query "
+            "a new group (--group) and sink to start anew"
         )
     unseen = (Fate.ABORTED, Fate.OPEN)
     again = tuple(lane for lane in transaction.prepared.written if transaction.fates[lane] in unseen)

@@ -16,7 +16,8 @@ before the new one's first, so they also come in order. It is the paper's moving
 the log as the state that is moved: nothing comes out while the states are rebuilt.
 
 What is in force is read off Kafka alone: the newest version that has committed something, or whose predecessor has
-come to its cut. A worker that starts or comes back at any time finds the same answer.
+come to its cut. A worker that starts or comes back at any time finds the same answer, or, from commits that Kafka has
+not completed, that of a moment before: then it finds the older version's tasks at their end.
 """
 
 from __future__ import annotations
@@ -24,27 +25,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
 from operators.placed.decompose import check_placeable, decompose
 from operators.plan import Plan, parse_plan
-from schemas.commits import decode_commit
-from schemas.errors import BrokerError, StateError, UsageError
+from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.barrier import View
+from services.committed_offsets import POLL_S, TIMEOUT_S, read_commits
 from services.placed import PlacedLayout
-from services.producer import ATTEMPT_S, TRANSIENT
 from services.recovery import Committed
-from services.rights import reason
-from services.security import KafkaClients
 from services.settings import WorkerSettings
 from services.topics import ControlTopics, Lane
-
-TIMEOUT_S = 60.0
-"""Kafka says nothing of offsets that an open transaction may still change. Where a worker has died that is until its
-tasks have been taken over: a session timeout and a rebalance or two."""
-
-POLL_S = 0.05
 
 STRATEGIES = ("moving-state", "auto")
 """What a change of plans may be asked for by; `auto` has no other to choose."""
@@ -110,65 +100,42 @@ class Versions:
 
     def begun(self, version: int, view: View) -> bool:
         """True when some task of a version has committed something."""
-        return bool(self.commits(version, _lanes(self.layout(version, view))))
+        return bool(self._commits(version, _lanes(self.layout(version, view))))
 
     def over(self, version: int, view: View) -> bool:
         """True when all tasks of a version have come to the cut where the next one begins."""
-        if version >= len(view.changes):
-            return False
-        cut, lanes = view.changes[version].cut, _lanes(self.layout(version, view))
-        found = self.commits(version, lanes)
-        return len(found) == len(lanes) and all(commit.message.cut >= cut for commit in found.values())
+        return version < len(view.changes) and self._last_commits(version, view) is not None
 
-    def commits(self, version: int, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        """What a version's group has committed of the given partitions.
+    def handed_over(self, version: int, view: View) -> dict[Lane, Committed]:
+        """What the tasks of a version that is over have committed last; of partitions, sources or not, that they read.
+
+        A broker that restarts may say for a moment that they have committed less, or nothing.
 
         Raises:
-            BrokerError: Kafka does not say.
+            BrokerError: Kafka does not say, or no longer has it.
         """
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            found = self._last_commits(version, view)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"group {self.group(version)!r} has not committed the cut of plan change {version + 1}, where the "
+                    "next plan took over: its offsets have expired, or somebody has deleted or set them"
+                )
+            time.sleep(POLL_S)
+
+    def _last_commits(self, version: int, view: View) -> dict[Lane, Committed] | None:
+        """What a version has committed when all of its tasks have come to their cut."""
+        cut, lanes = view.changes[version].cut, _lanes(self.layout(version, view))
+        found = self._commits(version, lanes)
+        over = len(found) == len(lanes) and all(commit.message.cut >= cut for commit in found.values())
+        return found if over else None
+
+    def _commits(self, version: int, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         return read_commits(self._settings.clients, self.group(version), lanes)
 
 
 def _lanes(layout: PlacedLayout) -> list[Lane]:
     return [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
-
-
-def read_commits(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-    """A group's committed offsets and messages; partitions without are absent.
-
-    Raises:
-        BrokerError: Kafka does not say.
-        StateError: somebody else commits in this group.
-    """
-    consumer = Consumer(
-        clients.librdkafka(group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0)
-    )
-    asked = [TopicPartition(topic, number) for topic, number in lanes]
-    deadline = time.monotonic() + TIMEOUT_S
-    try:
-        while True:
-            try:
-                found = consumer.committed(asked, ATTEMPT_S)
-                break
-            except KafkaException as error:
-                # The call may know only that its time is over; why, an event says.
-                event = consumer.poll(0)
-                cause = error.args[0] if event is None or event.error() is None else event.error()
-                if cause.code() not in TRANSIENT or time.monotonic() > deadline:
-                    why = reason(cause, f"READ on group {group!r}")
-                    raise BrokerError(f"committed offsets of group {group!r} cannot be read: {why}") from None
-                time.sleep(POLL_S)
-    finally:
-        consumer.close()
-    out: dict[Lane, Committed] = {}
-    for tp in found:
-        if tp.error is not None:
-            why = reason(tp.error, f"READ on topic {tp.topic!r}")
-            raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {why}")
-        if tp.offset >= 0:
-            try:
-                message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")
-            except StateError as error:
-                raise StateError(f"group {group!r}: {error}") from None
-            out[(tp.topic, tp.partition)] = Committed(tp.offset, message)
-    return out

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from schemas.codecs.encode import Encoded
-from schemas.commits import decode_commit
 from schemas.errors import BrokerError, WeirError
+from services.committed_offsets import TRANSIENT, ask
 from services.delivery import BlockRecord, Delivery, Letter
 from services.logs import get_log
 from services.recovery import Committed
@@ -146,22 +146,12 @@ class ProducerSink:
         )
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        asked = [TopicPartition(topic, number) for topic, number in lanes]
+        asked = list(lanes)
         while True:
             try:
-                found = self._offsets.committed(asked, ATTEMPT_S)
-                break
+                return ask(self._offsets, self._group, asked)
             except KafkaException as error:
                 self._check_patience(error, f"committed offsets of group {self._group!r} cannot be read")
-        out: dict[Lane, Committed] = {}
-        for tp in found:
-            if tp.error is not None:
-                why = reason(tp.error, f"READ on topic {tp.topic!r}")
-                raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {why}")
-            if tp.offset >= 0:
-                message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")
-                out[(tp.topic, tp.partition)] = Committed(tp.offset, message)
-        return out
 
     def _check_patience(self, error: KafkaException, what: str) -> None:
         """Return when it is worth trying again."""
@@ -315,19 +305,6 @@ def _records(encoded: Encoded) -> list[bytes]:
     return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
 
 
-TRANSIENT = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TIMED_OUT,
-        KafkaError._WAIT_COORD,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-    }
-)
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 

@@ -226,8 +226,8 @@ class TaskOpener:
         committed, log = sink.committed(lanes), self._admin.log_ranges(lanes)
         internal = self._work.layout.internal_lanes(number) if isinstance(self._work.layout, PlacedLayout) else ()
         if self._versions is not None and self._work.version > 0 and not committed:
-            sources = [lane for lane in lanes if lane not in internal]
-            former = self._versions.commits(self._work.version - 1, sources)
+            handed = self._versions.handed_over(self._work.version - 1, self._control.view)
+            former = {lane: found for lane, found in handed.items() if lane in lanes and lane not in internal}
             return plan_handover(
                 streams=streams, former=former, version=self._work.version, log=log, accept_loss=self._accept_loss
             )

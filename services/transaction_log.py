@@ -99,7 +99,7 @@ def read_back(logs: PartitionLogs, lane: Lane, first: int, key: bytes) -> list[T
     for _, producer, offset in found:
         # A batch may hold records of one transaction only, and a transaction has one.
         behind = islice(stretches, max(0, bisect_left(offsets, offset + 1) - 1), None)
-        fates.append({lane: fate(behind, producer, 1)})
+        fates.append({lane: fate(behind, producer, Written(offset, 1))})
     for written in {each for prepared, _, _ in found for each in prepared.written}:
         touching = [i for i, (prepared, _, _) in enumerate(found) if written in prepared.written]
         for i, became in _fates_in(logs, written, [(found[i][0].written[written], found[i][1]) for i in touching]):
@@ -166,7 +166,7 @@ def _fates_since(
     for i in range(begin, end):
         written, producer = transactions[i]
         behind = islice(stretches, bisect_left(offsets, written.since), None)
-        yield i, fate(behind, producer, written.records)
+        yield i, fate(behind, producer, written)
 
 
 def _stretch(batch: StoredBatch) -> Stretch:

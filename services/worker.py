@@ -32,6 +32,7 @@ from schemas.errors import BrokerError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
+from services.committed_offsets import read_commits
 from services.connection import Connection
 from services.control_log import ControlLog
 from services.decoders import decoder_of
@@ -42,7 +43,7 @@ from services.logs import get_log
 from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout, check_settings
 from services.placed_migrations import reports_of_the_dead
-from services.placed_versions import Versions, read_commits
+from services.placed_versions import Versions
 from services.placement import Layout, check_partition_by, lay_out
 from services.records import RecordBatch
 from services.roster import Roster

@@ -37,9 +37,10 @@ from ops.spark.sources import Intake
 from ops.spark.stage import Stage
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Mask
-from schemas.commits import Commit, decode_commit
+from schemas.commits import Commit
 from schemas.errors import BrokerError, StateError
 from schemas.query import Query
+from services.committed_offsets import read_commits
 from services.decoders import decoder_of
 from services.fingerprint import fingerprint
 from services.placement import Layout, lay_out
@@ -100,18 +101,19 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
         StateError: nothing is committed, or by another query.
     """
     lanes = [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
-    found = _committed(clients, group, lanes)
+    found = read_commits(clients, group, lanes, stable=True)
     if not found:
         raise StateError(
             f"group {group!r} has committed nothing of {', '.join(sorted(layout.partitions))}: the query has not run, "
             "or in another group (--group)"
         )
-    offsets = {lane: offset for lane, (offset, _) in found.items()}
+    offsets = {lane: each.offset for lane, each in found.items()}
+    messages = {lane: each.message for lane, each in found.items()}
     inner = _internal(clients, group, layout)
     if inner:
-        return Cut(offsets, apart_cut({**{lane: message for lane, (_, message) in found.items()}, **inner}))
+        return Cut(offsets, apart_cut(messages | inner))
     own = fingerprint(query)
-    for (topic, number), (_, message) in found.items():
+    for (topic, number), message in messages.items():
         if message.fingerprint != own:
             raise StateError(
                 f"{topic}[{number}]: what group {group!r} has committed is of another query; its windows, streams or "
@@ -119,40 +121,10 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
             )
     ends: dict[int, int] = {}
     for task in range(layout.tasks):
-        said = [found[lane][1] for lane in layout.lanes(task) if lane in found]
+        said = [messages[lane] for lane in layout.lanes(task) if lane in messages]
         ends[task] = max(said, key=lambda message: message.epoch).cut if said else 0
-    tables = max((message for _, message in found.values()), key=lambda message: message.epoch).tables
+    tables = max(messages.values(), key=lambda message: message.epoch).tables
     return Cut(offsets, max(ends.values()), ends if layout.copartitioned else None, tables)
-
-
-def _committed(clients: KafkaClients, group: str, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, Commit]]:
-    """Offsets and messages; waits while a transaction that moves them is open."""
-    consumer = Consumer(
-        clients.librdkafka(group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0)
-    )
-    asked = [TopicPartition(topic, number) for topic, number in lanes]
-    deadline = time.monotonic() + _TIMEOUT_S
-    try:
-        while True:
-            try:
-                answer = consumer.committed(asked, _TIMEOUT_S)
-                break
-            except KafkaException as error:
-                cause = error.args[0]
-                unstable = cause.retriable() or cause.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
-                if not unstable or time.monotonic() > deadline:
-                    raise BrokerError(f"committed offsets of group {group!r}: {cause.str()}") from None
-                time.sleep(0.05)
-    finally:
-        consumer.close()
-    found: dict[Lane, tuple[int, Commit]] = {}
-    for tp in answer:
-        if tp.error is not None:
-            raise BrokerError(f"committed offset of {tp.topic}[{tp.partition}]: {tp.error.str()}")
-        if tp.offset >= 0:
-            message = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]")
-            found[tp.topic, tp.partition] = tp.offset, message
-    return found
 
 
 def apart_cut(messages: Mapping[Lane, Commit]) -> int:
@@ -188,7 +160,8 @@ def _internal(clients: KafkaClients, group: str, layout: Layout) -> dict[Lane, C
         for tp in known
         if tp.offset >= 0 and tp.topic not in layout.partitions and tp.topic in there
     ]
-    return {lane: message for lane, (_, message) in _committed(clients, group, lanes).items()} if lanes else {}
+    found = read_commits(clients, group, lanes, stable=True) if lanes else {}
+    return {lane: each.message for lane, each in found.items()}
 
 
 def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:

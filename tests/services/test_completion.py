@@ -25,6 +25,7 @@ OFFSETS: Partition = ("__consumer_offsets", 0)
 SOURCE: Partition = ("source", 0)
 SINKS: tuple[Partition, ...] = (("out", 0), ("late", 0), ("inner", 3))
 PRODUCER, OTHER = 7, 8
+GAP = -1
 
 COMMIT, ABORT, OPEN = "commit", "abort", "open"
 Outcomes = Mapping[Partition, str]
@@ -178,10 +179,10 @@ class Task:
             if isinstance(what, list):
                 prepared = decode_prepared(what[0], "")
                 own = {
-                    lane: fate(self.disk.stretches(lane, part.since), (producer, epoch), part.records)
+                    lane: fate(self.disk.stretches(lane, part.since), (producer, epoch), part)
                     for lane, part in prepared.written.items()
                 }
-                own[LOG] = fate(self.disk.stretches(LOG, offset), (producer, epoch), 1)
+                own[LOG] = fate(self.disk.stretches(LOG, offset), (producer, epoch), Written(offset, 1))
                 found.append(Transaction(prepared, (producer, epoch), own))
             offset += _size(what)
         return found
@@ -276,15 +277,36 @@ def test_all_combinations(more: int | None) -> None:
         ([(7, 0, True), (7, 1, 2), (7, 1, True)], Fate.COMMITTED),
         ([(7, 0, 2), (7, 0, True), (7, 1, 2)], Fate.OPEN),
         ([], Fate.PARTIAL),
+        ([(GAP, 0, 1), (7, 1, 1), (7, 1, True)], Fate.THINNED),
+        ([(7, 1, 1), (GAP, 0, 1), (7, 1, True)], Fate.THINNED),
+        ([(GAP, 0, 1), (7, 1, 2), (7, 1, True)], Fate.COMMITTED),
+        ([(GAP, 0, 1), (7, 1, 2), (GAP, 0, 1)], Fate.OPEN),
+        ([(7, 1, 1), (7, 1, True), (GAP, 0, 2), (8, 1, 1)], Fate.PARTIAL),
+        ([(GAP, 0, 3), (8, 1, 1)], Fate.THINNED),
+        ([(GAP, 0, 1), (8, 1, 1)], Fate.PARTIAL),
     ],
 )
 def test_what_became_of_two_records(stretches: list[tuple[int, int, int | bool]], expected: Fate) -> None:
-    """Of producer 7 in its epoch 1, among what other producers and other epochs have left."""
-    found = [
-        Stretch(producer, epoch, 0, 0, what) if isinstance(what, bool) else Stretch(producer, epoch, 0, what)
-        for producer, epoch, what in stretches
-    ]
-    assert fate(found, (7, 1), 2) is expected
+    """Of producer 7 in its epoch 1, among what other producers and other epochs have left, or compaction has taken."""
+    found, offset = [], 10
+    for producer, epoch, what in stretches:
+        if isinstance(what, bool):
+            found.append(Stretch(producer, epoch, offset, 0, what))
+        elif producer != GAP:
+            found.append(Stretch(producer, epoch, offset, what))
+        offset += int(what) or 1
+    assert fate(found, (7, 1), Written(10, 2)) is expected
+
+
+def test_what_compaction_has_taken_is_not_missed() -> None:
+    """A keyed sink that is compacted may have dropped the last transaction's records of a task that has been idle."""
+    task = Task(Disk(), 0)
+    task.deliver(1, dict.fromkeys(SINKS, 2))
+    (found,) = task._transactions()
+    thinned = Transaction(found.prepared, found.producer, {**found.fates, SINKS[0]: Fate.THINNED})
+    assert complete([thinned], Mark(task.name, 1)) == Completion((), Mark(task.name, 1))
+    hanging = {lane: Fate.THINNED if lane == SINKS[0] else Fate.OPEN for lane in found.fates}
+    assert complete([Transaction(found.prepared, found.producer, hanging)], None) == Completion()
 
 
 def test_a_log_of_other_commits_is_left_alone() -> None:
@@ -322,3 +344,17 @@ def test_lost_records_are_told() -> None:
     lost = Transaction(found.prepared, found.producer, {**found.fates, ("out", 0): Fate.PARTIAL})
     with pytest.raises(StateError, match=r"out\[0\] does not hold the 2 records from offset 0 on"):
         complete([lost], Mark(task.name, 1))
+
+
+def test_a_repair_without_offsets_names_the_newest_commit() -> None:
+    """Epoch 2 hangs in one sink, epoch 3 is aborted; the repair writes records alone. The next incarnation took epoch 3
+    for the newest commit, because the log tells of it, and waited for its offsets in vain."""
+    task = Task(Disk(), 0)
+    task.deliver(1, dict.fromkeys(SINKS, 1))
+    task.deliver(2, dict.fromkeys(SINKS, 1), {**dict.fromkeys(PARTS, COMMIT), SINKS[0]: OPEN})
+    task.deliver(3, {SINKS[1]: 1}, dict.fromkeys(PARTS, ABORT))
+    for number in (1, 2):
+        heir = Task(task.disk, number)
+        assert heir.open(None) == 2
+        assert complete(heir._transactions(), heir._mark()).commit == Mark(task.name, 2)
+    goes_on(Task(task.disk, 3), 2, [1])

@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from schemas.control import Member, RegisteredQuery
+from schemas.errors import StateError
+from services.member_log import known_members
 from services.registry import write
 from tests.broker_fixture import Topics
 from tests.group_workers import GroupTrial, select
@@ -128,7 +130,10 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     admin.delete_topics([log])[log].result(30)
     lost = workers.start(trial.case)
     wait_for(lambda: lost.process.poll() is not None, lambda: lost.said("it ends"))
-    assert f"topic {log} does not say which queries task 0 runs, though it has committed" in lost.text()
+    assert f"{log}[0] does not hold the" in lost.text()
+    assert "the topic was deleted and made anew" in lost.text()
+    with pytest.raises(StateError, match=f"topic {log} does not say which queries task 0 runs, though it has comm"):
+        known_members(trial.clients, log, 0)
     trial.weir("drop", name)
     assert name not in trial.weir("list")
 

@@ -49,10 +49,10 @@ def test_calls_are_made_elsewhere_and_answered_here() -> None:
     assert not left.is_alive()
 
 
-def delivery(lane: Lane, number: int, name: str = "epoch") -> Delivery:
-    """One result, and an offset that says how far it goes."""
+def delivery(lane: Lane, number: int, name: str = "epoch", incarnation: str = "") -> Delivery:
+    """One result, and an offset that says how far it goes; signed as its task does."""
     text = b'{"%s": %d}\n' % (name.encode(), number)
-    message = Commit("query", number, number, 0, 1, (StreamPoint(number, number),)).encode()
+    message = Commit("query", number, number, 0, 1, (StreamPoint(number, number),), incarnation=incarnation).encode()
     return Delivery([(lane[0], Encoded(text, np.array([0, len(text)])))], [], {lane: (number, message)})
 
 
@@ -141,10 +141,10 @@ def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.Mo
     heir = sink_of(topics.bootstrap, topic, topic)
     heir.open()
     assert heir.committed([lane])[lane].offset == 1
-    heir.deliver(delivery(lane, 2))
+    heir.deliver(delivery(lane, 2, incarnation=heir.incarnation))
     stuck.let_go.set()
     assert stuck.came_back.wait(60)
-    heir.deliver(delivery(lane, 3))
+    heir.deliver(delivery(lane, 3, incarnation=heir.incarnation))
     assert heir.committed([lane])[lane].offset == 3
     heir.close()
     reader = Reader(topics.bootstrap, topic)

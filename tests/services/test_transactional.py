@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from schemas.codecs.encode import Encoded
 from schemas.commits import Commit, StreamPoint
+from services.committed_offsets import read_commits
 from services.delivery import BlockRecord, Delivery, Letter
 from services.producer import Aborted, Repair
 from services.security import KafkaClients
@@ -189,6 +190,22 @@ def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     # The markers of the last transaction, which wrote to these too, have aborted the rest.
     assert sorted(repair.ended) == sorted(group.data(0))
     assert_exact(group, 1, [1, 2, 3, 4])
+
+
+def test_what_is_committed_can_be_read_while_offsets_hang(restartable_broker: RestartableBroker) -> None:
+    """A worker looks at its group's commits before it takes tasks over, and only that ends what hangs: it waited for
+    that in vain, and ended."""
+    group, admin = begin(restartable_broker, 1)
+    sink = group.sink(admin, 0, 1)
+    sink.open()
+    sink.deliver(group.epoch(sink, 0, 1))
+    dies_in(sink, group.epoch(sink, 0, 2, results=0))
+    sink.close()
+    lane, hangs = (group.source, 0), offsets_part(group.bootstrap, group.name)
+    tear(restartable_broker, [Torn(sink.transactional_id, {(group.log, 0): "commit", hangs: "hang"})])
+    assert read_commits(group.clients, group.name, [lane])[lane].offset == 1
+    goes_on(group, TopicAdmin(group.clients), 0, 1, 2)
+    assert read_commits(group.clients, group.name, [lane], stable=True)[lane].offset == 2
 
 
 def begin(broker: RestartableBroker, tasks: int) -> tuple[Group, TopicAdmin]:
