@@ -57,6 +57,24 @@ def worker_kill(world: World, args: dict[str, Any]) -> None:
         world.start(slot)
 
 
+def worker_kill_open(world: World, args: dict[str, Any]) -> None:
+    """kill -9 while records of a transaction are written and its end is not; within some seconds in any case."""
+    slot = _slot(world, args)
+    until = time.monotonic() + args["seconds"]
+    with slot.lock:
+        worker = slot.worker
+        if worker is not None:
+            while worker.process.poll() is None and time.monotonic() < until and not world.stopping.is_set():
+                worker.signal(signal.SIGSTOP)
+                # Still open when asked again: its end was not on the way already.
+                if world.open_records() and world.open_records():
+                    break
+                worker.signal(signal.SIGCONT)
+                world.stopping.wait(0.003)
+        _end(slot, signal.SIGKILL)
+        world.start(slot)
+
+
 def worker_freeze(world: World, args: dict[str, Any]) -> None:
     """SIGSTOP, perhaps beyond the session's timeout, then SIGCONT: it comes back as a zombie."""
     slot = _slot(world, args)
@@ -301,6 +319,7 @@ def drop(world: World, args: dict[str, Any]) -> None:
 
 DEEDS: dict[str, Callable[[World, dict[str, Any]], None]] = {
     "worker-kill": worker_kill,
+    "worker-kill-open": worker_kill_open,
     "worker-freeze": worker_freeze,
     "worker-roll": worker_roll,
     "worker-come": worker_come,

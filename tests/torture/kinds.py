@@ -9,7 +9,8 @@ import random
 from typing import Any
 
 WORKER_FAULTS = {
-    "worker-kill": 6,
+    "worker-kill": 4,
+    "worker-kill-open": 4,
     "worker-freeze": 3,
     "worker-roll": 2,
     "worker-come": 1,
@@ -49,6 +50,8 @@ def events(rng: random.Random, kind: str, workers: int, session_s: int, brokers:
     match kind:
         case "worker-kill":
             return {"worker": worker, "seconds": rng.choice([0.0, 0.0, seconds])}
+        case "worker-kill-open":
+            return {"worker": worker, "seconds": seconds}
         case "worker-freeze":
             return {"worker": worker, "seconds": round(session_s * rng.uniform(0.3, 1.0) + rng.choice([0, 3]), 2)}
         case "worker-go" | "worker-come" | "state-lost":

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import KafkaException
 
 from tests.faults.trial import read_topic
 from tests.faults.workload import canonical, reason_fits
@@ -142,32 +141,11 @@ class Judge:
     def transactions(self) -> None:
         """No transaction is open in any topic of this trial, nor in the committed offsets."""
         deadline = time.monotonic() + OPEN_S
-        while open_ := self._open():
+        while open_ := self._world.open_records():
             if time.monotonic() > deadline:
                 self.violate("open transaction", f"after {OPEN_S:g} s: {open_}")
                 return
             time.sleep(0.3)
-
-    def _open(self) -> dict[str, int]:
-        """How many records lie beyond the last stable offset, by partition."""
-        admin = self._world.admin
-        try:
-            topics = admin.list_topics(timeout=10).topics
-            lanes = [
-                TopicPartition(name, number)
-                for name, described in topics.items()
-                if self._world.prefix in name or name == "__consumer_offsets"
-                for number in described.partitions
-            ]
-            ends = {}
-            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-                asked = {lane: OffsetSpec.latest() for lane in lanes}
-                answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
-                ends[isolation] = {f"{one.topic}-{one.partition}": int(a.result().offset) for one, a in answers.items()}
-        except KafkaException as error:
-            return {f"Kafka does not answer: {error}": 1}
-        stable, all_ = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
-        return {lane: all_[lane] - stable[lane] for lane in all_ if all_[lane] > stable[lane]}
 
 
 def wrong_results(wanted: Counter[str], records: Sequence[Record], lenient: bool) -> list[Violation]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from schemas.errors import WeirError
@@ -283,6 +283,26 @@ class World:
     def running(self) -> list[WorkerProcess]:
         """The workers that run now."""
         return [slot.worker for slot in self.slots if slot.worker is not None and slot.worker.process.poll() is None]
+
+    def open_records(self) -> dict[str, int]:
+        """How many records lie beyond the last stable offset, by partition."""
+        try:
+            topics = self.admin.list_topics(timeout=10).topics
+            lanes = [
+                TopicPartition(name, number)
+                for name, described in topics.items()
+                if self.prefix in name or name == "__consumer_offsets"
+                for number in described.partitions
+            ]
+            ends = {}
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+                asked = {lane: OffsetSpec.latest() for lane in lanes}
+                answers = self.admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
+                ends[isolation] = {f"{one.topic}-{one.partition}": int(a.result().offset) for one, a in answers.items()}
+        except KafkaException as error:
+            return {f"Kafka does not answer: {error}": 1}
+        stable, all_ = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
+        return {lane: all_[lane] - stable[lane] for lane in all_ if all_[lane] > stable[lane]}
 
     def supervise(self) -> None:
         """Start workers again that have ended by themselves; until the trial stops."""
