@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels demo test coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,9 +19,13 @@ demo: setup ## start Kafka, stream a real data set through a query, show the res
 kernels: setup ## compile the kernels ahead
 	@$(BIN)/weir warmup
 
-# Two processes would compile the same kernels, and under coverage, which takes twice as long.
-test: kernels ## run the tests (all but the slow ones) with coverage
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(COVERAGE)
+# Kernels come first: several processes would compile the same ones. Many tests wait for Kafka, so three processes suit
+# two cores.
+test: kernels ## run the tests (all but the slow ones)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile
+
+coverage: kernels ## run the same tests, and list the lines that they do not reach
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile $(COVERAGE)
 
 test-slow: setup ## run the long suites
 	@$(BIN)/python -m pytest -m slow

@@ -35,6 +35,9 @@ must still find a place there."""
 REGISTRY = "weir.queries"
 """The topic of registered queries."""
 
+_ATTEMPT_S = 1.0
+"""How long the first attempt to reach Kafka takes before we look why there is no answer; each next takes twice that."""
+
 _TIMEOUT_S = 10.0
 _LOOK_S = 3.0
 """How long one look takes of those that are repeated: nobody can stop it meanwhile."""
@@ -117,29 +120,41 @@ class TopicAdmin:
             Refused: it does not let us in.
             Unreachable: no broker answers.
         """
-        try:
-            found = self._admin.list_topics(timeout=seconds)
-        except KafkaException as error:
-            # The call knows only that there was no connection. Why, an error event says; not every call has its own.
-            self._admin.poll(0)
-            events, self._events = self._events, []
-            telling = [event for event in events if _refuses(event)] or events[-1:]
-            self._trouble = max(telling, key=lambda event: len(event.str()), default=self._trouble)
-            place, trouble = f"Kafka at {self._clients.bootstrap}", self._trouble
-            if trouble is None:
-                raise Unreachable(
-                    f"no answer from {place}: {error.args[0].str()}; is it up, and does it expect --security-protocol "
-                    f"{self._clients.protocol}?"
-                ) from None
-            why = self._clients.explain(trouble.str())
-            if _refuses(trouble):
-                raise Refused(
-                    f"{place} refuses the connection: {why}; check --security-protocol, user name, password and "
-                    "certificates"
-                ) from None
-            raise Unreachable(f"no answer from {place}: {why}") from None
+        deadline, attempt_s = time.monotonic() + seconds, _ATTEMPT_S
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                found = self._admin.list_topics(timeout=max(0.1, min(attempt_s, left)))
+                break
+            except KafkaException as error:
+                problem = self._trouble_with(error.args[0])
+            # The call itself would go on when we are refused.
+            if left <= attempt_s or isinstance(problem, Refused):
+                raise problem
+            attempt_s *= 2
         self._events, self._trouble = [], None
         return found
+
+    def _trouble_with(self, error: KafkaError) -> Refused | Unreachable:
+        """Why a call had no answer. It knows only that there was no connection; the reason is in an error event, and
+        not every call has its own."""
+        self._admin.poll(0)
+        events, self._events = self._events, []
+        telling = [event for event in events if _refuses(event)] or events[-1:]
+        self._trouble = max(telling, key=lambda event: len(event.str()), default=self._trouble)
+        place, trouble = f"Kafka at {self._clients.bootstrap}", self._trouble
+        if trouble is None:
+            return Unreachable(
+                f"no answer from {place}: {error.str()}; is it up, and does it expect --security-protocol "
+                f"{self._clients.protocol}?"
+            )
+        why = self._clients.explain(trouble.str())
+        if _refuses(trouble):
+            return Refused(
+                f"{place} refuses the connection: {why}; check --security-protocol, user name, password and "
+                "certificates"
+            )
+        return Unreachable(f"no answer from {place}: {why}")
 
     def cluster_id(self) -> str:
         """The cluster's id.

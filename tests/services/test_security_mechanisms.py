@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,9 @@ def refused(env: Mapping[str, str], why: str, secrets: list[str], tmp_path: Path
     path = tmp_path / "q.sql"
     path.write_text(SENSORS.format(temperature="t", humidity="h", light="l", sink="out"))
     worker = ["worker", str(path), "--no-wait", "--state-dir", "none", "--log-level", "debug"]
-    for command in (worker, ["query", "list"]):
-        code, out, err = weir(env, *command)
+    with ThreadPoolExecutor() as side_by_side:
+        answers = list(side_by_side.map(lambda command: weir(env, *command), (worker, ["query", "list"])))
+    for code, out, err in answers:
         assert code == 1, err
         assert re.fullmatch(rf"weir: .*{why}.*\n", err), err
         assert out == ""
