@@ -116,6 +116,7 @@ def plan_recovery(
         committed: partitions that have a committed offset.
         log: first offset and end of each partition's log.
         accept_loss: go on where the log no longer holds what is needed.
+        from_latest: begin at the end of the log, where nothing is committed yet.
         whole: partitions that are read from their beginning whatever `from_latest` says.
         tables: what is in each table, by name in the query's order.
         changes: results are the changes of an answer.
@@ -140,7 +141,8 @@ def plan_recovery(
     for lane in committed:
         if log[lane][0] > committed[lane].offset:
             _lost(lane, committed[lane].offset, log[lane][0], "not yet taken", accept_loss, notes)
-    fresh = {lane: _fresh_lane(log[lane], streams[lane], from_latest and lane not in whole) for lane in added}
+    # Added since: whatever the query was begun with, nothing of them has been passed over.
+    fresh = {lane: _fresh_lane(log[lane], streams[lane], from_latest=False) for lane in added}
     lanes = {
         lane: LaneStart(min(p.offset for p in c.message.points), c.offset, c.message.points, c.message.points)
         for lane, c in committed.items()

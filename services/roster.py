@@ -79,6 +79,7 @@ class Roster:
 
     Attributes:
         joined: whether the group has said which tasks this worker has.
+        assignments: how often it has.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Roster:
         self._beat_s = time.monotonic()
         self._told_silent_s = float("-inf")
         self.joined = False
+        self.assignments = 0
         self.consumer: ConsumerControl | None = None
 
     # --- The transport's Flow -----------------------------------------------------------------------
@@ -146,13 +148,15 @@ class Roster:
     async def assigned(self, partitions: Collection[TP]) -> None:
         """The group has assigned exactly these: make the seats match."""
         found = {self._layout.set_of(tp.topic, tp.partition) for tp in partitions}
-        numbers = {number for number in found if number is not None}
+        # A partition that was added since may belong to a task that is not there yet.
+        numbers = {number for number in found if number is not None and number < self._layout.tasks}
         for number in sorted(set(self._seats) - numbers):
             await self._leave(self._seats.pop(number))
         member = self.consumer.member_id() if self.consumer else ""
         if not member:
             return  # out of the group again already; the next assignment will tell
         self.joined = True
+        self.assignments += 1
         for number in sorted(numbers):
             seat = self._seats.get(number)
             if seat is None:

@@ -140,7 +140,8 @@ class TaskMigrations:
         if proposal.fingerprint != self._fingerprint:
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
-            return f"it is one of {self._tasks} tasks, not {proposal.tasks}: were partitions added? restart all workers"
+            asked = proposal.tasks
+            return f"it is one of {self._tasks} tasks, not {asked}: were partitions added? restart the coordinator"
         if proposal.prefer not in PREFERENCES:
             return f"cannot prefer {proposal.prefer!r}; there are {', '.join(PREFERENCES)}"
         try:

@@ -28,7 +28,7 @@ from operators.feedback.feedback import check_feedback
 from operators.placed.decompose import check_placeable
 from operators.plan import parse_plan
 from schemas.codecs.encode import check_output_names
-from schemas.errors import BrokerError, UsageError, WeirError
+from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
 from services import memory
 from services.assignor import TaskAssignor
@@ -39,6 +39,7 @@ from services.decoders import decoder_of
 from services.feedback_log import FeedbackLog
 from services.fingerprint import fingerprint
 from services.group_watch import GroupWatch, check_group_settings
+from services.growth import METADATA_MS, Growth
 from services.logs import get_log
 from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout, check_settings
@@ -131,6 +132,7 @@ class Worker:
         self._state: StateDir | None = None
         self._spilled: StateDir | None = None
         self._versions: Versions | None = None
+        self._partitions: dict[str, int] = {}
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
@@ -142,7 +144,7 @@ class Worker:
         Raises:
             WeirError: what made it impossible to go on.
         """
-        counts = self._inputs()
+        counts = self._partitions = self._inputs()
         if self._stopped.is_set():
             return
         self._pages.waits_for("its control topic")
@@ -163,7 +165,7 @@ class Worker:
         try:
             self._check_formats(counts)
             with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
-                asyncio.run(self._main(counts, topics_of_group.statistics, Path(scratch)))
+                asyncio.run(self._main(topics_of_group.statistics, Path(scratch)))
         finally:
             self._control.close()
             if self._watch is not None:
@@ -206,8 +208,9 @@ class Worker:
                 return {}
             raise
 
-    async def _main(self, counts: Mapping[str, int], statistics: str, scratch: Path) -> None:
-        """Run the plan in force; where its joins run apart, one plan after the other (`services.placed_versions`)."""
+    async def _main(self, statistics: str, scratch: Path) -> None:
+        """Run the plan in force, over the partitions that there are; where joins run apart, one plan after the other
+        (`services.placed_versions`)."""
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -218,13 +221,13 @@ class Worker:
         for turn in itertools.count():
             if self._stop.is_set():
                 return
-            work = await self._next_work(counts, patient=turn > 0)
+            work = await self._next_work(patient=turn > 0)
             publisher = Publisher(self._control, statistics, self._query.name, work.layout.tasks)
             await self._run_version(work, publisher, scratch / str(turn))
             if not self._stop.is_set():
-                self._pages.waits_for("the next plan to begin")
+                self._pages.waits_for("tasks to begin anew")
 
-    async def _next_work(self, counts: Mapping[str, int], patient: bool) -> Work:
+    async def _next_work(self, patient: bool) -> Work:
         """What there is to run now; a worker that runs already is `patient` when Kafka does not answer.
 
         Raises:
@@ -233,18 +236,18 @@ class Worker:
         assert self._stop is not None
         while True:
             try:
-                return self._work(counts)  # blocks: nothing else runs on the loop now
+                return self._work()  # blocks: nothing else runs on the loop now
             except BrokerError as error:
                 if not patient or self._stop.is_set():
                     raise
-                self._log.warning("cannot begin with the next plan, trying again", reason=str(error))
+                self._log.warning("tasks cannot begin anew, trying again", reason=str(error))
                 await asyncio.sleep(AGAIN_S)
 
-    def _work(self, counts: Mapping[str, int]) -> Work:
+    def _work(self) -> Work:
         """What there is to run now; makes the topics that it needs."""
         settings, control, version, since = self._settings, self._control, 0, 0
         assert control is not None
-        layout: Layout | PlacedLayout = lay_out(self._query, counts)
+        layout: Layout | PlacedLayout = lay_out(self._query, self._partitions)
         group, plan = settings.group, self._plan
         if self._versions is not None:
             view = control.read_to_end(CONTROL_S)
@@ -384,6 +387,7 @@ class Worker:
         assert self._stop is not None
         noted = ""
         connection = Connection(self._admin, self._settings, self._pages, self._log)
+        growth = Growth(self._admin, self._query, self._partitions, apart=self._versions is not None, log=self._log)
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(0.2):
@@ -408,6 +412,12 @@ class Worker:
             if await self._replaced(work, app.roster):
                 self._log.info("another plan takes over", version=work.version + 1)
                 return
+            try:
+                if (found := growth.look(app.roster.assignments)) is not None:
+                    self._partitions = found
+                    return
+            except StateError as error:
+                self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Stop the worker because of `error`; the first one counts."""
@@ -444,7 +454,7 @@ class Worker:
             broker_request_timeout=40.0,
             broker_max_poll_interval=600.0,
             consumer_max_fetch_size=1 << 20,
-            consumer_metadata_max_age_ms=30_000,
+            consumer_metadata_max_age_ms=METADATA_MS,
         )
         app.boot_strategy.enable_kafka_producer = False
         return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import no_traceback, problems, said_once
-from tests.faults.workload import PARTITIONED, QUERY, Workload, workload
+from tests.faults.trial import Trial, no_traceback, problems, said_once
+from tests.faults.workload import PARTITIONED, QUERY, STREAMS, Workload, workload
 
 pytestmark = pytest.mark.kafka
 
@@ -132,3 +133,61 @@ def test_input_topic_made_anew_is_refused(make_trial: MakeTrial, fault_seed: int
     )
     no_traceback(worker)
     assert trial.read(trial.sink) == before
+
+
+def grown(trial: Trial, streams: str = "abc") -> None:
+    """Give topics, which have been made with one partition, their second one."""
+    for stream in streams:
+        trial.add_partitions(trial.topic(stream), 2)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_partitions_are_added(make_trial: MakeTrial, fault_seed: int, start: str) -> None:
+    """A running worker reads them from their beginning, whatever --from says, and results are exact.
+
+    It never read them; a worker that was restarted with `--from latest` left out what they held already.
+    """
+    whole = workload(fault_seed, 600, 2, dirty=False)
+    middle = len(whole.records) // 2
+    first = [dataclasses.replace(record, partition=0) for record in whole.records[:middle]]
+    rest = sorted(whole.records[middle:], key=lambda record: -record.partition)
+    noticed = middle + sum(record.partition == 1 for record in rest)
+    trial = make_trial(Workload([*first, *rest], 2))
+    for stream in STREAMS:
+        trial.delete_topic(trial.topic(stream))
+        trial.make_topic(trial.topic(stream))
+    worker = trial.start("--from", start)
+    trial.wait(worker.running_tasks, "the worker runs", worker)
+    trial.send(middle)
+    trial.wait(lambda: trial.read(trial.sink), "results", worker)
+    grown(trial)
+    trial.send(noticed)
+    trial.wait(lambda: "partitions were added" in worker.text(), "the worker notices", worker)
+    trial.finish(worker)
+    said_once(worker, r"info    weir.worker: partitions were added \(.* has 2, had 1\): tasks begin anew with them")
+    no_traceback(worker)
+
+
+def test_partitions_are_added_to_what_is_partitioned(make_trial: MakeTrial, fault_seed: int) -> None:
+    """With PARTITION BY each new partition is a task, once all topics have it."""
+    trial = make_trial(Workload([], 1, PARTITIONED), text=PARTITIONED)
+    worker = trial.start().wait_running()
+    grown(trial, "ab")
+    trial.wait(lambda: "are not read yet" in worker.text(), "the worker says what it waits for", worker)
+    grown(trial, "c")
+    worker.wait_running([0, 1])
+    said_once(worker, r"warning .*partitions were added and are not read yet \(.*\): PARTITION BY needs topics")
+    said_once(worker, r"warning .*tasks begin anew with them; a key that has changed its partition does not join its")
+    assert worker.stop() == 0
+    no_traceback(worker)
+
+
+def test_partitions_are_added_to_joins_that_run_apart(make_trial: MakeTrial) -> None:
+    """Their topics are made for the partitions of the beginning: one line, and exit code 1."""
+    trial = make_trial(Workload([], 1))
+    worker = trial.start("--placement", "per-operator").wait_running([0, 1])
+    grown(trial, "a")
+    trial.wait(lambda: worker.process.poll() is not None, "the worker ends")
+    assert worker.process.returncode == 1
+    said_once(worker, r"^weir: partitions were added \(.* has 2, had 1\): with --placement per-operator .*--group")
+    no_traceback(worker)

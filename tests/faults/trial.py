@@ -29,7 +29,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from tests.broker_fixture import Topics
 from tests.faults.workload import QUERY, Place, Record, Row, Workload, canonical, reason_fits
@@ -66,7 +66,13 @@ class Trial:
         self.sent = 0
         self._client = {"bootstrap.servers": topics.bootstrap, **QUIET, **(client or {})}
         self._producer = Producer(
-            {**self._client, "enable.idempotence": True, "linger.ms": 2, "message.max.bytes": 20_000_000}
+            {
+                **self._client,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.max.bytes": 20_000_000,
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
         )
         self._admin = AdminClient(self._client)
         self._offsets = Consumer({**self._client, "group.id": self.group, "enable.auto.commit": False})
@@ -109,6 +115,10 @@ class Trial:
                     break
                 except BufferError:
                     self._producer.poll(0.05)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                        raise
+                    self._producer.poll(0.1)  # it has just been added
         wait_for(lambda: self._producer.flush(1) == 0, "the test's records are written", DEADLINE_S)
 
     def produce_at(self, stream: str, value: bytes, timestamp: int) -> None:
@@ -119,6 +129,15 @@ class Trial:
     def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
         """Make a topic that the worker or the trial would not make, or not so."""
         self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Give a topic more partitions, and wait until they are there."""
+        self._admin.create_partitions([NewPartitions(name, count)])[name].result(30)
+        wait_for(
+            lambda: len(self._admin.list_topics(name, 5).topics[name].partitions) == count,
+            f"{name} has {count} partitions",
+            DEADLINE_S,
+        )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone."""
