@@ -61,7 +61,7 @@ def closing(scenario: Scenario) -> list[Record]:
     return [
         Record(scenario.seconds, alias, partition, value, row)
         for alias in scenario.aliases
-        for partition in range(scenario.partitions)
+        for partition in range(scenario.count(alias))
     ]
 
 

@@ -64,7 +64,7 @@ class Truth:
         self.scenario = scenario
         self.prefix = prefix
         self.rows: dict[str, list[list[Row]]] = {
-            f"s{alias.lower()}": [[] for _ in range(scenario.partitions)] for alias in scenario.aliases
+            f"s{alias.lower()}": [[] for _ in range(scenario.count(alias))] for alias in scenario.aliases
         }
         self.expected = Expected()
         self._places: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)

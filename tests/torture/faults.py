@@ -292,6 +292,11 @@ def retention(world: World, args: dict[str, Any]) -> None:
             world.notes.append(f"records of {tp.topic}[{tp.partition}] were not deleted: {error}")
 
 
+def topic_grows(world: World, args: dict[str, Any]) -> None:
+    """An input topic is given one more partition."""
+    world.grow(args["alias"])
+
+
 def migrate(world: World, args: dict[str, Any]) -> None:
     """Ask for another plan; whether it is agreed on is not what is judged."""
     started = MigrateProcess(world.case, args["plan"], args["strategy"], "--wait", "--timeout", "10s")  # type: ignore[arg-type]
@@ -333,6 +338,7 @@ DEEDS: dict[str, Callable[[World, dict[str, Any]], None]] = {
     "net-dark": net_dark,
     "net-cut": net_cut,
     "retention": retention,
+    "topic-grows": topic_grows,
     "broker-kill": broker_kill,
     "broker-restart": broker_restart,
     "broker-freeze": broker_freeze,

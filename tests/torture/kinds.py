@@ -24,8 +24,9 @@ WORKER_FAULTS = {
     "net-cut": 3,
     "net-dark": 2,
     "retention": 2,
+    "topic-grows": 2,
 }
-"""What happens to workers, their disks, clocks and connections, and to the input's past."""
+"""What happens to workers, their disks, clocks and connections, and to the input's topics."""
 
 FAULTS = {**WORKER_FAULTS, "broker-kill": 5, "broker-restart": 2, "broker-freeze": 2, "broker-disk-full": 1}
 """With one broker."""

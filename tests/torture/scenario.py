@@ -117,6 +117,10 @@ class Scenario:
         """One letter per stream."""
         return ALIASES[: self.streams]
 
+    def count(self, alias: str) -> int:
+        """How many partitions a stream's topic has in the end."""
+        return self.partitions + sum(f.kind == "topic-grows" and f.args["alias"] == alias for f in self.faults)
+
     def declarations(self, prefix: str) -> str:
         """CREATE STREAM for every stream."""
         return "".join(
@@ -206,6 +210,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         retention=base not in ("rows",),
         coordinator=coordinator,
         budget=budget,
+        grows="" if partition_by or placed else ALIASES[:streams],
     )  # fmt: skip
     big = rng.choice([0, 0, 0, 1, 3])
     return Scenario(
@@ -364,6 +369,7 @@ def _faults(
     retention: bool,
     coordinator: bool,
     budget: bool,
+    grows: str,
 ) -> list[Fault]:
     """Several faults at random times, and what people ask for meanwhile."""
     able = dict(FAULTS if brokers == 1 else CLUSTER_FAULTS)
@@ -373,6 +379,7 @@ def _faults(
         ("worker-clock", clock),
         ("coordinator-kill", coordinator),
         ("retention", retention),
+        ("topic-grows", bool(grows)),
     ):
         if not holds:
             able.pop(name, None)
@@ -382,7 +389,10 @@ def _faults(
     for _ in range(rng.randint(2, 4)):
         kind = rng.choices(list(able), list(able.values()))[0]
         at = round(rng.uniform(0.5, seconds), 2)
-        found.append(Fault(at, kind, events(rng, kind, workers, session_s, brokers)))
+        args = events(rng, kind, workers, session_s, brokers)
+        if kind == "topic-grows":
+            args["alias"] = rng.choice(grows)
+        found.append(Fault(at, kind, args))
     if plans:
         for _ in range(rng.randint(1, 3)):
             at = round(rng.uniform(0.5, 0.8 * seconds), 2)

@@ -13,14 +13,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from schemas.errors import WeirError
 from services.group_registration import register_in_group
@@ -84,6 +84,8 @@ class World:
         self.known: list[Record] = [*records(scenario), *closing(scenario)]
         self.delivered: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
         self.registered: dict[str, str] = {}
+        self.grown: Counter[str] = Counter()
+        self._growing = threading.Lock()
         self.stopping = threading.Event()
         self._client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
         self.admin = AdminClient(self._client)
@@ -95,6 +97,7 @@ class World:
                 "linger.ms": 2,
                 "message.max.bytes": 20_000_000,
                 "message.timeout.ms": 0,
+                "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.max.ms": 500,
             }
         )
@@ -152,7 +155,7 @@ class World:
         return [
             TopicPartition(f"{self.prefix}.{alias}", partition)
             for alias in self.scenario.aliases
-            for partition in range(self.scenario.partitions)
+            for partition in range(self.scenario.partitions + self.grown[alias])
         ]
 
     # --- Input --------------------------------------------------------------------------------------
@@ -164,6 +167,19 @@ class World:
             [NewTopic(name, self.scenario.partitions, replication) for name in names], operation_timeout=60
         ).values():
             made.result(60)
+
+    def grow(self, alias: str) -> None:
+        """Give a stream's topic one more partition; nothing but closing records comes to it, for what else came before
+        the workers notice would be late or not as that happens."""
+        topic = f"{self.prefix}.{alias}"
+        with self._growing:
+            count = self.scenario.partitions + self.grown[alias] + 1
+            self._insist(lambda: self._enlarge(topic, count))
+            self.grown[alias] += 1
+
+    def _enlarge(self, topic: str, count: int) -> None:
+        if len(self.admin.list_topics(topic, 5).topics[topic].partitions) < count:
+            self.admin.create_partitions([NewPartitions(topic, count)], request_timeout=15)[topic].result(15)
 
     def feed(self) -> None:
         """Produce all but the closing records, each when it is due."""
@@ -192,6 +208,10 @@ class World:
                 return
             except BufferError:
                 self._producer.poll(0.05)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                self._producer.poll(0.1)  # it has just been added
 
     def close_input(self) -> None:
         """Produce the closing records."""
