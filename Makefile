@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels demo test coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,12 +37,13 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench-engine bench-files bench-kafka bench-migrations bench-jisc bench-hybmig bench-jit bench-juggler bench-spill: bench-%: setup
+bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill: bench-%: setup
 	@$(BIN)/weir bench $*
 bench-engine: ## measure the engine alone
 bench-files: ## measure files to files
 bench-kafka: ## measure topic to topic
 bench-migrations: ## measure plan changes of a running worker, by strategy
+bench-failover: ## kill workers, and see how long results stay away
 bench-jisc: ## draw the figures of the JISC paper
 bench-hybmig: ## draw the figures of the HybMig paper
 bench-jit: ## draw the figures of the just-in-time feedback paper

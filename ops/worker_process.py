@@ -148,6 +148,11 @@ class WorkerProcess:
         """The most memory that it has had."""
         return peak_bytes(self.pid)
 
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """Stop it: politely, and by force after STOP_S."""
         if self._process.poll() is None:

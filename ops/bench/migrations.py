@@ -71,7 +71,7 @@ class MigrationSettings:
     heap: str = "1g"
 
 
-class _Arrivals(threading.Thread):
+class Arrivals(threading.Thread):
     """Notes when how many results can be read; `at` ascends."""
 
     def __init__(self, bootstrap: str, sink: str) -> None:
@@ -147,7 +147,7 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
         (query,) = parse_program(path.read_text()).queries
         with WorkerProcess(bootstrap, path, Path(name) / "worker", sink, "--plan", PLANS[-1]) as worker:
             worker.wait_ready()
-            arrivals = _Arrivals(bootstrap, sink)
+            arrivals = Arrivals(bootstrap, sink)
             arrivals.start()
             between_s = settings.window_ms / 1000 + settings.quiet_s
             total = settings.runs * len(settings.strategies) * (2 * between_s + 30)
@@ -211,7 +211,7 @@ def _change(
     plan: str,
     strategy: str,
     feed: Feed,
-    arrivals: _Arrivals,
+    arrivals: Arrivals,
     between_s: float,
 ) -> _Run:
     """One change of plans, and the quiet time after it."""

@@ -184,6 +184,29 @@ def migrations(
 
 
 @app.command()
+def failover(
+    bootstrap: Bootstrap = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    seed: Seed = 1,
+    json: Json = None,
+) -> None:
+    """Workers that are killed: how long results stay away, by the size of the state, and what takes that time."""
+    from ops.bench.failover import WINDOWS_MS, FailoverSettings, bench_failover
+    from ops.bench.measure import Progress
+
+    settings = FailoverSettings(
+        bootstrap=bootstrap,
+        runs=runs or (2 if quick else 20),
+        windows_ms=WINDOWS_MS[:1] if quick else WINDOWS_MS,
+        seed=seed,
+    )
+    with Progress() as progress:
+        report = bench_failover(settings, progress)
+    _finish(report, json)
+
+
+@app.command()
 def cleanup(
     quick: Quick = False,
     runs: Runs = None,

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from ops.bench.failover import FailoverSettings, bench_failover
 from ops.bench.kafka import KafkaSettings, bench_kafka
 from ops.bench.measure import Progress, tells_memory
 from ops.bench.migrations import MigrationSettings, bench_migrations
@@ -50,3 +51,14 @@ def test_plan_changes_are_measured(broker: SessionBroker) -> None:
     assert rows["jisc: longest silence of the task"].limit is not None
     assert 0 <= rows["parallel-track: longest silence of the task"].spread.median < 60_000
     assert 0 < rows["parallel-track: longest time without results"].spread.median < 60_000
+
+
+@pytest.mark.slow
+def test_kills_are_measured(broker: SessionBroker) -> None:
+    settings = FailoverSettings(bootstrap=broker.bootstrap, runs=1, rate=600, windows_ms=(1_000,), session_s=3.0)
+    with Progress() as progress:
+        report = bench_failover(settings, progress)
+    rows = {row.name: row.spread.median for row in report.rows}
+    assert 0 < rows["in place, 0 MB: first result"] < 60
+    assert 3 <= rows["taken over, 0 MB: first result"] < 60
+    assert all(seconds >= 0 for name, seconds in rows.items() if name.startswith("- "))
