@@ -29,6 +29,7 @@ from services.logs import Log, get_log
 from services.metrics import WorkerMetrics
 from services.placed import PlacedLayout
 from services.placement import Layout
+from services.producer import Aborted, Fenced
 from services.records import RecordBatch
 from services.seat import Reader, Seat, shown_lanes
 from services.spill_store import SpillError
@@ -291,7 +292,11 @@ class Roster:
             self._metrics.of(str(seat.number)).spill_failures.inc()
             self._unspilled(seat, error)
             return
-        except BrokerError as error:
+        except Fenced as error:
+            if self._seats.get(seat.number) is seat:
+                self._dropped(seat, str(error))
+            return
+        except (Aborted, BrokerError) as error:
             self._again(seat, error)
             return
         except WeirError as error:
@@ -339,19 +344,7 @@ class Roster:
             return
         reason = str(outcome.error)
         if outcome.end is End.FENCED:
-            self._metrics.of(str(task.number)).fenced.inc()
-            self._log.warning(
-                "task dropped: another worker has taken it over, or this one stood still beyond its "
-                "transaction timeout; asking the group whose it is",
-                task=task.number,
-                reason=reason,
-            )
-            # Whose it is now the group must say: opening it unasked would fence the rightful owner in turn.
-            seat.vacate()
-            seat.fenced = True
-            seat.problem = "task dropped, waiting for the group's assignment"
-            if self.consumer is not None:
-                self._loop.create_task(self.consumer.rejoin())
+            self._dropped(seat, reason)
         elif outcome.end is End.DAMAGED:
             self._metrics.of(str(task.number)).snapshot_failures.inc()
             self._log.warning("snapshot unusable, rebuilding from Kafka", task=task.number, reason=reason)
@@ -366,6 +359,22 @@ class Roster:
         else:
             self._log.warning("task goes back to its last commit", task=task.number, reason=reason)
             self._reopen(seat, outcome.error)
+
+    def _dropped(self, seat: Seat, reason: str) -> None:
+        """Somebody has taken the task over. Whose it is now the group must say: opening it unasked would fence the
+        rightful owner in turn."""
+        self._metrics.of(str(seat.number)).fenced.inc()
+        self._log.warning(
+            "task dropped: another worker has taken it over, or this one stood still beyond its "
+            "transaction timeout; asking the group whose it is",
+            task=seat.number,
+            reason=reason,
+        )
+        seat.vacate()
+        seat.fenced = True
+        seat.problem = "task dropped, waiting for the group's assignment"
+        if self.consumer is not None:
+            self._loop.create_task(self.consumer.rejoin())
 
     async def _wipe_and_reopen(self, seat: Seat) -> None:
         seat.vacate()

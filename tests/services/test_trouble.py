@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from faust.types import TP
 
+from schemas.errors import WeirError
 from schemas.language import parse_program
 from services.metrics import WorkerMetrics
 from services.placement import Layout
+from services.producer import Aborted, Fenced
 from services.roster import Roster
 from services.security import KafkaClients
 from services.settings import WorkerSettings
@@ -50,13 +53,16 @@ INSERT INTO 'out' SELECT A.k FROM l A [RANGE 1 SECOND], l B [RANGE 1 SECOND] WHE
 
 
 class Member:
-    """A consumer that is in the group, and reads nothing."""
+    """A consumer that is in the group, and reads nothing; `asked` is how often it asked for another assignment."""
+
+    asked = 0
 
     async def seek_to(self, positions: object) -> None:
         """Nothing to read."""
 
     async def rejoin(self) -> None:
-        """It is in."""
+        """Noted."""
+        self.asked += 1
 
     def member_id(self) -> str:
         """Its id."""
@@ -67,22 +73,29 @@ class Member:
         return None
 
 
-async def failing(shown: float) -> tuple[str, dict[str, Any]]:
-    """What is said of a task that could not be opened three times, for want of room."""
+def roster_of(open_task: Callable[..., Task]) -> Roster:
+    """A roster that may get one task."""
     (query,) = parse_program(QUERY).queries
     settings = WorkerSettings(KafkaClients("localhost:1"), "g")
     outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
     streams = streams_by_topic(query.streams())
     spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
 
-    def open_task(*given: object) -> Task:
-        raise SpillError(FULL)
-
     def fatal(error: BaseException) -> None:
         raise error
 
     roster = Roster(spec, Layout({"l": 1}, False), WorkerMetrics("out"), open_task, lambda number: None, fatal)
     roster.consumer = Member()
+    return roster
+
+
+async def failing(shown: float) -> tuple[str, dict[str, Any]]:
+    """What is said of a task that could not be opened three times, for want of room."""
+
+    def open_task(*given: object) -> Task:
+        raise SpillError(FULL)
+
+    roster = roster_of(open_task)
     await roster.assigned([TP("l", 0)])
     (seat,) = roster.seats()
     began = time.monotonic()
@@ -107,3 +120,26 @@ def test_a_roster_says_what_keeps_a_task_from_running(lasted_s: float) -> None:
         assert re.fullmatch(re.escape(f"task 0: {FULL} (since {since}, failed ") + r"\d+ times\)", illness)
     else:
         assert illness == ""
+
+
+def test_a_task_that_is_taken_over_while_it_is_opened() -> None:
+    """What another worker fences is left to it, and what Kafka refuses to end is tried again: it ended the worker."""
+
+    async def opened() -> None:
+        errors: list[WeirError] = [Aborted("not yet"), Aborted("not yet"), Fenced("by a newer one")]
+
+        def open_task(*given: object) -> Task:
+            raise errors.pop(0)
+
+        roster = roster_of(open_task)
+        member = cast(Member, roster.consumer)
+        await roster.assigned([TP("l", 0)])
+        (seat,) = roster.seats()
+        began = time.monotonic()
+        while not member.asked:
+            assert time.monotonic() - began < 60, "the group is asked whose the task is"
+            await asyncio.sleep(0.01)
+        assert (seat.fenced, seat.failures, errors) == (True, 2, [])
+        await roster.close()
+
+    asyncio.run(opened())
