@@ -288,7 +288,7 @@ def retention(world: World, args: dict[str, Any]) -> None:
     world.say("deleting", records=sum(before.values()), needed=needed)
     wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in before.items()]
     for tp, future in AdminClient(world._client).delete_records(wanted, request_timeout=15).items():
-        if (error := future.exception(15)) is not None:
+        if (error := future.exception(30)) is not None:
             world.notes.append(f"records of {tp.topic}[{tp.partition}] were not deleted: {error}")
 
 
