@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import faust
 from aiokafka.errors import KafkaError
+from faust.tables.manager import TableManager
 from faust.types import TP
 
 from operators.choose import choose_plan
@@ -65,6 +66,16 @@ CONTROL_S = 60.0
 
 AGAIN_S = 1.0
 """Pause before Kafka is asked again what there is to run."""
+
+
+class NoTables(TableManager):  # type: ignore[misc]
+    """Faust's manager of tables, which waits for a second before each start, so that all tables are declared: no task
+    begins before. Weir declares none."""
+
+    async def on_start(self) -> None:
+        """Begin at once."""
+        await self._update_channels()
+        await self.recovery.start()
 
 
 class WeirApp(faust.App):  # type: ignore[misc]
@@ -455,6 +466,7 @@ class Worker:
             broker_max_poll_interval=600.0,
             consumer_max_fetch_size=1 << 20,
             consumer_metadata_max_age_ms=METADATA_MS,
+            TableManager=NoTables,
         )
         app.boot_strategy.enable_kafka_producer = False
         return app
