@@ -31,6 +31,10 @@ def _of_the_group(message: Message) -> bool:
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
+WAIT_MS = 100
+"""How long the broker keeps back the answer that there is nothing more: at its start a worker waits for it."""
+
+
 def log_consumer(clients: KafkaClients, topic: str, *, news: bool = False, **more: Any) -> LogConsumer:
     """A consumer of a topic from its beginning, which tells where partitions end; or of `news` alone, which does not.
 
@@ -44,6 +48,6 @@ def log_consumer(clients: KafkaClients, topic: str, *, news: bool = False, **mor
             auto__offset__reset="latest" if news else "earliest",
             enable__partition__eof=not news,
             log_level=0,
-            **more,
+            **{"fetch__wait__max__ms": WAIT_MS, **more},
         )
     )
