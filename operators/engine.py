@@ -128,6 +128,7 @@ class Engine(Taking, Spilled):
         self.durable = False
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._input_tuples = 0
+        self._processed_tuples = 0
         self._first_ts: int | None = None
         self._last_ts = 0
         self._slice_count = 0
@@ -274,7 +275,7 @@ class Engine(Taking, Spilled):
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
         """An epoch in pieces that suit the cache, the shortest window and the memory."""
         total = sum(len(batch) for batch in batches.values())
-        made = self._schedule.intermediate_results(self._executor) / max(self._input_tuples, 1)
+        made = self._schedule.intermediate_results(self._executor) / max(self._processed_tuples, 1)
         least = 0 if self._spills is None else self._spills.pieces(total, made)
         return slices(
             batches, cut, made=made, window=self._shortest, rows=self._sources.rows_windows.values(), least=least
@@ -287,6 +288,7 @@ class Engine(Taking, Spilled):
         epoch: dict[str, Tuples] = {}
         for name, batch in batches.items():
             epoch |= self._entrance.enter(self._sources, name, batch, horizons[name], restored=restored)
+            self._processed_tuples += len(batch)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         if batches:
             self._first_ts = now if self._first_ts is None else self._first_ts

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 
 from operators import checkpoint
 from operators.checkpoint import Block, by_time
 from operators.engine import Engine
+from operators.slices import slices
 from operators.watermark import END
+from schemas.columns import Batch
 from schemas.errors import InvariantError, StateError
 from schemas.query import Query
 from tests.feeding import to_batch, to_rows
@@ -120,6 +125,32 @@ def test_restored_state_is_the_state(one: Query) -> None:
         push(each, "b", "70 k=3 v=7 | 200")
     assert to_rows(born.advance()) == to_rows(engine.advance())
     assert sizes(born.checkpoint().blocks) == sizes(engine.checkpoint().blocks)
+
+
+def test_restoring_takes_no_smaller_pieces_than_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces are cut by the intermediate results per tuple: those restored count like those that came."""
+    made: list[float] = []
+
+    def spied(batches: dict[str, Batch], cut: int, **options: Any) -> Iterator[tuple[dict[str, Batch], int]]:
+        made.append(options["made"])
+        return slices(batches, cut, **options)
+
+    three = query("SELECT A.v FROM a A, b B, c C WINDOW RANGE 1 SECONDS WHERE A.k = B.k AND A.v = C.v")
+    engine = Engine(three)
+    blocks: list[Block] = []
+    for begin in range(0, 1_000, 100):
+        ts = np.arange(begin, begin + 100)
+        for name in "abc":
+            engine.push(name, 0, numbers(ts, k=ts % 10, v=ts % 10))
+        engine.advance()
+        blocks += engine.checkpoint().blocks
+    joined = engine.statistics().intermediate_results / engine.statistics().input_tuples
+    assert joined > 1.0
+    monkeypatch.setattr("operators.engine.slices", spied)
+    monkeypatch.setattr(checkpoint, "PIECE_TUPLES", 300)
+    Engine(three).restore(999, by_time(blocks))
+    assert len(made) > 5
+    assert max(made) < 2 * joined
 
 
 def test_restoring_in_pieces_and_interleaved() -> None:
