@@ -231,8 +231,6 @@ def broker_disk_full(world: World, args: dict[str, Any]) -> None:
         filler = world.cluster.fill_disk(args["node"])
         world.stopping.wait(args["seconds"])
         filler.unlink(missing_ok=True)
-        time.sleep(0.3)
-        node.launch()
     world.cluster.wait()
 
 
@@ -287,7 +285,8 @@ def retention(world: World, args: dict[str, Any]) -> None:
             before[lane.topic, lane.partition] = offset + 1
     world.say("deleting", records=sum(before.values()), needed=needed)
     wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in before.items()]
-    for tp, future in AdminClient(world._client).delete_records(wanted, request_timeout=15).items():
+    admin = AdminClient(world._client)  # its futures end only while it lives
+    for tp, future in admin.delete_records(wanted, request_timeout=15).items():
         if (error := future.exception(30)) is not None:
             world.notes.append(f"records of {tp.topic}[{tp.partition}] were not deleted: {error}")
 
