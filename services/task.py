@@ -326,7 +326,7 @@ class Task:
             self._feedback.restore()
         for lane in lanes:
             lane.set_idle(self._engine, False)
-            while lane.held:
+            while lane.held and not self._closed(lane):
                 self._metrics.input_tuples.inc(lane.take(self._engine, lane.held.popleft(), self._letters))
         self._metrics.replayed.inc(replayed)
         self._log.info(
@@ -379,8 +379,10 @@ class Task:
             if item is not None:
                 lane = self._lanes[item[0]]
                 if item[1] is None:
-                    if lane.may_idle:
+                    if lane.may_idle and not self._closed(lane):
                         lane.set_idle(self._engine, True)
+                elif self._closed(lane):
+                    lane.held.append(item[1])
                 else:
                     self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
                     self._last_input = time.monotonic()
@@ -414,6 +416,13 @@ class Task:
                 self._changed()
         return item
 
+    def _closed(self, lane: InputLane | BlockLane) -> bool:
+        """Whether the rest of a source's partition is not this task's to take, but that of the plan that takes over.
+
+        Its tasks may have begun already: this one may be a later life of a task that had come to its end.
+        """
+        return isinstance(lane, InputLane) and not lane.replaying and self._changes.ended(self._engine.cut)
+
     def _ahead(self) -> set[Lane]:
         """Temporal alignment: who must wait for the slower partitions."""
         settings = self.spec.settings
@@ -423,6 +432,9 @@ class Task:
         self._over = pending > self._most_pending * (0.5 if self._over else 1.0)
         ahead: set[Lane] = set()
         for key, lane in self._lanes.items():
+            if self._closed(lane):
+                ahead.add(key)
+                continue
             if self._feedback is not None and self._feedback.waits_for(key[0]):
                 continue
             distance = lane.watermark(self._engine) - watermark

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.broker_fixture import SessionBroker
-from tests.torture.cluster import Attached
+from tests.torture.cluster import Attached, Cluster
 from tests.torture.scenario import Fault, Scenario, draw
 from tests.torture.trial import run, summary
 
@@ -64,3 +64,24 @@ def test_what_is_wrong_leaves_its_evidence(broker: SessionBroker, tmp_path: Path
     expected = json.loads((folder / "expected-q.json").read_text())
     assert len(json.loads((folder / "got-q.json").read_text())) == len(expected) + 1
     assert not [name for name in Producer({"bootstrap.servers": broker.bootstrap}).list_topics().topics if ".q" in name]
+
+
+LOST_S = 10.0
+"""How long at most nothing may come when a broker of three is lost for good."""
+
+
+@pytest.mark.slow
+def test_a_lost_broker_is_felt_for_less_than_ten_seconds(tmp_path: Path) -> None:
+    """Each of three brokers is killed with -9 in its turn, under load: it leads a third of all partitions, and
+    coordinates transactions, groups or the cluster. It comes back only when others have taken over."""
+    kills = tuple(Fault(5.0 + 25.0 * n, "node-kill", {"node": n % 3, "seconds": 15.0}) for n in range(6))
+    scenario = dataclasses.replace(small(), brokers=3, seconds=160.0, rate=200, keys=200, faults=kills, partitions=3)
+    cluster = Cluster(tmp_path / "cluster", 3, "400m")
+    try:
+        outcome = run(scenario, cluster, tmp_path / "trial", tmp_path / "evidence", "again")
+    finally:
+        cluster.close()
+    print("\nlonger than any other without a commit or a result, after each kill:", outcome.silences)
+    assert outcome.violations == [], summary(outcome)
+    assert len(outcome.silences) == len(kills)
+    assert max(silence for _, silence in outcome.silences) < LOST_S, outcome.silences

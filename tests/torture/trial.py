@@ -23,8 +23,9 @@ from tests.torture.scenario import Fault, Scenario
 from tests.torture.verdict import Violation
 from tests.torture.world import Stalled, World
 
-SETTLE_S = 4.0
-"""How long nothing may move, with everything committed, before results that are missing are called so."""
+SETTLE_S = 30.0
+"""How long nothing may move, with all input committed, before results that are missing are called so: joins that run
+apart may have input of each other in a transaction, which may take its timeout, of 20 s at most."""
 
 
 @dataclass

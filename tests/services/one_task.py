@@ -1,0 +1,178 @@
+"""One real task in a roster or alone, whose Kafka is the test's."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+from faust.types import TP
+
+from schemas.commits import decode_commit
+from schemas.control import BarrierMessage
+from schemas.language import parse_program
+from services.barrier import View
+from services.delivery import Delivery
+from services.logs import get_log
+from services.metrics import WorkerMetrics
+from services.producer import Aborted, Repair
+from services.programs import Changes, QueryProgram
+from services.recovery import Committed, plan_recovery
+from services.security import KafkaClients
+from services.settings import WorkerSettings
+from services.snapshots import SnapshotWriter
+from services.task import Task
+from services.task_migrations import TaskMigrations
+from services.task_spec import Outcome, TaskSpec, streams_by_topic
+from services.topics import Lane, OutputTopics
+
+(QUERY,) = parse_program("""
+CREATE STREAM l (k BIGINT, at TIMESTAMP) WITH (topic = 'l', format = 'json', timestamp = 'at');
+CREATE STREAM r (k BIGINT, at TIMESTAMP) WITH (topic = 'r', format = 'json', timestamp = 'at');
+INSERT INTO 'out' SELECT A.k FROM l A [RANGE 10 SECONDS], r B [RANGE 10 SECONDS] WHERE A.k = B.k
+""").queries
+SETTINGS = WorkerSettings(KafkaClients("localhost:1"), "g", epoch_ms=10, commit_ms=20, patience_ms=500)
+SPEC = TaskSpec(
+    QUERY,
+    None,
+    streams_by_topic(QUERY.streams()),
+    "f",
+    "c",
+    OutputTopics("out", "out.late", "out.dead", {}, {}),
+    SETTINGS,
+)
+LANES: tuple[Lane, ...] = (("l", 0), ("r", 0))
+
+
+class Quiet:
+    """A control log in which nothing happens."""
+
+    view = View()
+
+    def append(self, *messages: BarrierMessage) -> None:
+        """Nobody reads it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record as aiokafka has it."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    timestamp: int = 0
+
+
+class Kafka:
+    """Takes what tasks deliver, unless it stands still or refuses; and their group's consumer."""
+
+    incarnation = "one"
+
+    def __init__(self) -> None:
+        self.open_ = threading.Event()
+        self.open_.set()
+        self.deliveries: list[Delivery] = []
+        self.refuses = False
+        self.offsets: dict[Lane, Committed] = {}
+        self.give_up = threading.Event()
+
+    # As a task's sink.
+
+    def open(self) -> Repair:
+        """Nobody else has the task."""
+        return Repair()
+
+    def settlement(self) -> Callable[[], Mapping[Lane, int]]:
+        """Nothing is ever left open."""
+        return dict
+
+    def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+        """What was committed."""
+        return dict(self.offsets)
+
+    def deliver(self, delivery: Delivery) -> Counter[str]:
+        """Commit."""
+        while not self.open_.wait(0.01):
+            if self.give_up.is_set():
+                raise Aborted("stopped")
+        if self.refuses:
+            raise Aborted("epoch not committed: not enough replicas")
+        self.deliveries.append(delivery)
+        for lane, (offset, metadata) in delivery.offsets.items():
+            self.offsets[lane] = Committed(offset, decode_commit(metadata, str(lane)))
+        return Counter()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    # As the consumer of the roster.
+
+    async def seek_to(self, positions: object) -> None:
+        """The test reads."""
+
+    async def rejoin(self) -> None:
+        """It is in."""
+
+    def member_id(self) -> str:
+        """Its id."""
+        return "member"
+
+    def caught_up_ms(self, tp: TP) -> int | None:
+        """Nothing is known."""
+        return None
+
+
+def open_task(
+    kafka: Kafka,
+    executor: Executor,
+    metrics: WorkerMetrics,
+    give_up: threading.Event,
+    ended: Callable[[Task, Outcome], None],
+    changed: Callable[[], None] = lambda: None,
+    changes: Changes | None = None,
+) -> Task:
+    """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any."""
+    recovery = plan_recovery(
+        streams=dict.fromkeys(LANES, 1),
+        fingerprint="f",
+        cluster="c",
+        committed=kafka.committed(LANES),
+        snapshot=None,
+        log=dict.fromkeys(LANES, (0, 1_000)),
+        from_latest=False,
+        accept_loss=False,
+    )
+    kafka.give_up = give_up
+    log, own = get_log("test"), metrics.of("0")
+    migrations = TaskMigrations(
+        query=QUERY,
+        own=None,
+        task=0,
+        tasks=1,
+        life="life",
+        fingerprint="f",
+        recovery=recovery,
+        control=Quiet(),
+        view=View(),
+        log=log,
+        metrics=own,
+    )
+    program = partial(QueryProgram, SPEC, migrations, recovery.cut, None, None, lambda found, version: None)
+    return Task(
+        SPEC,
+        0,
+        recovery,
+        changes or migrations,
+        program,
+        kafka,
+        None,
+        SnapshotWriter(None, executor, 10_000, log, own),
+        log,
+        own,
+        give_up,
+        changed,
+        ended,
+    )
