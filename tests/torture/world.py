@@ -96,7 +96,8 @@ class World:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.max.bytes": 20_000_000,
-                "message.timeout.ms": 0,
+                # It was once seen to stand still for minutes on one partition. What the log holds is what counts.
+                "message.timeout.ms": 40_000,
                 "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.max.ms": 500,
             }
