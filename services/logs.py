@@ -69,6 +69,13 @@ PLAIN = (
     (r"Task timed out!", "the consumer group takes long to hand tasks over; if that repeats, raise --session-timeout"),
     # What follows that line, and what the worker says itself when it ends.
     (r"make sure it's hanging|^Crashed reason=", ""),
+    # What happens whenever a worker comes or goes.
+    (r"Heartbeat failed for group \S+ because it is rebalancing", ""),
+    (
+        r"generation id is not|member_id was not recognized",
+        "the consumer group has gone on without this worker, joining it again; if that repeats, raise "
+        "--session-timeout",
+    ),
     (
         r"(?i)authenticat|authoriz|\bsasl\b|\bssl\b|certificate",
         "Kafka refuses the consumer: check --security-protocol, user name, password, certificates and rights",

@@ -91,6 +91,11 @@ def test_what_libraries_say_of_a_broker_that_is_away_is_two_lines_a_minute() -> 
             "warning weir.kafka: Kafka refuses the consumer: check --security-protocol, user name, password, "
             'certificates and rights reason="Unable connect to node with id 1: AuthenticationFailedError: no"',
         ),
+        (
+            (COORDINATOR, "Heartbeat failed for group %s: generation id is not  current.", "g"),
+            "warning weir.kafka: the consumer group has gone on without this worker, joining it again; if that "
+            'repeats, raise --session-timeout reason="Heartbeat failed for group g: generation id is not  current."',
+        ),
         (("aiokafka", "something new about %s", 7), "error   aiokafka: something new about 7"),
     ],
 )
@@ -101,6 +106,11 @@ def test_lines_of_libraries(given: tuple[str, ...], line: str) -> None:
 def test_what_follows_such_a_line_or_is_said_elsewhere_is_not_written() -> None:
     hint = of_a_library("faust.app.base", "Please make sure it's hanging before restart.")
     assert lines(hint, of_a_library("faust.app.base", "Crashed reason=%r", "x", error=True)) == []
+
+
+def test_that_workers_come_and_go_is_not_worth_a_line() -> None:
+    """It was called a coordinator that does not answer, at every start of a second worker."""
+    assert lines(of_a_library(COORDINATOR, "Heartbeat failed for group %s because it is rebalancing", "g")) == []
 
 
 def test_an_unexpected_error_keeps_its_own_words() -> None:
