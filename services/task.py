@@ -134,6 +134,7 @@ class Task:
         self._last_commit = time.monotonic()
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
         self._renewed = float("-inf")
+        self._reach: dict[str, int] = {}
         self._trimmed = time.monotonic()
         self._last_statistics = 0.0
         self._last_input = time.monotonic()
@@ -546,10 +547,16 @@ class Task:
         self.spec.trim(self._sink.settlement(), needless)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
-        """The partitions that moved, and from time to time all: the newest message speaks for the task."""
+        """The partitions that moved, and from time to time all: the newest message speaks for the task.
+
+        All, too, where more of the past is needed than before: what was committed of the others reaches back less far.
+        """
         self._epoch_number += 1
         now = time.monotonic()
-        renew = now - self._renewed >= RENEWAL_S
+        reach = {stream: self._engine.horizon(stream) for lane in self._lanes.values() for stream, _ in lane.inputs}
+        further = any(reach[stream] < before for stream, before in self._reach.items())
+        self._reach = reach
+        renew = further or now - self._renewed >= RENEWAL_S
         if renew:
             self._renewed = now
         moved = [key for key, lane in self._lanes.items() if renew or lane.position != self._committed[key]]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from faust.types import TP
 
@@ -147,7 +148,7 @@ def open_task(
     )
     kafka.give_up = give_up
     log, own = get_log("test"), metrics.of("0")
-    migrations = TaskMigrations(
+    changes = changes or TaskMigrations(
         query=QUERY,
         own=None,
         task=0,
@@ -160,12 +161,12 @@ def open_task(
         log=log,
         metrics=own,
     )
-    program = partial(QueryProgram, SPEC, migrations, recovery.cut, None, None, lambda found, version: None)
+    program = partial(QueryProgram, SPEC, cast(Any, changes), recovery.cut, None, None, lambda found, version: None)
     return Task(
         SPEC,
         0,
         recovery,
-        changes or migrations,
+        changes,
         program,
         kafka,
         None,
