@@ -62,15 +62,15 @@ class ControlLog:
         self._stop = False
         self._unwritten: set[str] = set()
         self._trouble = ""
-        self._producer = Producer(
-            clients.librdkafka(
-                client__id=client_id,
-                enable__idempotence=True,
-                linger__ms=0,
-                message__timeout__ms=int(MESSAGE_TIMEOUT_S * 1000),
-                log_level=0,
-            )
+        self._settings = clients.librdkafka(
+            client__id=client_id,
+            enable__idempotence=True,
+            linger__ms=0,
+            message__timeout__ms=int(MESSAGE_TIMEOUT_S * 1000),
+            log_level=0,
         )
+        self._producer = Producer(self._settings)
+        self._timed_out = False
         self._consumer = log_consumer(clients, topic, client__id=client_id)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -114,7 +114,9 @@ class ControlLog:
         topic = message.topic() or ""
         if error is None:
             self._unwritten.discard(topic)
-        elif topic not in self._unwritten:
+            return
+        self._look_at(error)
+        if topic not in self._unwritten:
             self._unwritten.add(topic)
             why = reason(error, f"WRITE on topic {topic!r}")
             self._log.warning("control message not written", to=topic, reason=why)
@@ -172,6 +174,7 @@ class ControlLog:
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
+                self._look_at(error)
                 failed.append(error)
             else:
                 written.append(message.offset() or 0)
@@ -200,6 +203,8 @@ class ControlLog:
         while not self._stop and self.refused is None:
             try:
                 self._producer.poll(0)
+                if self._timed_out:
+                    self._renew()
                 first = self._consumer.poll(POLL_S)
                 messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
             except (KafkaException, RuntimeError) as error:
@@ -208,6 +213,16 @@ class ControlLog:
                 time.sleep(POLL_S)
             if messages:
                 trouble = self._told(trouble, self._read(messages))
+
+    def _look_at(self, error: KafkaError) -> None:
+        self._timed_out = self._timed_out or error.code() == KafkaError._MSG_TIMED_OUT
+
+    def _renew(self) -> None:
+        """Go on with another producer: one whose messages time out was seen never to get one through again."""
+        former, self._producer = self._producer, Producer(self._settings)
+        self._timed_out = False
+        former.purge()
+        former.poll(0)
 
     def _told(self, before: str, now: str) -> str:
         self._trouble = now
