@@ -24,8 +24,12 @@ OPEN_S = 30.0
 HEALTHY_S = 90.0
 """How long a worker may take to be well when all else is done: it may have been started a moment ago."""
 
-UNREACHABLE = r"no answer from Kafka|cannot be created|does not answer|Kafka does not|no connection|timed out"
-"""Last words of a worker that could not begin without its broker, which it may say."""
+UNREACHABLE = (
+    r"no answer from Kafka|cannot be created|does not answer|Kafka does not|no connection|timed out"
+    r"|port \d+ of \S+ is taken by another program"
+)
+"""Last words of a worker that could not begin without its broker, which it may say; or without the port that another
+run of trials has been faster to take."""
 
 
 @dataclass(frozen=True)
