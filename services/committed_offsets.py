@@ -34,6 +34,7 @@ TRANSIENT = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,
         KafkaError._WAIT_COORD,
+        KafkaError._DESTROY_BROKER,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,

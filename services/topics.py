@@ -545,6 +545,8 @@ MOVING = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        # The client has dropped the broker that it asked, and will find others.
+        KafkaError._DESTROY_BROKER,
     }
 )
 """A partition is on its way to another broker: it pays to ask again."""
