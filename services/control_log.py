@@ -222,7 +222,7 @@ class ControlLog:
         former, self._producer = self._producer, Producer(self._settings)
         self._timed_out = False
         former.purge()
-        former.poll(0)
+        former.flush(1.0)  # whoever waits for a message is told that it is lost
 
     def _told(self, before: str, now: str) -> str:
         self._trouble = now

@@ -125,6 +125,7 @@ class Task:
         for lane in self._lanes.values():
             for stream, partition in lane.inputs:
                 partitions.setdefault(stream, []).append(partition)
+        self._streams = tuple(partitions)
         self._program = program(partitions)
         self._engine = self._program.engine
         self._letters = Letters(spec.topics.late, spec.topics.dead)
@@ -422,7 +423,7 @@ class Task:
 
         Its tasks may have begun already: this one may be a later life of a task that had come to its end.
         """
-        return isinstance(lane, InputLane) and not lane.replaying and self._changes.ended(self._engine.cut)
+        return self._changes.ended(self._engine.cut) and isinstance(lane, InputLane) and not lane.replaying
 
     def _ahead(self) -> set[Lane]:
         """Temporal alignment: who must wait for the slower partitions."""
@@ -553,7 +554,7 @@ class Task:
         """
         self._epoch_number += 1
         now = time.monotonic()
-        reach = {stream: self._engine.horizon(stream) for lane in self._lanes.values() for stream, _ in lane.inputs}
+        reach = {stream: self._engine.horizon(stream) for stream in self._streams}
         further = any(reach[stream] < before for stream, before in self._reach.items())
         self._reach = reach
         renew = further or now - self._renewed >= RENEWAL_S

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 from faust.types import TP
 
+from operators.engine import Engine
+from schemas.columns import Batch
 from schemas.commits import decode_commit
 from schemas.control import BarrierMessage
 from schemas.language import parse_program
@@ -124,6 +126,37 @@ class Kafka:
     def caught_up_ms(self, tp: TP) -> int | None:
         """Nothing is known."""
         return None
+
+
+class NoChanges:
+    """No change of plans; tests override what they are about."""
+
+    version = 0
+    doubted = False
+    plan = None
+
+    def attach(self, engine: Engine) -> None:
+        """Nothing is done within the engine."""
+
+    def glance(self, committed: float, now: float) -> None:
+        """All is known."""
+
+    def look(self, committed: float, now: float) -> None:
+        """All is known."""
+
+    def limit(self, watermark: int, now: float) -> int:
+        """As far as it goes."""
+        return watermark
+
+    def advanced(self, results: Batch | None, now: float) -> None:
+        """Nothing to do."""
+
+    def ended(self, cut: int) -> bool:
+        """Never."""
+        return False
+
+    def conclude(self, now: float) -> None:
+        """It does not end."""
 
 
 def open_task(

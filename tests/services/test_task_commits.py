@@ -8,23 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 
 from operators.engine import Engine
-from schemas.columns import Batch
 from services.metrics import WorkerMetrics
 from services.records import RecordBatch
 from services.topics import Lane
 from tests.broker_fixture import wait_until
-from tests.services.one_task import LANES, Kafka, Row, open_task
+from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
 
 BEGIN = 1_700_000_000_000
 WINDOW = 10_000
 
 
-class Changes:
-    """No change of plans, but a wish to see more of the past, as a query has that begins in a group."""
-
-    version = 0
-    doubted = False
-    plan = None
+class FurtherBack(NoChanges):
+    """A wish to see more of the past, as a query has that begins in a group."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
@@ -34,27 +29,10 @@ class Changes:
         """Of this engine."""
         self.engine = engine
 
-    def glance(self, committed: float, now: float) -> None:
-        """Between epochs."""
-
     def look(self, committed: float, now: float) -> None:
         """More is needed from here on."""
         if self.hold is not None and self.engine is not None:
             self.engine.hold = self.hold
-
-    def limit(self, watermark: int, now: float) -> int:
-        """As far as it goes."""
-        return watermark
-
-    def advanced(self, results: Batch | None, now: float) -> None:
-        """Nothing to do."""
-
-    def ended(self, cut: int) -> bool:
-        """Never."""
-        return False
-
-    def conclude(self, now: float) -> None:
-        """It does not end."""
 
 
 def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
@@ -66,7 +44,7 @@ def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
 def test_who_needs_more_of_the_past_commits_where_all_partitions_are_read_again() -> None:
     """A query began in a group, and only one partition moved in that commit. The next incarnation read the others from
     where the group had needed them before, and the new query lacked tuples."""
-    kafka, changes = Kafka(), Changes()
+    kafka, changes = Kafka(), FurtherBack()
     left, right = LANES
     with ThreadPoolExecutor(1) as executor:
         task = open_task(

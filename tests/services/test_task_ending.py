@@ -8,44 +8,26 @@ from typing import Any
 
 import orjson
 
-from schemas.columns import Batch
 from services.metrics import WorkerMetrics
 from services.records import RecordBatch
 from services.task_spec import Outcome
 from services.topics import Lane
-from tests.services.one_task import LANES, Kafka, Row, open_task
+from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
 
 BEGIN = 1_700_000_000_000
 CUT = BEGIN + 1_000
 DEADLINE_S = 30.0
 
 
-class Changes:
+class Ending(NoChanges):
     """Another plan takes over at `CUT`."""
-
-    version = 0
-    doubted = False
-    plan = None
 
     def __init__(self) -> None:
         self.concluded = threading.Event()
-        self.looks = 0
-
-    def attach(self, engine: object) -> None:
-        """Nothing is done within the engine."""
-
-    def glance(self, committed: float, now: float) -> None:
-        """All is known."""
-
-    def look(self, committed: float, now: float) -> None:
-        """All is known."""
 
     def limit(self, watermark: int, now: float) -> int:
         """No epoch passes the cut."""
         return min(watermark, CUT)
-
-    def advanced(self, results: Batch | None, now: float) -> None:
-        """Nothing to do."""
 
     def ended(self, cut: int) -> bool:
         """At the cut."""
@@ -65,7 +47,7 @@ def records(lane: Lane, begin: int, *values: dict[str, Any] | None) -> RecordBat
 def live(kafka: Kafka, *batches: RecordBatch) -> Outcome:
     """One life of the task, which is offered these batches before it begins."""
     outcomes: list[Outcome] = []
-    changes = Changes()
+    changes = Ending()
     with ThreadPoolExecutor(1) as executor:
         task = open_task(
             kafka,
