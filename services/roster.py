@@ -119,13 +119,18 @@ class Roster:
 
     def wanted(self, partitions: Collection[TP]) -> set[TP]:
         """Partitions whose task has room and that are not ahead of the others."""
-        found = set()
-        for tp in partitions:
-            seat = self._seat_of(tp.topic, tp.partition)
-            task = seat.task if seat else None
-            if task is not None and not task.full and (tp.topic, tp.partition) not in task.held:
-                found.add(tp)
-        return found
+        awaited = self.awaited()
+        return {tp for tp in partitions if tp in awaited}
+
+    def awaited(self) -> dict[TP, tuple[int, int]]:
+        """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
+        return {
+            TP(*lane): (reader.offset, reader.seek)
+            for seat in self._seats.values()
+            if seat.task is not None and not seat.task.full
+            for lane, reader in seat.readers.items()
+            if lane not in seat.task.held
+        }
 
     async def changed(self, seconds: float) -> None:
         """Wait until a task says that it has room again."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
@@ -41,6 +41,8 @@ from faust.types import TP, ConsumerMessage
 from mode import Service
 
 from schemas.errors import BrokerError
+from services.fetching import AnswerWatch, answer_mark, condition, end_fetches, reconnect, revive
+from services.logs import get_log
 from services.records import RecordBatch, rough_size, unpack
 
 FETCH_WAIT_MS = 100
@@ -52,11 +54,16 @@ COMMIT_S = 30.0
 GROUP_S = 0.2
 """How often errors of the consumer group are looked at."""
 
+WATCH_S = 1.0
+"""How often it is looked at whether Kafka answers for every partition that is read."""
+
 AGAIN_S = 0.5
 """Pause before a consumer that no broker answered is started again."""
 
 POLL_SECONDS = 0.1
 """Longest wait of one poll; a partition that becomes wanted while its data lie ready waits at most this long."""
+
+LOG = get_log("kafka")
 
 
 class Flow(Protocol):
@@ -64,6 +71,9 @@ class Flow(Protocol):
 
     def wanted(self, partitions: Collection[TP]) -> set[TP]:
         """Those of `partitions` that may be read now."""
+
+    def awaited(self) -> dict[TP, tuple[int, int]]:
+        """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
 
     async def changed(self, seconds: float) -> None:
         """Return when `wanted` may have grown, at the latest after `seconds`."""
@@ -193,6 +203,25 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 raise BrokerError(f"consumer group {self.app.conf.id!r}: {why if refused else repr(error)}") from error
             self.log.warning("consumer group %s: %r, trying again", self.app.conf.id, error)
 
+    async def watch_answers(self, watch: AnswerWatch, awaited: Mapping[TP, tuple[int, int]]) -> None:
+        """Begin anew with Kafka where `watch` says so.
+
+        Args:
+            awaited: offset and seek number of what is to be read next.
+        """
+        consumer = self._ensure_consumer()
+        marks: dict[TP, Hashable] = {}
+        for tp, (offset, seek) in awaited.items():
+            sought = self._seeks.get(tp) == seek
+            marks[tp] = answer_mark(consumer, driver.ensure_aiokafka_TP(tp), offset) if sought else ("unsought", seek)
+        silent = watch.look(marks, time.monotonic())
+        if silent:
+            partitions = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in silent))
+            LOG.warning("Kafka does not answer for partitions, connecting anew", partitions=partitions)
+            client = condition(consumer, {tp: marks[tp] for tp in silent})
+            LOG.info("what the consumer was at", flow=self.consumer.flow_active, client=client)
+            await reconnect(consumer)
+
     def _drain(self, fetcher: Any, wanted: set[TP]) -> dict[TP, list[RecordBatch]]:
         drained: dict[TP, list[RecordBatch]] = {}
         for at in list(fetcher._records):
@@ -231,23 +260,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             self._unreadable = BrokerError(f"reading {tp.topic}[{tp.partition}]: {error!r}")
 
 
-def revive(fetcher: Any) -> BaseException | None:
-    """Begin to fetch again if aiokafka's routine has died of an error; returns that error.
-
-    Its death is told only to callers of aiokafka's own getters, which we do without: to us no partition would bring
-    anything any more. Nothing is lost: what was fetched and not drained is fetched again, from the positions. One way
-    to die, open to a worker of several tasks while brokers restart: two look-ups of one missing position at a time
-    (aiokafka's `_set_error` asserts that it is the first).
-    """
-    routine = fetcher._fetch_task
-    if not routine.done() or routine.cancelled() or fetcher._closed:
-        return None
-    # The failed task is among them, and would fail its successor too.
-    fetcher._pending_tasks = {task for task in fetcher._pending_tasks if not task.done()}
-    fetcher._fetch_task = asyncio.get_running_loop().create_task(fetcher._fetch_requests_routine())
-    return cast(BaseException | None, routine.exception())
-
-
 async def connect(consumer: aiokafka.AIOKafkaConsumer, stopped: Callable[[], bool]) -> bool:
     """Start a consumer; try on while no broker answers, as it does once it is started. False where it was stopped.
 
@@ -261,19 +273,6 @@ async def connect(consumer: aiokafka.AIOKafkaConsumer, stopped: Callable[[], boo
         except KafkaConnectionError:
             await asyncio.sleep(AGAIN_S)
     return False
-
-
-async def end_fetches(fetcher: Any) -> None:
-    """Cancel aiokafka's fetches, and take what they end with.
-
-    Its own `close` awaits each fetch that it cancels. One that waits to be tried again, since its broker is away, ends
-    with CancelledError. That ended the consumer's thread before Faust heard of its end, and Faust waited for ever.
-    """
-    fetches = {fetcher._fetch_task, *fetcher._pending_tasks}
-    for fetch in fetches:
-        fetch.cancel()
-    await asyncio.gather(*fetches, return_exceptions=True)
-    fetcher._pending_tasks = set()
 
 
 class _Forgetful(dict[TP, int | None]):
@@ -301,6 +300,7 @@ class Consumer(driver.Consumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._read_offset = _Forgetful()
+        self._answers = AnswerWatch()
 
     @property
     def _flow(self) -> Flow:
@@ -316,6 +316,14 @@ class Consumer(driver.Consumer):
                 self._flow.failed(error)
                 return
             await self.sleep(GROUP_S)
+
+    @Service.task
+    async def _watch_answers(self) -> None:
+        """Begin anew with Kafka when it no longer answers for partitions that are to be read."""
+        while not self.should_stop:
+            await self.sleep(WATCH_S)
+            if self._thread._consumer is not None:
+                await self._thread.call_thread(self._thread.watch_answers, self._answers, self._flow.awaited())
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
