@@ -1,4 +1,4 @@
-"""What is mended of aiokafka's fetching, which can stop without a word while the worker's group membership lives on.
+"""Repairs of aiokafka's fetching, which can stop without an error while the worker stays a member of its group.
 
 `AnswerWatch` notices it, whatever the reason: a partition that is to be read is sought, and gets an answer to each
 fetch, be it an empty one. `reconnect` then begins anew all that fetching depends on. `revive` and `end_fetches` are
@@ -60,13 +60,18 @@ class AnswerWatch:
         return silent
 
 
+def partition_state(consumer: Any, at: Any) -> Any:
+    """aiokafka's state of a partition; None while it is not assigned."""
+    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
+    return assignment.state_value(at) if assignment and at in assignment.tps else None
+
+
 def answer_mark(consumer: Any, at: Any, offset: int) -> Hashable:
     """Something that changes with each answer about a partition of which `offset` is to come next.
 
     It stays what it is, too, while the consumer has gone past that offset: what it took has not come to its task.
     """
-    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
-    state = assignment.state_value(at) if assignment and at in assignment.tps else None
+    state = partition_state(consumer, at)
     if state is None or not state.has_valid_position:
         return "unassigned" if state is None else "unsought"
     return state.timestamp if state.position == offset else ("read", state.position, offset)
@@ -77,9 +82,13 @@ async def reconnect(consumer: Any) -> None:
 
     Nothing is lost: the group may well assign the same partitions, and they are sought anew.
     """
-    client = consumer._client
-    client._sync_task.cancel()
-    await asyncio.gather(client._sync_task, return_exceptions=True)
+    client, metadata = consumer._client, consumer._client._sync_task
+    if consumer._closed:
+        return
+    metadata.cancel()
+    await asyncio.gather(metadata, return_exceptions=True)
+    if consumer._closed:
+        return
     # Whoever waits for metadata waits for `_md_update_fut`, which the new routine sets.
     client._md_update_waiter = asyncio.get_running_loop().create_future()
     client._md_update_waiter.set_result(None)
@@ -90,8 +99,8 @@ async def reconnect(consumer: Any) -> None:
     consumer._coordinator.request_rejoin()
 
 
-def condition(consumer: Any, partitions: Mapping[TP, Hashable]) -> str:
-    """What aiokafka is at, for the log: which part does not move is not to be seen from outside.
+def describe(consumer: Any, partitions: Mapping[TP, Hashable]) -> str:
+    """The state of aiokafka's parts, for the log.
 
     Args:
         partitions: the silent ones, with their marks.

@@ -117,13 +117,9 @@ class Roster:
 
     # --- The transport's Flow -----------------------------------------------------------------------
 
-    def wanted(self, partitions: Collection[TP]) -> set[TP]:
-        """Partitions whose task has room and that are not ahead of the others."""
-        awaited = self.awaited()
-        return {tp for tp in partitions if tp in awaited}
-
     def awaited(self) -> dict[TP, tuple[int, int]]:
-        """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
+        """Of each partition whose task has room and that is not ahead of the others: the next offset, and the number of
+        the seek that led there."""
         return {
             TP(*lane): (reader.offset, reader.seek)
             for seat in self._seats.values()

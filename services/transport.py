@@ -8,7 +8,7 @@ records are drained (`_fetch_records`: one `RecordBatch` per partition), how a m
 Three more things are Weir's, not Faust's, here:
 
 - **Offsets.** Nothing is committed by Faust (`_commit` refuses); tasks commit with their results.
-- **Flow.** `Flow.wanted` says which partitions may be read now. Faust's own back-pressure sleeps for a
+- **Flow.** `Flow.awaited` says which partitions may be read now. Faust's own back-pressure sleeps for a
   second whenever every partition is full, which under load is always.
 - **Seeks** are numbered, and each batch carries its seek's number, so what was fetched before a seek is
   recognised as stale wherever it is still queued.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
@@ -41,7 +41,7 @@ from faust.types import TP, ConsumerMessage
 from mode import Service
 
 from schemas.errors import BrokerError
-from services.fetching import AnswerWatch, answer_mark, condition, end_fetches, reconnect, revive
+from services.fetching import AnswerWatch, answer_mark, describe, end_fetches, partition_state, reconnect, revive
 from services.logs import get_log
 from services.records import RecordBatch, rough_size, unpack
 
@@ -69,14 +69,11 @@ LOG = get_log("kafka")
 class Flow(Protocol):
     """What decides on reading: implemented by the roster of tasks."""
 
-    def wanted(self, partitions: Collection[TP]) -> set[TP]:
-        """Those of `partitions` that may be read now."""
-
     def awaited(self) -> dict[TP, tuple[int, int]]:
         """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
 
     async def changed(self, seconds: float) -> None:
-        """Return when `wanted` may have grown, at the latest after `seconds`."""
+        """Return when `awaited` may have grown, at the latest after `seconds`."""
 
     def positions(self) -> dict[TP, tuple[int, int]]:
         """Where to read from, and the number of that seek, for the partitions that are ready; the others are
@@ -218,8 +215,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if silent:
             partitions = ", ".join(sorted(f"{tp.topic}[{tp.partition}]" for tp in silent))
             LOG.warning("Kafka does not answer for partitions, connecting anew", partitions=partitions)
-            client = condition(consumer, {tp: marks[tp] for tp in silent})
-            LOG.info("what the consumer was at", flow=self.consumer.flow_active, client=client)
+            client = describe(consumer, {tp: marks[tp] for tp in silent})
+            LOG.info("state of the consumer before", flow=self.consumer.flow_active, client=client)
             await reconnect(consumer)
 
     def _drain(self, fetcher: Any, wanted: set[TP]) -> dict[TP, list[RecordBatch]]:
@@ -329,7 +326,7 @@ class Consumer(driver.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, list[RecordBatch]]:
-        wanted = self._flow.wanted(active_partitions or set())
+        wanted = self._flow.awaited().keys() & (active_partitions or set())
         if not wanted:
             await self._flow.changed(POLL_SECONDS)
             return {}
@@ -396,11 +393,7 @@ class Consumer(driver.Consumer):
         paused or unreachable.
         """
         consumer = self._thread._consumer
-        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment
-        at = driver.ensure_aiokafka_TP(tp)
-        if not assignment or at not in assignment.tps:
-            return None
-        state = assignment.state_value(at)
+        state = consumer and partition_state(consumer, driver.ensure_aiokafka_TP(tp))
         if state is None or not state.has_valid_position or state.highwater is None or state.timestamp is None:
             return None
         return int(state.timestamp) if state.position >= state.highwater else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Hashable
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,8 @@ from services.fetching import ABSENCE_S, AnswerWatch
 from services.records import RecordBatch
 from services.transport import ConsumerThread
 from tests.broker_fixture import Topics
+
+PATIENCE_S = 3.0
 
 LEFT, RIGHT = TP("left", 0), TP("right", 0)
 
@@ -171,7 +174,7 @@ def test_reading_goes_on_after_a_silence(
             auto_offset_reset="none",
         )
         reading = Reading(consumer, TP(topic, 0), write, monkeypatch)
-        watch = AnswerWatch(patience_s=3.0)
+        watch = AnswerWatch(PATIENCE_S)
         await consumer.start()
         try:
             for offset, what in enumerate([no_fault, fault]):
@@ -184,6 +187,11 @@ def test_reading_goes_on_after_a_silence(
                         if not batches:
                             await reading.thread.watch_answers(watch, awaited)
                 assert [batch.start for batch in batches] == [offset]
+            async with asyncio.timeout(30):
+                end = time.monotonic() + 2 * PATIENCE_S
+                while fault is no_fault and time.monotonic() < end:  # answers without records are answers
+                    await reading.fetch(2)
+                    await reading.thread.watch_answers(watch, {reading.tp: (2, reading.seek)})
         finally:
             await consumer.stop()
 

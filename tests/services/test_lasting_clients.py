@@ -51,9 +51,9 @@ def test_every_client_finds_a_broker_that_was_gone(restartable_broker: Restartab
             hear(consumer)
         for producer in producers:
             producer.poll(0)
-        deaf = [topic for topic in topics if heard.get(topic) != value]
-        dumb = [number for number in range(PRODUCERS) if (number, value) not in written]
-        return f"consumers of {deaf}, producers {dumb}" if deaf or dumb else ""
+        unread = [topic for topic in topics if heard.get(topic) != value]
+        unwritten = [number for number in range(PRODUCERS) if (number, value) not in written]
+        return f"consumers of {unread}, producers {unwritten}" if unread or unwritten else ""
 
     def all_heard(value: bytes) -> None:
         deadline = time.monotonic() + DEADLINE_S
