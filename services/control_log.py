@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.control import (
     BarrierMessage,
@@ -28,7 +28,7 @@ from schemas.control import (
 )
 from schemas.errors import BrokerError, NewerFormatError, StateError
 from services.barrier import Barrier, View
-from services.log_consumer import log_consumer
+from services.log_consumer import LogReader
 from services.logs import get_log
 from services.rights import reason
 from services.security import KafkaClients
@@ -71,12 +71,11 @@ class ControlLog:
         )
         self._producer = Producer(self._settings)
         self._timed_out = False
-        self._consumer = log_consumer(clients, topic, client__id=client_id)
+        self._reader = LogReader(clients, topic, client__id=client_id)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> ControlLog:
         """Begin to read."""
-        self._consumer.assign([TopicPartition(self._topic, 0, 0)])
         self._thread.start()
         return self
 
@@ -89,7 +88,7 @@ class ControlLog:
         if self._thread.is_alive():
             self._thread.join()
         self._producer.flush(2.0)
-        self._consumer.close()
+        self._reader.close()
 
     # --- Writing ------------------------------------------------------------------------------------
 
@@ -205,8 +204,7 @@ class ControlLog:
                 self._producer.poll(0)
                 if self._timed_out:
                     self._renew()
-                first = self._consumer.poll(POLL_S)
-                messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
+                messages = self._reader.read(POLL_S)
             except (KafkaException, RuntimeError) as error:
                 messages = []
                 trouble = self._told(trouble, str(error))

@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message
 
 from schemas.control import Demanded, decode_control
 from schemas.errors import NewerFormatError, StateError
 from services.control_log import ControlLog
-from services.log_consumer import log_consumer
+from services.log_consumer import LogReader
 from services.logs import get_log
 from services.security import KafkaClients
 
@@ -39,12 +39,11 @@ class FeedbackLog:
         self._lock = threading.Lock()
         self._inboxes: dict[str, list[tuple[Inbox, Callable[[], None]]]] = {}
         self._stop = False
-        self._consumer = log_consumer(clients, topic, news=True, client__id=client_id, fetch__wait__max__ms=50)
+        self._reader = LogReader(clients, topic, OFFSET_END, client__id=client_id, fetch__wait__max__ms=50)
         self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
 
     def start(self) -> FeedbackLog:
         """Begin to read."""
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
         self._thread.start()
         return self
 
@@ -53,7 +52,7 @@ class FeedbackLog:
         self._stop = True
         if self._thread.is_alive():
             self._thread.join()
-        self._consumer.close()
+        self._reader.close()
 
     def send(self, message: Demanded) -> None:
         """Send a message on its way."""
@@ -83,9 +82,7 @@ class FeedbackLog:
         trouble = ""
         while not self._stop:
             try:
-                first = self._consumer.poll(POLL_S)
-                messages = [] if first is None else [first, *self._consumer.consume(1_000, 0)]
-                found = self._read(messages)
+                found = self._read(self._reader.read(POLL_S))
             except (KafkaException, RuntimeError) as error:
                 found = str(error)
                 time.sleep(POLL_S)
@@ -99,7 +96,7 @@ class FeedbackLog:
         for message in messages:
             error = message.error()
             if error is not None:
-                trouble = error.str()
+                trouble = trouble if error.code() == KafkaError._PARTITION_EOF else error.str()
                 continue
             try:
                 said = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError
 
 from schemas.control import ControlMessage, RegisteredQuery
 from schemas.errors import BrokerError, NewerFormatError, UsageError, WeirError
 from schemas.query import Query
 from services.group_registration import check_group_queries
 from services.group_registry import groups_of
-from services.log_consumer import log_consumer
+from services.log_consumer import LogReader
 from services.logs import get_log
 from services.query_files import pick_query
 from services.registry import fold, key_of
@@ -94,7 +94,7 @@ class GroupWatch:
         self._stale = False
         self._stop = threading.Event()
         self._begun = threading.Event()
-        self._consumer = log_consumer(clients, REGISTRY)
+        self._reader = LogReader(clients, REGISTRY)
         self._thread = threading.Thread(target=self._run, name="group", daemon=True)
 
     def start(self) -> GroupWatch:
@@ -104,7 +104,6 @@ class GroupWatch:
             BrokerError: Kafka does not answer.
             NewerFormatError: a newer Weir has registered something.
         """
-        self._consumer.assign([TopicPartition(REGISTRY, 0, 0)])
         self._thread.start()
         if not self._begun.wait(BEGIN_S):
             self.close()
@@ -119,14 +118,17 @@ class GroupWatch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._consumer.close()
+        self._reader.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            message = self._consumer.poll(POLL_S)
-            error = None if message is None else message.error()
-            at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
-            if message is not None and error is None:
+            messages = self._reader.read(POLL_S)
+            at_end = False
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    at_end = at_end or error.code() == KafkaError._PARTITION_EOF
+                    continue
                 try:
                     fold(self._known, message, message.offset() or 0)
                 except NewerFormatError as problem:
@@ -137,7 +139,7 @@ class GroupWatch:
                 except WeirError as problem:
                     self._log.warning("registered query passed over", reason=str(problem))
                 self._stale = True
-            if self._stale and (at_end or message is None):
+            if self._stale and (at_end or not messages):
                 self._look()
             if at_end and (not self._stale or self.wanted is not None):
                 self.wanted = self.wanted or ()

@@ -39,7 +39,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
             f"no worker of group {group!r} has ever run on {clients.bootstrap} (topic {topic} is missing): "
             "start `weir worker`, or give its --group"
         )
-    consumer = log_consumer(clients, topic, news=True)
+    consumer = log_consumer(clients, topic)
     try:
         since = TopicPartition(topic, 0, int((time.time() - RECENT_S) * 1000))
         consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))

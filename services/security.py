@@ -30,9 +30,9 @@ LASTING = {"metadata.recovery.strategy": "rebootstrap", "topic.metadata.refresh.
 
 A client of librdkafka (2.13 and 2.16) forgets a broker that metadata does not name any more, and a broker that has just
 started names none. Without rebootstrapping, up to half of all clients had no broker any more, for ever, after a restart
-of a single broker; with it 1 in 30, as long as metadata are asked for every five minutes only; with both 0 of 1,120
-consumers. That is measured and not proven, least of all for producers: the control log replaces one that gets nothing
-through."""
+of a single broker; with it 1 in 30, as long as metadata are asked for every five minutes only; with both about one in
+a thousand. So who reads a log replaces a consumer that brings nothing (`services.log_consumer.LogReader`), and the
+control log a producer that gets nothing through."""
 
 TRANSACTIONAL = {"metadata.recovery.strategy": "none"}
 """With rebootstrapping nearly every transactional producer meets a call that does not return when all brokers were gone

@@ -3,78 +3,59 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 
+from schemas.control import Opened
 from schemas.errors import BrokerError
 from services.control_log import ControlLog
-from services.log_consumer import LogConsumer, log_consumer
+from services.log_consumer import LogReader, log_consumer
 from services.security import KafkaClients
 from services.topics import TopicAdmin
 from tests.broker_fixture import RestartableBroker, Topics, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
-CONSUMERS = 24
-PRODUCERS = 8
+LOGS = 24
 RESTARTS = 2
 DEADLINE_S = 60.0
+AGAIN_S = 5.0
 
 
 def test_every_client_finds_a_broker_that_was_gone(restartable_broker: RestartableBroker) -> None:
     """Nearly half of them found none any more, for ever: a worker heard of no change of plans then, no task that began
     anew could write that it had, and /healthz said that the control topic does not answer. Found by torture."""
     clients = KafkaClients(restartable_broker.bootstrap)
-    topics = [restartable_broker.topics("log") for _ in range(CONSUMERS)]
-    consumers = [log_consumer(clients, topic) for topic in topics]
-    producers = [Producer(clients.librdkafka(enable__idempotence=True, log_level=0)) for _ in range(PRODUCERS)]
+    topics = [restartable_broker.topics("log") for _ in range(LOGS)]
+    logs = {topic: ControlLog(clients, topic, topic) for topic in topics}
     admin = TopicAdmin(clients)
-    heard: dict[str, bytes] = {}
-    written: set[tuple[int, bytes]] = set()
 
-    def hear(consumer: LogConsumer) -> None:
-        for message in consumer.consume(100, 0):
-            if message.error() is None:
-                heard[message.topic() or ""] = message.value() or b""
-
-    def write(number: int, topic: str, value: bytes) -> None:
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                written.add((number, value))
-
-        producers[number].produce(topic, value, partition=0, on_delivery=delivered)
-
-    def lost(value: bytes) -> str:
-        """Who has not got through yet."""
-        for consumer in consumers:
-            hear(consumer)
-        for producer in producers:
-            producer.poll(0)
-        unread = [topic for topic in topics if heard.get(topic) != value]
-        unwritten = [number for number in range(PRODUCERS) if (number, value) not in written]
-        return f"consumers of {unread}, producers {unwritten}" if unread or unwritten else ""
-
-    def all_heard(value: bytes) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while who := lost(value):
-            assert time.monotonic() < deadline, f"found no broker again in {DEADLINE_S:g} s: {who}"
+    def all_heard(value: str) -> None:
+        written_s, deadline = 0.0, time.monotonic() + DEADLINE_S
+        while unread := [topic for topic, log in logs.items() if log.view.lives != {0: value}]:
+            assert time.monotonic() < deadline, f"found no broker again in {DEADLINE_S:g} s: {unread}"
+            if time.monotonic() - written_s > AGAIN_S:
+                # As whoever appends does: what is not in the log is appended again.
+                for topic in unread:
+                    logs[topic].append(Opened(task=0, life=value))
+                written_s = time.monotonic()
+            time.sleep(0.05)
 
     try:
-        for consumer, topic in zip(consumers, topics, strict=True):
-            consumer.assign([TopicPartition(topic, 0, 0)])
+        for log in logs.values():
+            log.start()
         for restart in range(RESTARTS + 1):
             if restart:
                 restartable_broker.stop()
                 restartable_broker.start()
-            value = b"%d" % restart
-            for number, topic in enumerate(topics):
-                write(number % PRODUCERS, topic, value)
-            all_heard(value)
-            assert admin.log_ranges([(topics[0], 0)])[topics[0], 0][1] == restart + 1
+            all_heard(str(restart))
+            assert admin.log_ranges([(topics[0], 0)]), "an admin client lives on, too"
     finally:
-        for consumer in consumers:
-            consumer.close()
+        for log in logs.values():
+            log.close()
 
 
 def test_a_producer_that_gets_nothing_through_is_replaced(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +78,70 @@ def test_a_producer_that_gets_nothing_through_is_replaced(topics: Topics, monkey
         wait_until(begins, "the task has begun")
     finally:
         log.close()
+
+
+class Followed:
+    """A topic, who writes to it, and a reader that has read what was there."""
+
+    def __init__(self, topics: Topics, begin: int) -> None:
+        self.clients = KafkaClients(topics.bootstrap)
+        self.topic = topics("log")
+        self._producer = Producer(self.clients.librdkafka())
+        self.write("0")
+        self.reader = LogReader(self.clients, self.topic, begin)
+        self.read: list[str] = []
+        while self.reader._next != 1:
+            self.look()
+
+    def write(self, value: str) -> None:
+        self._producer.produce(self.topic, value.encode(), partition=0)
+        self._producer.flush()
+
+    def look(self) -> list[str]:
+        """All that has been read."""
+        values = [message.value() for message in self.reader.read(0.1) if message.error() is None]
+        self.read += [value.decode() for value in values if value is not None]
+        return self.read
+
+    def awaits(self, *values: str) -> None:
+        wait_until(lambda: self.look() == list(values), f"{values} are read")
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+@pytest.fixture(params=[0, OFFSET_END], ids=["all", "news"])
+def followed(request: pytest.FixtureRequest, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> Iterator[Followed]:
+    monkeypatch.setattr("services.log_consumer.SILENCE_S", 1.0)
+    with closing(Followed(topics, request.param)) as found:
+        if request.param == OFFSET_END:
+            assert found.read == []
+            found.read = ["0"]
+        yield found
+
+
+def test_a_reader_whose_consumer_has_no_broker_goes_on_with_another(followed: Followed) -> None:
+    followed.reader._consumer.close()
+    followed.reader._consumer = log_consumer(KafkaClients("127.0.0.1:1"), followed.topic)
+    followed.write("1")
+    followed.awaits("0", "1")
+
+
+def test_a_reader_whose_consumer_brings_nothing_goes_on_with_another(followed: Followed) -> None:
+    stuck = followed.reader._consumer
+    stuck.pause([TopicPartition(followed.topic, 0)])
+    followed.write("1")
+    followed.awaits("0", "1")
+    assert followed.reader._consumer is not stuck
+    followed.write("2")
+    followed.awaits("0", "1", "2")
+
+
+def test_a_reader_keeps_its_consumer_while_nothing_is_written(followed: Followed) -> None:
+    consumer = followed.reader._consumer
+    begin = time.monotonic()
+    while time.monotonic() - begin < 4:
+        followed.look()
+    assert followed.reader._consumer is consumer
+    followed.write("1")
+    followed.awaits("0", "1")
