@@ -106,8 +106,11 @@ class TopicAdmin:
         self._events: list[KafkaError] = []
         self._trouble: KafkaError | None = None
         self._told: set[str] = set()
-        self._admin = AdminClient(clients.librdkafka(log_level=0, error_cb=self._note))
+        self._admin = self._client()
         self._log = get_log("topics")
+
+    def _client(self) -> AdminClient:
+        return AdminClient(self._clients.librdkafka(log_level=0, error_cb=self._note))
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
@@ -128,6 +131,8 @@ class TopicAdmin:
                 break
             except KafkaException as error:
                 problem = self._trouble_with(error.args[0])
+            # A client may find no broker any more (`services.security.LASTING`): the next call has another one.
+            self._admin = self._client()
             # The call itself would go on when we are refused.
             if left <= attempt_s or isinstance(problem, Refused):
                 raise problem
