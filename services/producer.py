@@ -35,6 +35,10 @@ from services.transaction_log import TransactionLog
 ATTEMPT_S = 5.0
 """How long one call to a coordinator may take before we look whether to give up."""
 
+PATIENCE_S = 60.0
+"""How long a call may be repeated before another client makes it: one may find no broker any more, for ever
+(`services.security.LASTING`)."""
+
 HEADER_BYTES = 512
 """Room kept below a topic's record limit for what Kafka adds to a record."""
 
@@ -146,19 +150,19 @@ class ProducerSink:
         )
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        asked = list(lanes)
+        asked, deadline = list(lanes), time.monotonic() + PATIENCE_S
         while True:
             try:
                 return ask(self._offsets, self._group, asked)
             except KafkaException as error:
-                self._check_patience(error, f"committed offsets of group {self._group!r} cannot be read")
+                self._check_patience(error, f"committed offsets of group {self._group!r} cannot be read", deadline)
 
-    def _check_patience(self, error: KafkaException, what: str) -> None:
+    def _check_patience(self, error: KafkaException, what: str, deadline: float) -> None:
         """Return when it is worth trying again."""
         cause = error.args[0]
         if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
             raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
-        if self._give_up.is_set():
+        if self._give_up.is_set() or time.monotonic() > deadline:
             raise Aborted(f"{what}: {cause.str()}; stopped trying")
         time.sleep(0.05)
 

@@ -36,8 +36,8 @@ control log a producer that gets nothing through."""
 
 TRANSACTIONAL = {"metadata.recovery.strategy": "none"}
 """With rebootstrapping nearly every transactional producer meets a call that does not return when all brokers were gone
-for a moment (`services.call_thread`). Without it one may find no broker any more, as above: then a call takes longer
-than its transaction may, and the task begins anew with another producer."""
+for a moment (`services.call_thread`). Without it one may find no broker any more, as above: then calls are given up
+after a while (`services.producer.PATIENCE_S`), and the task begins anew with another producer."""
 
 
 @dataclass(frozen=True, slots=True)

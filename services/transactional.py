@@ -39,7 +39,7 @@ from services.call_thread import CallThread
 from services.completion import Fate, Mark, Missing, Transaction, complete
 from services.delivery import Delivery
 from services.partition_log import PartitionLogs
-from services.producer import ATTEMPT_S, Aborted, ProducerSink, Repair, sorted_error
+from services.producer import ATTEMPT_S, PATIENCE_S, Aborted, ProducerSink, Repair, sorted_error
 from services.recovery import Committed
 from services.security import KafkaClients
 from services.topics import Lane, OutputTopics, TopicAdmin
@@ -100,6 +100,7 @@ class TransactionalSink(ProducerSink):
         own = ((topic, task % count) for topic, count in topics.partitions.items())
         self._writes = {*writes, *own, log}
         self._clients = clients
+        self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
         self._member = self._offsets.consumer_group_metadata()
         self._calls = CallThread(f"offsets-{task}")
@@ -304,8 +305,12 @@ class TransactionalSink(ProducerSink):
         super().close()
 
     def _until_done(self, call: Callable[[], Any], what: str, right: str) -> None:
-        """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns."""
-        told = False
+        """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns.
+
+        In the end the task begins anew, with another client: Kafka has aborted the transaction by then, or will, or it
+        has happened, which `open` finds out.
+        """
+        told, deadline = False, time.monotonic() + self._patience_s
         while True:
             try:
                 call()
@@ -323,6 +328,8 @@ class TransactionalSink(ProducerSink):
                     if self._failed and isinstance(problem, Aborted):
                         raise Aborted(f"{problem}; a record was not written: {self._failed}") from None
                     raise problem from None
+                if time.monotonic() > deadline:
+                    raise Aborted(f"{what}: no answer from Kafka for {self._patience_s:g} s: {cause.str()}") from None
                 if not told:
                     told = True
                     self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())

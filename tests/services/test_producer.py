@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from schemas.codecs.encode import Encoded
 from schemas.commits import Commit, StreamPoint
 from schemas.errors import BrokerError
-from services import transactional
+from services import committed_offsets, producer, transactional
 from services.call_thread import CallThread
 from services.delivery import Delivery
 from services.producer import Aborted, Fenced, IdempotentSink
@@ -150,6 +152,53 @@ def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.Mo
     reader = Reader(topics.bootstrap, topic)
     reader.wait_for_count(3)
     assert reader.rows() == [{"epoch": number} for number in (1, 2, 3)]
+
+
+class Lost:
+    """A producer whose commits Kafka never answers: one that found no broker any more after a broker restart."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def commit_transaction(self, seconds: float) -> None:
+        time.sleep(0.1)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "retry call to resume", retriable=True))
+
+
+@pytest.mark.kafka
+def test_a_client_that_gets_no_answers(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch is given up, and the successor delivers it. A task tried for ever to commit. Found by torture."""
+    monkeypatch.setattr(transactional, "PATIENCE_S", 1.0)
+    topic = topics("sink")
+    lane = (topic, 0)
+    first = sink_of(topics.bootstrap, topic, topic)
+    first.open()
+    first._producer = Lost(first._producer)  # type: ignore[assignment]
+    with pytest.raises(Aborted, match="epoch not committed: no answer from Kafka for 1 s: retry call to resume"):
+        first.deliver(delivery(lane, 1))
+    first.close()
+    heir = sink_of(topics.bootstrap, topic, topic)
+    heir.open()
+    assert heir.committed([lane]) == {}
+    heir.deliver(delivery(lane, 1, incarnation=heir.incarnation))
+    heir.close()
+    reader = Reader(topics.bootstrap, topic)
+    reader.wait_for_count(1)
+    assert reader.rows() == [{"epoch": 1}]
+
+
+def test_a_client_that_never_finds_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed offsets were asked for for ever."""
+    monkeypatch.setattr(producer, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(committed_offsets, "ATTEMPT_S", 0.2)
+    topics = OutputTopics("out", "out", "out", {"out": 1}, {"out": 1 << 20})
+    sink = IdempotentSink(KafkaClients("127.0.0.1:1"), "group", 0, topics, threading.Event(), lambda offsets: True)
+    with pytest.raises(Aborted, match="committed offsets of group 'group' cannot be read"):
+        sink.committed([("in", 0)])
+    sink.close()
 
 
 @pytest.mark.kafka
