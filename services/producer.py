@@ -36,8 +36,11 @@ ATTEMPT_S = 5.0
 """How long one call to a coordinator may take before we look whether to give up."""
 
 PATIENCE_S = 60.0
-"""How long a call may be repeated before another client makes it: one may find no broker any more, for ever
-(`services.security.LASTING`)."""
+"""How long a producer's call may be repeated. Then another producer is needed: one may find no broker any more
+(`services.security.TRANSACTIONAL`)."""
+
+ASKING_S = 10.0
+"""How long one consumer asks for committed offsets before another does, for the same reason."""
 
 HEADER_BYTES = 512
 """Room kept below a topic's record limit for what Kafka adds to a record."""
@@ -119,6 +122,7 @@ class ProducerSink:
         self._log = get_log("producer")
         quiet = logging.getLogger("weir.librdkafka")
         quiet.setLevel(logging.CRITICAL)
+        self._clients = clients
         self._topics = topics
         # One partition per task: a task's results stay in the order of their timestamps.
         self._task = task
@@ -143,28 +147,30 @@ class ProducerSink:
             ),
             logger=quiet,
         )
-        self._offsets = Consumer(
-            clients.librdkafka(
-                group__id=group, enable__auto__commit=False, isolation__level="read_committed", log_level=0
-            )
-        )
+        self._offsets = self._consumer()
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        asked, deadline = list(lanes), time.monotonic() + PATIENCE_S
+        asked, begun_s, told = list(lanes), time.monotonic(), False
         while True:
             try:
                 return ask(self._offsets, self._group, asked)
             except KafkaException as error:
-                self._check_patience(error, f"committed offsets of group {self._group!r} cannot be read", deadline)
+                cause, what = error.args[0], f"committed offsets of group {self._group!r} cannot be read"
+                if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
+                    raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
+                if self._give_up.is_set():
+                    raise Aborted(f"{what}: {cause.str()}; stopped trying") from None
+            if time.monotonic() - begun_s > ASKING_S:
+                if not told:
+                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
+                self._offsets.close()
+                self._offsets, begun_s, told = self._consumer(), time.monotonic(), True
+            time.sleep(0.05)
 
-    def _check_patience(self, error: KafkaException, what: str, deadline: float) -> None:
-        """Return when it is worth trying again."""
-        cause = error.args[0]
-        if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
-            raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
-        if self._give_up.is_set() or time.monotonic() > deadline:
-            raise Aborted(f"{what}: {cause.str()}; stopped trying")
-        time.sleep(0.05)
+    def _consumer(self) -> Consumer:
+        """Who asks for committed offsets."""
+        more = {"group__id": self._group, "isolation__level": "read_committed"}
+        return Consumer(self._clients.librdkafka(**more, enable__auto__commit=False, log_level=0))
 
     def _produce(self, delivery: Delivery) -> Counter[str]:
         """Hand everything to the producer's queue; results over their topic's limit become dead letters, counted."""
@@ -338,7 +344,7 @@ class IdempotentSink(ProducerSink):
         give_up: threading.Event,
         commit: Callable[[Mapping[Lane, tuple[int, str]]], bool],
     ) -> None:
-        super().__init__(clients, group, task, topics, give_up)
+        super().__init__(clients, group, task, topics, give_up, message__timeout__ms=int(PATIENCE_S * 1000))
         self._commit = commit
 
     incarnation = ""

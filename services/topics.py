@@ -6,7 +6,9 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -111,6 +113,14 @@ class TopicAdmin:
 
     def _client(self) -> AdminClient:
         return AdminClient(self._clients.librdkafka(log_level=0, error_cb=self._note))
+
+    def _answers(self, ask: Callable[[AdminClient], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
+        """What Kafka has answered. The client is kept until then: another thread may replace it, and a client that goes
+        leaves its futures open for ever."""
+        client = self._admin
+        futures = ask(client)
+        wait(futures.values())
+        return futures
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
@@ -226,7 +236,7 @@ class TopicAdmin:
         # Not `list_topics` of this one topic, which makes it where brokers make topics by themselves.
         asked = TopicCollection([topic])
         try:
-            self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)[topic].result()
+            self._answers(lambda client: client.describe_topics(asked, request_timeout=_TIMEOUT_S))[topic].result()
         except KafkaException as error:
             return error.args[0].code() in REFUSED
         return False
@@ -235,7 +245,8 @@ class TopicAdmin:
         """Those topics that this user may not write to."""
         denied = []
         asked = TopicCollection(sorted(set(topics)))
-        found = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+        options = {"include_authorized_operations": True, "request_timeout": _TIMEOUT_S}
+        found = self._answers(lambda client: client.describe_topics(asked, **options))
         for name, future in found.items():
             try:
                 if AclOperation.WRITE not in (future.result().authorized_operations or ()):
@@ -351,7 +362,7 @@ class TopicAdmin:
         }
         if self._create([NewTopic(topic, tasks, replication, config=config)])[topic] < tasks:
             try:
-                self._admin.create_partitions([NewPartitions(topic, tasks)])[topic].result()
+                self._answers(lambda client: client.create_partitions([NewPartitions(topic, tasks)]))[topic].result()
             except KafkaException as error:
                 if self._listed().get(topic, 0) < tasks:
                     why = reason(error.args[0], f"ALTER on topic {topic!r}")
@@ -374,7 +385,8 @@ class TopicAdmin:
         wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
         if not wanted:
             return
-        for tp, future in self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S).items():
+        deleted = self._answers(lambda client: client.delete_records(wanted, request_timeout=_TIMEOUT_S))
+        for tp, future in deleted.items():
             try:
                 future.result()
             except KafkaException as error:
@@ -388,7 +400,8 @@ class TopicAdmin:
         """Delete topics that nobody uses any more, if they are there. What fails is left behind."""
         there = self._listed()
         wanted = [name for name in names if name in there]
-        for name, future in (self._admin.delete_topics(wanted) if wanted else {}).items():
+        deleted = self._answers(lambda client: client.delete_topics(wanted) if wanted else {})
+        for name, future in deleted.items():
             try:
                 future.result()
                 self._log.info("topic deleted", topic=name)
@@ -439,11 +452,12 @@ class TopicAdmin:
         """Create topics where missing, and wait until they show up; their partition counts."""
         existing = self._listed()
         missing = [topic for topic in wanted if topic.topic not in existing]
-        for name, created in (
-            self._admin.create_topics(missing, request_timeout=_TIMEOUT_S) if missing else {}
-        ).items():
+        created = self._answers(
+            lambda client: client.create_topics(missing, request_timeout=_TIMEOUT_S) if missing else {}
+        )
+        for name, future in created.items():
             try:
-                created.result()
+                future.result()
                 self._log.info("topic created", topic=name)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -467,7 +481,8 @@ class TopicAdmin:
     def _limits(self, names: Iterable[str]) -> dict[str, int]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         limits: dict[str, int] = {}
-        for resource, future in self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
+        described = self._answers(lambda client: client.describe_configs(resources, request_timeout=_TIMEOUT_S))
+        for resource, future in described.items():
             try:
                 limits[resource.name] = int(future.result()["max.message.bytes"].value)
             except KafkaException as error:
@@ -533,7 +548,8 @@ class TopicAdmin:
         if not lanes:
             return {}
         asked = {TopicPartition(topic, number): spec for topic, number in lanes}
-        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
+        options = {"isolation_level": isolation, "request_timeout": _TIMEOUT_S}
+        found = self._answers(lambda client: client.list_offsets(asked, **options))
         return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
 
 

@@ -99,7 +99,6 @@ class TransactionalSink(ProducerSink):
         )
         own = ((topic, task % count) for topic, count in topics.partitions.items())
         self._writes = {*writes, *own, log}
-        self._clients = clients
         self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
         self._member = self._offsets.consumer_group_metadata()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_END, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from schemas.control import Opened
 from schemas.errors import BrokerError
@@ -85,6 +89,26 @@ def test_an_admin_client_that_finds_no_broker_is_replaced(topics: Topics) -> Non
     admin = TopicAdmin(KafkaClients(topics.bootstrap))
     admin._admin = AdminClient(KafkaClients("127.0.0.1:1").librdkafka(log_level=0))
     assert admin.exists(topics("any"))
+
+
+def test_an_answer_that_is_waited_for_comes_although_the_client_is_replaced() -> None:
+    """It never came: the task that waited for it stood still. Found by torture."""
+    admin = TopicAdmin(KafkaClients("127.0.0.1:1"))
+    asked, outcome = threading.Event(), queue.SimpleQueue[BaseException | None]()
+
+    def ask(client: AdminClient) -> dict[TopicPartition, Future[Any]]:
+        futures = client.list_offsets({TopicPartition("any", 0): OffsetSpec.latest()}, request_timeout=2)
+        asked.set()
+        return futures
+
+    def wait() -> None:
+        (future,) = admin._answers(ask).values()
+        outcome.put(future.exception())
+
+    threading.Thread(target=wait, daemon=True).start()
+    asked.wait(20)
+    admin._admin = admin._client()
+    assert isinstance(outcome.get(timeout=20), KafkaException)
 
 
 class Followed:

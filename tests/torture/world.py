@@ -180,7 +180,7 @@ class World:
 
     def _enlarge(self, topic: str, count: int) -> None:
         if len(self.admin.list_topics(topic, 5).topics[topic].partitions) < count:
-            self.admin.create_partitions([NewPartitions(topic, count)], request_timeout=15)[topic].result(15)
+            self.admin.create_partitions([NewPartitions(topic, count)], request_timeout=15)[topic].result()
 
     def feed(self) -> None:
         """Produce all but the closing records, each when it is due."""
