@@ -7,6 +7,7 @@ aiokafka's connections, in the calling thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from services.topics import Lane
 
 TIMEOUT_S = 60.0
 """How long a partition may be unreachable before the task gives up, to try again later."""
+
+ATTEMPT_S = 10.0
+"""How long one answer may take. After that another client asks: in one whose metadata routine has died, whoever waits
+for metadata waits for ever."""
 
 RETRY_S = 0.1
 FETCH_BYTES = 4 << 20
@@ -53,8 +58,11 @@ class StoredBatch:
         return [] if self.marker is not None else list(self.stored)
 
 
-class GoneError(Exception):
+class GoneError(BrokerError):
     """The log does not hold the offset: deleted by retention, or the topic was made anew."""
+
+    def __init__(self, lane: Lane, offset: int) -> None:
+        super().__init__(f"{lane[0]}[{lane[1]}] does not hold offset {offset} any more")
 
 
 class PartitionLogs:
@@ -68,6 +76,8 @@ class PartitionLogs:
         self._clients = clients
         self._runner = asyncio.Runner()
         self._client: AIOKafkaClient | None = None
+        self._made: list[AIOKafkaClient] = []
+        self._stale = False
 
     def __enter__(self) -> PartitionLogs:
         return self
@@ -75,9 +85,14 @@ class PartitionLogs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client is not None:
-            self._runner.run(self._client.close())
+        self._runner.run(self._close())
         self._runner.close()
+
+    async def _close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ATTEMPT_S):
+                for client in self._made:
+                    await client.close()
 
     def batches(self, lane: Lane, offset: int) -> Iterator[StoredBatch]:
         """What a partition holds from an offset on, up to its end as it is when this begins.
@@ -90,7 +105,7 @@ class PartitionLogs:
         while end < 0 or offset < end:
             high, data = self._runner.run(self._fetch(lane, offset))
             if offset > high:
-                raise GoneError
+                raise GoneError(lane, offset)
             end = high if end < 0 else end
             if offset >= end:
                 return
@@ -111,42 +126,51 @@ class PartitionLogs:
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                client = await self._connected()
-                await client.add_topic(topic)
-                leader = client.cluster.leader_for_partition(TopicPartition(topic, number))
-                if leader is None or leader == -1:
-                    raise errors.LeaderNotAvailableError
-                wanted = [(topic, [(number, offset, FETCH_BYTES)])]
-                request = FetchRequest(0, 0, FETCH_BYTES, READ_UNCOMMITTED, wanted)
-                response = await client.send(leader, request)
-                ((_, ((_, code, high, *_, data),)),) = response.topics
-                if code:
-                    raise errors.for_code(code)
-                return int(high), data or b""
+                async with asyncio.timeout(ATTEMPT_S):
+                    return await self._answer(lane, offset)
             except errors.OffsetOutOfRangeError:
-                raise GoneError from None
+                raise GoneError(lane, offset) from None
             except errors.TopicAuthorizationFailedError:
                 raise BrokerError(
                     f"what became of the last transactions cannot be seen: Kafka refuses it, this user needs READ on "
                     f"topic {topic!r}"
                 ) from None
+            except TimeoutError:
+                problem = f"no answer within {ATTEMPT_S:g} s"
+                self._client = None
             except errors.KafkaError as error:
-                if not error.retriable or time.monotonic() > deadline:
-                    raise BrokerError(f"{topic}[{number}] cannot be read: {error!r}") from None
+                problem = repr(error)
+                if not error.retriable:
+                    raise BrokerError(f"{topic}[{number}] cannot be read: {problem}") from None
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{topic}[{number}] cannot be read: {problem}")
+            self._stale = True
             await asyncio.sleep(RETRY_S)
-            if self._client is not None:
-                await self._client.force_metadata_update()
+
+    async def _answer(self, lane: Lane, offset: int) -> tuple[int, bytes]:
+        topic, number = lane
+        client = await self._connected()
+        if self._stale:
+            await client.force_metadata_update()
+            self._stale = False
+        await client.add_topic(topic)
+        leader = client.cluster.leader_for_partition(TopicPartition(topic, number))
+        if leader is None or leader == -1:
+            raise errors.LeaderNotAvailableError
+        request = FetchRequest(0, 0, FETCH_BYTES, READ_UNCOMMITTED, [(topic, [(number, offset, FETCH_BYTES)])])
+        response = await client.send(leader, request)
+        ((_, ((_, code, high, *_, data),)),) = response.topics
+        if code:
+            raise errors.for_code(code)
+        return int(high), data or b""
 
     async def _connected(self) -> AIOKafkaClient:
         if self._client is None:
             client = AIOKafkaClient(
                 bootstrap_servers=self._clients.servers(), client_id="weir-log", **self._clients.aiokafka()
             )
-            try:
-                await client.bootstrap()
-            except BaseException:
-                await client.close()
-                raise
+            self._made.append(client)
+            await client.bootstrap()
             self._client = client
         return self._client
 

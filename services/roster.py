@@ -18,7 +18,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -106,6 +106,7 @@ class Roster:
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._ending: set[Task] = set()
+        self._spawned: set[asyncio.Task[None]] = set()
         settings = spec.settings
         # What is committed or computed only every so often is not late before.
         self._patience_s = (settings.patience_ms + settings.commit_ms + settings.epoch_ms) / 1000
@@ -274,7 +275,21 @@ class Roster:
     # --- Opening and ending -------------------------------------------------------------------------
 
     def _begin(self, seat: Seat, pause_s: float) -> None:
-        seat.opening = self._loop.create_task(self._open(seat, pause_s))
+        seat.opening = self._spawn(self._open(seat, pause_s))
+
+    def _spawn(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a routine beside the others. An error that it does not expect ends the worker: asyncio would keep it to
+        itself, and a task that was being opened would never be opened nor tried again."""
+        spawned = self._loop.create_task(routine)
+        self._spawned.add(spawned)
+        spawned.add_done_callback(self._done)
+        return spawned
+
+    def _done(self, spawned: asyncio.Task[None]) -> None:
+        self._spawned.discard(spawned)
+        error = None if spawned.cancelled() else spawned.exception()
+        if error is not None:
+            self._fatal(error)
 
     async def _open(self, seat: Seat, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -349,7 +364,7 @@ class Roster:
         elif outcome.end is End.DAMAGED:
             self._metrics.of(str(task.number)).snapshot_failures.inc()
             self._log.warning("snapshot unusable, rebuilding from Kafka", task=task.number, reason=reason)
-            self._loop.create_task(self._wipe_and_reopen(seat))
+            self._spawn(self._wipe_and_reopen(seat))
         elif outcome.end is End.UNSPILLED:
             self._metrics.of(str(task.number)).spill_failures.inc()
             self._unspilled(seat, outcome.error)
@@ -375,7 +390,7 @@ class Roster:
         seat.fenced = True
         seat.problem = "task dropped, waiting for the group's assignment"
         if self.consumer is not None:
-            self._loop.create_task(self.consumer.rejoin())
+            self._spawn(self.consumer.rejoin())
 
     async def _wipe_and_reopen(self, seat: Seat) -> None:
         seat.vacate()

@@ -550,7 +550,11 @@ class TopicAdmin:
         asked = {TopicPartition(topic, number): spec for topic, number in lanes}
         options = {"isolation_level": isolation, "request_timeout": _TIMEOUT_S}
         found = self._answers(lambda client: client.list_offsets(asked, **options))
-        return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
+        offsets = {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
+        if min(offsets.values()) < 0:
+            # Answered so, without an error, where a partition had just lost its leader.
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return offsets
 
 
 def _refuses(error: KafkaError) -> bool:

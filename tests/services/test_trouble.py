@@ -73,17 +73,17 @@ class Member:
         return None
 
 
-def roster_of(open_task: Callable[..., Task]) -> Roster:
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def roster_of(open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail) -> Roster:
     """A roster that may get one task."""
     (query,) = parse_program(QUERY).queries
     settings = WorkerSettings(KafkaClients("localhost:1"), "g")
     outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
     streams = streams_by_topic(query.streams())
     spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
-
-    def fatal(error: BaseException) -> None:
-        raise error
-
     roster = Roster(spec, Layout({"l": 1}, False), WorkerMetrics("out"), open_task, lambda number: None, fatal)
     roster.consumer = Member()
     return roster
@@ -143,3 +143,24 @@ def test_a_task_that_is_taken_over_while_it_is_opened() -> None:
         await roster.close()
 
     asyncio.run(opened())
+
+
+def test_an_error_that_nobody_expects_ends_the_worker() -> None:
+    """asyncio kept it to itself: the task was never opened, and nothing said so. Found by torture."""
+
+    async def opened() -> list[BaseException]:
+        def open_task(*given: object) -> Task:
+            raise IndexError("of the opening")
+
+        told: list[BaseException] = []
+        roster = roster_of(open_task, told.append)
+        await roster.assigned([TP("l", 0)])
+        began = time.monotonic()
+        while not told:
+            assert time.monotonic() - began < 60, "the worker is told"
+            await asyncio.sleep(0.01)
+        await roster.close()
+        return told
+
+    (error,) = asyncio.run(opened())
+    assert repr(error) == "IndexError('of the opening')"
