@@ -570,6 +570,11 @@ MOVING = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TRANSPORT,
         # The client has dropped the broker that it asked, and will find others.
         KafkaError._DESTROY_BROKER,
     }

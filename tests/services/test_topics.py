@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from services.readback import Readback
 from services.security import KafkaClients
 from services.topics import TopicAdmin
 from tests.broker_fixture import Topics
@@ -33,22 +34,38 @@ def test_trim_deletes_what_it_can(topics: Topics) -> None:
     assert ranges == [(3, 5), (0, 5)]
 
 
-def test_an_offset_that_no_leader_has_told_is_asked_for_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka answers -1, and no error, where a partition has just lost its leader. A task that took it for an offset was
-    never opened, or read nothing. Found by torture."""
+def test_offsets_that_a_leader_does_not_know_yet_are_asked_for_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka says so, or answers -1 without an error. A task that took that for an offset was never opened, or read
+    nothing. Found by torture."""
     topic = topics("moving")
     admin = TopicAdmin(KafkaClients(topics.bootstrap))
-    answers = [-1, -1, -1]
-    asked = TopicAdmin._answers
-
-    def without_leader(admin: TopicAdmin, ask: Any) -> dict[Any, Future[Any]]:
-        found = asked(admin, ask)
-        if answers and any(hasattr(each.result(), "offset") for each in found.values()):
-            told: Future[Any] = Future()
-            told.set_result(SimpleNamespace(offset=answers.pop()))
-            return dict.fromkeys(found, told)
-        return found
-
-    monkeypatch.setattr(TopicAdmin, "_answers", without_leader)
+    unknown: Future[Any] = Future()
+    unknown.set_result(SimpleNamespace(offset=-1))
+    refused: Future[Any] = Future()
+    refused.set_exception(KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)))
+    answers = [unknown, refused, unknown]
+    monkeypatch.setattr(
+        admin,
+        "_answers",
+        lambda ask: dict.fromkeys(ask(admin._admin), answers.pop()) if answers else ask(admin._admin),
+    )
     assert admin.log_ranges([(topic, 0)]) == {(topic, 0): (0, 0)}
     assert answers == []
+
+
+def test_the_ends_of_a_partition_that_moves_are_asked_for_again(topics: Topics) -> None:
+    """A worker that was starting ended with `Leader high watermark is not caught up`. Found by torture."""
+    topic = topics("moving")
+    errors = [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION]
+
+    class Moving(Consumer):
+        def get_watermark_offsets(self, *args: Any, **options: Any) -> Any:
+            if errors:
+                raise KafkaException(KafkaError(errors.pop()))
+            return super().get_watermark_offsets(*args, **options)
+
+    consumer = Moving({"bootstrap.servers": topics.bootstrap, "group.id": topic})
+    assert Readback(consumer, topic).ends(0) == (0, 0)
+    consumer.close()
