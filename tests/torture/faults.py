@@ -265,8 +265,8 @@ def split_all(world: World, args: dict[str, Any]) -> None:
 
 def retention(world: World, args: dict[str, Any]) -> None:
     """Delete of the input what no window of a committed task reaches, with twice the longest window to spare."""
-    taken = dict(world.watch.taken)
-    if len(taken) < len(world.lanes):
+    taken, cuts = dict(world.watch.taken), dict(world.watch.cuts)
+    if len(taken) < len(world.lanes) or len(cuts) < len(world.lanes):
         return
     times = {
         record.value: record.row["at"] for record in world.known if record.row is not None and record.row["n"] >= 0
@@ -276,7 +276,8 @@ def retention(world: World, args: dict[str, Any]) -> None:
         place = (world.stream(lane.topic), lane.partition)
         done = [v for offset, v in world.delivered[place].items() if offset < taken[lane.topic, lane.partition]]
         reached.append(max((times[value] for value in done if value in times), default=0))
-    needed = min(reached) - 4 * world.scenario.window_ms - 3 * world.scenario.disorder_ms - 1_500
+    # A task may have read far more than it has processed, while it finds results that spilled state owes.
+    needed = min(*reached, *cuts.values()) - 4 * world.scenario.window_ms - 3 * world.scenario.disorder_ms - 1_500
     before: dict[tuple[str, int], int] = {}
     for lane in world.lanes:
         for offset, value in sorted(world.delivered[world.stream(lane.topic), lane.partition].items()):

@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
+from schemas.commits import decode_commit
 from schemas.errors import WeirError
 from services.group_registration import register_in_group
 from services.group_registry import drop_from_group, find_group
@@ -398,6 +399,7 @@ class Watch:
         moves: the times of progress, by the monotonic clock.
         moved_s: the last of them.
         taken: committed offsets by lane.
+        cuts: event times up to which the results are out, by lane.
         seen: committed records of the output topics.
     """
 
@@ -406,6 +408,7 @@ class Watch:
         self.moves: list[float] = []
         self.moved_s = time.monotonic()
         self.taken: dict[tuple[str, int], int] = {}
+        self.cuts: dict[tuple[str, int], int] = {}
         self.seen = 0
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._commits), threading.Thread(target=self._outputs)]
@@ -448,7 +451,9 @@ class Watch:
                 try:
                     for found in consumer.committed(self._world.lanes, 3):
                         if found.error is None and found.offset > now.get((found.topic, found.partition), 0):
-                            now[found.topic, found.partition] = found.offset
+                            lane = found.topic, found.partition
+                            now[lane] = found.offset
+                            self.cuts[lane] = decode_commit(found.metadata, str(lane)).cut
                 except KafkaException:
                     continue
             if now != self.taken:
