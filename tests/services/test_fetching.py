@@ -197,4 +197,5 @@ def test_reading_goes_on_after_a_silence(
 
     asyncio.run(read())
     said = [record.getMessage() for record in caplog.records if record.name == "weir.kafka"]
-    assert said == ([] if fault is no_fault else ["Kafka does not answer for partitions, connecting anew"])
+    # On a busy machine connecting anew may take longer than the patience.
+    assert set(said) == (set() if fault is no_fault else {"Kafka does not answer for partitions, connecting anew"})
