@@ -144,3 +144,10 @@ async def end_fetches(fetcher: Any) -> None:
         fetch.cancel()
     await asyncio.gather(*fetches, return_exceptions=True)
     fetcher._pending_tasks = set()
+
+
+async def end_coordination(coordinator: Any) -> None:
+    """Cancel aiokafka's coordination routine: its `close` waits for it, and so for a rebalance that may be under way. A
+    rebalance takes until the slowest member has joined, or until the rebalance timeout where one is frozen."""
+    coordinator._coordination_task.cancel()
+    await asyncio.gather(coordinator._coordination_task, return_exceptions=True)

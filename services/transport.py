@@ -41,7 +41,16 @@ from faust.types import TP, ConsumerMessage
 from mode import Service
 
 from schemas.errors import BrokerError
-from services.fetching import AnswerWatch, answer_mark, describe, end_fetches, partition_state, reconnect, revive
+from services.fetching import (
+    AnswerWatch,
+    answer_mark,
+    describe,
+    end_coordination,
+    end_fetches,
+    partition_state,
+    reconnect,
+    revive,
+)
 from services.logs import get_log
 from services.records import RecordBatch, rough_size, unpack
 
@@ -56,6 +65,9 @@ GROUP_S = 0.2
 
 WATCH_S = 1.0
 """How often it is looked at whether Kafka answers for every partition that is read."""
+
+LEAVE_S = 5.0
+"""How long a worker that ends waits for Kafka's answer that it has left the group."""
 
 AGAIN_S = 0.5
 """Pause before a consumer that no broker answered is started again."""
@@ -127,10 +139,17 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await self._leave(former)
 
     async def on_thread_stop(self) -> None:
-        """Stop the consumer, whatever its fetches are at."""
-        if self._consumer is not None and self._consumer._fetcher is not None:
-            await end_fetches(self._consumer._fetcher)
-        await super().on_thread_stop()
+        """Stop the consumer and leave the group, whatever its fetches and the group are at."""
+        consumer = self._consumer
+        if consumer is not None and consumer._fetcher is not None:
+            await end_fetches(consumer._fetcher)
+            await end_coordination(consumer._coordinator)
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await super().on_thread_stop()
+        except TimeoutError:
+            if consumer is not None:
+                await consumer._client.close()
 
     async def _leave(self, member: str) -> None:
         """Remove a dead member, so that the group need not wait for its session to time out."""

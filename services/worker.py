@@ -88,6 +88,10 @@ class WeirApp(faust.App):  # type: ignore[misc]
         await self.roster.close()
         await super().on_stop()
 
+    def _on_rebalance_when_stopped(self) -> None:
+        """Do nothing. Faust would close aiokafka's consumer here, from another event loop than its own, which then
+        leaves the group only when its session has ended, and the others wait for it."""
+
 
 class Worker:
     """Runs one query until it is stopped.
