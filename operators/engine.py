@@ -320,6 +320,8 @@ class Engine(Taking, Spilled):
                 self._feedback.settle(cut)
                 self._former_edges = added(self._former_edges, self._feedback.edges())
                 self._feedback = None
+                # Some of what was kept back has left its ROWS window meanwhile, and its rows are gone from the stores.
+                self._spills.purge(cut)
             if self.durable:
                 self._durability.keep(self._sources)
             self._spills.spill(cut)
