@@ -154,10 +154,12 @@ class Roster:
         # A partition that was added since may belong to a task that is not there yet.
         numbers = {number for number in found if number is not None and number < self._layout.tasks}
         for number in sorted(set(self._seats) - numbers):
-            await self._leave(self._seats.pop(number))
+            # While one task ends, `close` may take the others.
+            if (seat := self._seats.pop(number, None)) is not None:
+                await self._leave(seat)
         member = self.consumer.member_id() if self.consumer else ""
-        if not member:
-            return  # out of the group again already; the next assignment will tell
+        if not member or self._closing:
+            return  # out of the group again already; the next assignment, if any, will tell
         self.joined = True
         self.assignments += 1
         for number in sorted(numbers):

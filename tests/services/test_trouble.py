@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from faust.types import TP
 
-from schemas.errors import WeirError
+from schemas.errors import BrokerError, WeirError
 from schemas.language import parse_program
 from services.metrics import WorkerMetrics
 from services.placement import Layout
@@ -77,14 +77,17 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-def roster_of(open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail) -> Roster:
-    """A roster that may get one task."""
+def roster_of(
+    open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail, partitions: int = 1
+) -> Roster:
+    """A roster that may get a task per partition."""
     (query,) = parse_program(QUERY).queries
     settings = WorkerSettings(KafkaClients("localhost:1"), "g")
     outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
     streams = streams_by_topic(query.streams())
     spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
-    roster = Roster(spec, Layout({"l": 1}, False), WorkerMetrics("out"), open_task, lambda number: None, fatal)
+    layout, metrics = Layout({"l": partitions}, partitions > 1), WorkerMetrics("out")
+    roster = Roster(spec, layout, metrics, open_task, lambda number: None, fatal)
     roster.consumer = Member()
     return roster
 
@@ -164,3 +167,41 @@ def test_an_error_that_nobody_expects_ends_the_worker() -> None:
 
     (error,) = asyncio.run(opened())
     assert repr(error) == "IndexError('of the opening')"
+
+
+class SlowToEnd:
+    """A task that takes a moment to end."""
+
+    outcome = None
+    full = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def finish(self) -> None:
+        """It begins to."""
+
+    def join(self, seconds: float) -> bool:
+        """It has ended."""
+        time.sleep(0.3)
+        return True
+
+
+def test_partitions_may_move_while_the_worker_ends() -> None:
+    """What was to be left was gone when its turn came: a KeyError, and a traceback of Faust's. Found by torture."""
+
+    def open_task(*given: object) -> Task:
+        raise BrokerError("not yet")
+
+    async def moved() -> None:
+        roster = roster_of(open_task, partitions=3)
+        await roster.assigned([TP("l", number) for number in range(3)])
+        for seat in roster.seats():
+            seat.task = cast(Task, SlowToEnd(seat.number))
+        moving = asyncio.create_task(roster.assigned([TP("l", 0)]))
+        await asyncio.sleep(0.1)
+        await roster.close()
+        await moving
+        assert roster.seats() == []
+
+    asyncio.run(moved())
