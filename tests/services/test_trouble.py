@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -169,26 +170,29 @@ def test_an_error_that_nobody_expects_ends_the_worker() -> None:
     assert repr(error) == "IndexError('of the opening')"
 
 
-class SlowToEnd:
-    """A task that takes a moment to end."""
+class EndingTask:
+    """A task that has been asked to end, and ends when the test lets it."""
 
     outcome = None
-    full = False
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, asked: threading.Event, may_end: threading.Event) -> None:
         self.number = number
+        self._asked = asked
+        self._may_end = may_end
 
     def finish(self) -> None:
-        """It begins to."""
+        """It is asked to end."""
+        self._asked.set()
 
     def join(self, seconds: float) -> bool:
-        """It has ended."""
-        time.sleep(0.3)
-        return True
+        """It ends when it may."""
+        return self._may_end.wait(seconds)
 
 
 def test_partitions_may_move_while_the_worker_ends() -> None:
-    """What was to be left was gone when its turn came: a KeyError, and a traceback of Faust's. Found by torture."""
+    """While the first of two tasks ended, `close` took the second: a KeyError, shown as Faust's traceback. Found by
+    torture."""
+    asked, may_end = threading.Event(), threading.Event()
 
     def open_task(*given: object) -> Task:
         raise BrokerError("not yet")
@@ -197,11 +201,15 @@ def test_partitions_may_move_while_the_worker_ends() -> None:
         roster = roster_of(open_task, partitions=3)
         await roster.assigned([TP("l", number) for number in range(3)])
         for seat in roster.seats():
-            seat.task = cast(Task, SlowToEnd(seat.number))
+            seat.task = cast(Task, EndingTask(seat.number, asked, may_end))
         moving = asyncio.create_task(roster.assigned([TP("l", 0)]))
-        await asyncio.sleep(0.1)
-        await roster.close()
-        await moving
+        while not asked.is_set():
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(roster.close())
+        while roster.seats():
+            await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(moving, closing)
         assert roster.seats() == []
 
     asyncio.run(moved())
