@@ -21,31 +21,34 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
         StateError: the topic holds something else.
     """
     found: dict[tuple[int, str], Member] = {}
-    for member in _members(clients, topic, task):
+    for member in _members(clients, topic, task, 0):
         found.pop((member.task, member.name), None)
         found[member.task, member.name] = member
     return list(found.values())
 
 
-def _members(clients: KafkaClients, topic: str, task: int | None) -> Iterator[Member]:
+def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[Member]:
     """All records of a task, or of all tasks, in order."""
     with reading(clients, topic) as readback:
-        begin, end = readback.ends(0)
+        begin, end = readback.ends(0, marked)
         for offset, message in readback.between(0, begin, end):
             member = decode_control(message.value(), f"{topic}[0]@{offset}")
             if isinstance(member, Member) and task in (None, member.task):
                 yield member
 
 
-def known_members(clients: KafkaClients, topic: str, task: int) -> list[Member]:
+def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0) -> list[Member]:
     """What a task that has committed has written: the newest record of every registration.
+
+    Args:
+        marked: behind all that the task has written (`services.producer.Sink.mark_end`).
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: it has written nothing that is still there.
     """
     found: dict[str, Member] = {}
-    for member in _members(clients, topic, task):
+    for member in _members(clients, topic, task, marked):
         found.pop(member.id, None)
         found[member.id] = member
     if not any(member.name == BEGAN for member in found.values()):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from operators.placed.decompose import Edge
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from services.readback import Readback, reading
 from services.security import KafkaClients
+from services.topics import Lane
 
 FIRST_LOOK = 512
 """Records of a partition's end that are read first; each time WIDER times as many, until a whole notice is among
@@ -16,19 +17,27 @@ them."""
 WIDER = 8
 
 
-def read_back(clients: KafkaClients, edge: Edge, partitions: Iterable[int], channel: int) -> dict[int, list[Notice]]:
+def read_back(
+    clients: KafkaClients, edge: Edge, partitions: Iterable[int], channel: int, marked: Mapping[Lane, int]
+) -> dict[int, list[Notice]]:
     """Per partition a channel's notices from the last whole one on, or all.
+
+    Args:
+        marked: per partition, behind all that the task has written (`services.producer.Sink.mark_end`).
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: somebody else writes to the topic.
     """
     with reading(clients, edge.topic) as readback:
-        return {partition: _last(readback, edge, partition, channel) for partition in partitions}
+        return {
+            partition: _last(readback, edge, partition, channel, marked.get((edge.topic, partition), 0))
+            for partition in partitions
+        }
 
 
-def _last(readback: Readback, edge: Edge, partition: int, channel: int) -> list[Notice]:
-    low, high = readback.ends(partition)
+def _last(readback: Readback, edge: Edge, partition: int, channel: int, marked: int) -> list[Notice]:
+    low, high = readback.ends(partition, marked)
     look = FIRST_LOOK
     while True:
         begin = max(low, high - look)

@@ -2,6 +2,10 @@
 
 Consumers show none of that. It is read when a task begins (`services.transaction_log`), by plain fetch requests over
 aiokafka's connections, in the calling thread.
+
+A broker that its peers have cut off answers for some seconds as if it led its partitions still, and shows how things
+stood before. So whoever must not miss anything writes a record of its own, which only the true leader can confirm, and
+reads up to that (`until`).
 """
 
 from __future__ import annotations
@@ -94,16 +98,21 @@ class PartitionLogs:
                 for client in self._made:
                     await client.close()
 
-    def batches(self, lane: Lane, offset: int) -> Iterator[StoredBatch]:
+    def batches(self, lane: Lane, offset: int, until: int | None = None) -> Iterator[StoredBatch]:
         """What a partition holds from an offset on, up to its end as it is when this begins.
+
+        Args:
+            until: instead of the end, the offset of a record that is known to be there; nothing from it on is given.
 
         Raises:
             GoneError: the offset is not in the log.
             BrokerError: see the class.
         """
-        end = -1
+        if until is not None:
+            self._runner.run(self._fetch(lane, until, until))
+        end = -1 if until is None else until
         while end < 0 or offset < end:
-            high, data = self._runner.run(self._fetch(lane, offset))
+            high, data = self._runner.run(self._fetch(lane, offset, until))
             if offset > high:
                 raise GoneError(lane, offset)
             end = high if end < 0 else end
@@ -115,21 +124,29 @@ class PartitionLogs:
                 batch = memory.next_batch()
                 if batch.next_offset <= offset:
                     continue
+                if until is not None and batch.base_offset >= until:
+                    return
                 offset = batch.next_offset
                 yield _stored(batch)
             if offset == before:
                 raise BrokerError(f"{lane[0]}[{lane[1]}] gives no record at offset {offset}, though it ends at {end}")
 
-    async def _fetch(self, lane: Lane, offset: int) -> tuple[int, bytes]:
-        """The partition's end, and the bytes of some batches from the offset on."""
+    async def _fetch(self, lane: Lane, offset: int, until: int | None) -> tuple[int, bytes]:
+        """The partition's end, which is behind `until`, and the bytes of some batches from the offset on."""
         topic, number = lane
         deadline = time.monotonic() + TIMEOUT_S
+        stale = f"its leader does not know offset {until}, which is written"
         while True:
             try:
                 async with asyncio.timeout(ATTEMPT_S):
-                    return await self._answer(lane, offset)
+                    high, data = await self._answer(lane, offset)
+                if until is None or high > until:
+                    return high, data
+                problem = stale
             except errors.OffsetOutOfRangeError:
-                raise GoneError(lane, offset) from None
+                if offset != until:
+                    raise GoneError(lane, offset) from None
+                problem = stale
             except errors.TopicAuthorizationFailedError:
                 raise BrokerError(
                     f"what became of the last transactions cannot be seen: Kafka refuses it, this user needs READ on "

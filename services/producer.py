@@ -91,6 +91,12 @@ class Sink(Protocol):
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """Committed offsets and messages; partitions without are absent."""
 
+    def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        """Per partition an offset behind all that earlier incarnations of the task have written and committed.
+
+        To be read up to: a broker that its peers have cut off tells an earlier end. Empty where nothing proves it.
+        """
+
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Deliver and commit; by topic, how many results were too large for it and became dead letters."""
 
@@ -352,6 +358,10 @@ class IdempotentSink(ProducerSink):
     def open(self) -> Repair:
         """Nothing to take over."""
         return Repair()
+
+    def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        """Nothing: what is written here, everybody reads."""
+        return {}
 
     def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
         """There are no transactions, and no log."""

@@ -30,8 +30,13 @@ class Readback:
         self._consumer = consumer
         self._topic = topic
 
-    def ends(self, partition: int) -> tuple[int, int]:
-        """The first offset and the one behind the last."""
+    def ends(self, partition: int, marked: int = 0) -> tuple[int, int]:
+        """The first offset and the one behind the last.
+
+        Args:
+            marked: an offset that the log is known to reach. A broker that its peers have cut off believes for some
+                seconds that it leads the partition still, and tells an earlier end (`services.producer.Sink.mark_end`).
+        """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
@@ -45,7 +50,7 @@ class Readback:
                 continue
             if found is None:
                 raise BrokerError(f"topic {self._topic}[{partition}] could not be read: its ends are not known")
-            return found
+            return found[0], max(found[1], marked)
 
     def between(self, partition: int, begin: int, end: int) -> Iterator[tuple[int, Message]]:
         """The records from one offset up to another, with their offsets.

@@ -111,11 +111,12 @@ class SpillLog:
         return {} if offset is None else {self.lane: offset}
 
 
-def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int]) -> SpillLog:
+def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int], marked: int = 0) -> SpillLog:
     """The log of a task that begins at a commit.
 
     Args:
         span: what the commit says of it, see `SpillLog.span`.
+        marked: behind all that the task has written (`services.producer.Sink.mark_end`).
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -124,7 +125,7 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
     first, following = span
     found: dict[int, Logged] = {}
     if first < following:
-        found = {one.number: one for one in _read(clients, lane, groups, span)}
+        found = {one.number: one for one in _read(clients, lane, groups, span, marked)}
     missing = [number for number in range(first, following) if number not in found]
     if missing:
         raise StateError(
@@ -134,11 +135,13 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
     return SpillLog(lane, groups, [found[number] for number in range(first, following)], following)
 
 
-def _read(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int]) -> Iterator[Logged]:
+def _read(
+    clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int], marked: int
+) -> Iterator[Logged]:
     """The records of a span, in the order in which they were written."""
     topic, partition = lane
     with reading(clients, topic) as readback:
-        low, high = readback.ends(partition)
+        low, high = readback.ends(partition, marked)
         for offset, message in readback.between(partition, low, high):
             place = f"{topic}[{partition}]@{offset}"
             number = _number(message.key(), place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -35,7 +36,7 @@ from services.placed_versions import Versions
 from services.placement import Layout
 from services.producer import IdempotentSink, Repair, Sink
 from services.programs import Changes, Program, QueryProgram
-from services.recovery import RecoveryPlan, Snapshot, plan_handover, plan_recovery
+from services.recovery import Committed, RecoveryPlan, Snapshot, plan_handover, plan_recovery
 from services.roster import task_log
 from services.settings import Guarantee, Start
 from services.snapshots import SnapshotWriter
@@ -50,6 +51,9 @@ from services.task_spill import UNLIMITED, TaskSpill
 from services.task_statistics import Publisher
 from services.topics import ControlTopics, Lane, TopicAdmin
 from services.transactional import TransactionalSink
+
+STALE_S = 5.0
+"""How long Kafka may tell an end of the input that commits are beyond already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +162,12 @@ class TaskOpener:
             log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
             metrics = self._metrics.of(str(number))
             snapshots = SnapshotWriter(store, self._snapshot_thread, self._work.spec.settings.snapshot_ms, log, metrics)
-            spill = self._spill(number, recovery, log)
-            feedback = self._feedback(spec, recovery, metrics, log)
+            spill = self._spill(number, recovery, sink, log)
+            feedback = self._feedback(spec, recovery, sink, metrics, log)
             changes: Changes
             program: Callable[[Mapping[str, Sequence[int]]], Program]
             if spec.group is not None:
-                changes = members = self._members(spec, spec.group, number, recovery, log)
+                changes = members = self._members(spec, spec.group, number, recovery, sink, log)
                 program = partial(GroupProgram, spec, members, spill, recovery.cut)
             else:
                 changes = migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
@@ -195,7 +199,7 @@ class TaskOpener:
                 spill.close()
             raise
 
-    def _spill(self, number: int, recovery: RecoveryPlan, log: Log) -> TaskSpill | None:
+    def _spill(self, number: int, recovery: RecoveryPlan, sink: Sink, log: Log) -> TaskSpill | None:
         """What a task may spill, or has spilled and still owes."""
         settings, (first, following) = self._work.spec.settings, recovery.spilled
         if settings.budget is None and first == following:
@@ -208,7 +212,8 @@ class TaskOpener:
         if settings.budget is None:
             log.warning("what was spilled under an earlier --memory is still owed: paying it, without a limit")
         lane, budget = (ControlTopics.of(self._work.group).spills, number), settings.budget or UNLIMITED
-        events = read_log(settings.clients, lane, budget.groups, recovery.spilled)
+        marked = sink.mark_end([lane])[lane] if first < following else 0
+        events = read_log(settings.clients, lane, budget.groups, recovery.spilled, marked)
         return TaskSpill(budget, self._spilled / f"task-{number}", events)
 
     def _publish(self, spec: TaskSpec, number: int, life: str) -> Callable[[EngineStatistics, int], None]:
@@ -223,7 +228,8 @@ class TaskOpener:
         """Where a task begins."""
         lanes = self._work.layout.lanes(number)
         streams = {lane: _points(spec, lane) for lane in lanes}
-        committed, log = sink.committed(lanes), self._admin.log_ranges(lanes)
+        committed = sink.committed(lanes)
+        log = self._ranges(lanes, committed)
         internal = self._work.layout.internal_lanes(number) if isinstance(self._work.layout, PlacedLayout) else ()
         if self._versions is not None and self._work.version > 0 and not committed:
             handed = self._versions.handed_over(self._work.version - 1, self._control.view)
@@ -245,6 +251,16 @@ class TaskOpener:
             changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
         )
 
+    def _ranges(self, lanes: Sequence[Lane], committed: Mapping[Lane, Committed]) -> dict[Lane, tuple[int, int]]:
+        """Where the input begins and ends. A broker that its peers have cut off tells for some seconds an end that
+        commits are beyond already, so then it is asked again."""
+        deadline = time.monotonic() + STALE_S
+        while True:
+            log = self._admin.log_ranges(lanes)
+            if all(at.offset <= log[lane][1] for lane, at in committed.items()) or time.monotonic() > deadline:
+                return log
+            time.sleep(0.1)
+
     def _takes_part(self, number: int) -> bool:
         """Whether joins that run apart tell a task, or it them, what is not demanded. Then its states are not what its
         input alone makes them, and it keeps no snapshots."""
@@ -252,7 +268,9 @@ class TaskOpener:
         placed = self.feedback is not None and isinstance(layout, PlacedLayout)
         return placed and takes_part(layout.part(number).operator)
 
-    def _feedback(self, spec: TaskSpec, recovery: RecoveryPlan, metrics: TaskMetrics, log: Log) -> TaskFeedback | None:
+    def _feedback(
+        self, spec: TaskSpec, recovery: RecoveryPlan, sink: Sink, metrics: TaskMetrics, log: Log
+    ) -> TaskFeedback | None:
         """A task's part in feedback."""
         part = spec.part
         if self.feedback is None or part is None or not takes_part(part.operator):
@@ -262,7 +280,8 @@ class TaskOpener:
             if edge.kinds:
                 partitions = (part.share,) if edge.forward else range(edge.partitions)
                 channel = 0 if edge.forward else part.share
-                notices |= read_back(spec.settings.clients, edge, partitions, channel)
+                marked = sink.mark_end((edge.topic, partition) for partition in partitions)
+                notices |= read_back(spec.settings.clients, edge, partitions, channel, marked)
         return TaskFeedback(part, self.feedback, notices, recovery.cut, metrics, log)
 
     def _migrations(
@@ -304,9 +323,14 @@ class TaskOpener:
             metrics=metrics,
         )
 
-    def _members(self, spec: TaskSpec, group: GroupWork, number: int, recovery: RecoveryPlan, log: Log) -> GroupMembers:
+    def _members(
+        self, spec: TaskSpec, group: GroupWork, number: int, recovery: RecoveryPlan, sink: Sink, log: Log
+    ) -> GroupMembers:
         """Which queries a group's task runs."""
-        known = None if recovery.source == "fresh" else known_members(spec.settings.clients, group.members, number)
+        known = None
+        if recovery.source != "fresh":
+            marked = sink.mark_end([(group.members, 0)]).get((group.members, 0), 0)
+            known = known_members(spec.settings.clients, group.members, number, marked)
         idle = [s.name for s in spec.query.streams() if s.idle_timeout_ms is not None]
 
         def readable(places: Mapping[Lane, int]) -> bool:

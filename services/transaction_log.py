@@ -75,18 +75,21 @@ class TransactionLog:
         return Prepared(self.incarnation, written, offsets).encode()
 
 
-def read_back(logs: PartitionLogs, lane: Lane, first: int, key: bytes) -> list[Transaction]:
+def read_back(
+    logs: PartitionLogs, lane: Lane, first: int, key: bytes, until: Mapping[Lane, int]
+) -> list[Transaction]:
     """The last transactions of a task, in order, with what became of them.
 
     Args:
         first: the first offset of the task's partition of the log.
         key: of the task's records.
+        until: by partition, up to where it is read: see `PartitionLogs.batches`.
 
     Raises:
         BrokerError: Kafka does not answer, or refuses.
         StateError: the log holds something else.
     """
-    own = list(logs.batches(lane, first))
+    own = list(logs.batches(lane, first, until.get(lane)))
     found: list[tuple[Prepared, tuple[int, int], int]] = []
     for batch in own:
         for record in batch.records():
@@ -102,7 +105,8 @@ def read_back(logs: PartitionLogs, lane: Lane, first: int, key: bytes) -> list[T
         fates.append({lane: fate(behind, producer, Written(offset, 1))})
     for written in {each for prepared, _, _ in found for each in prepared.written}:
         touching = [i for i, (prepared, _, _) in enumerate(found) if written in prepared.written]
-        for i, became in _fates_in(logs, written, [(found[i][0].written[written], found[i][1]) for i in touching]):
+        of = [(found[i][0].written[written], found[i][1]) for i in touching]
+        for i, became in _fates_in(logs, written, of, until.get(written)):
             fates[touching[i]][written] = became
     return [
         Transaction(prepared, producer, became)
@@ -131,7 +135,7 @@ def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> lis
 
 
 def _fates_in(
-    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[Written, tuple[int, int]]]
+    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[Written, tuple[int, int]]], until: int | None
 ) -> list[tuple[int, Fate]]:
     """What became of transactions in a partition, by their position.
 
@@ -142,7 +146,7 @@ def _fates_in(
     looked, more = len(transactions), 1
     while looked > 0:
         begin = max(0, looked - more)
-        for i, found in _fates_since(logs, lane, transactions, begin, looked):
+        for i, found in _fates_since(logs, lane, transactions[:looked], begin, until):
             became[i] = found
         if Fate.COMMITTED in became[begin:looked]:
             break
@@ -151,19 +155,23 @@ def _fates_in(
 
 
 def _fates_since(
-    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[Written, tuple[int, int]]], begin: int, end: int
+    logs: PartitionLogs,
+    lane: Lane,
+    transactions: Sequence[tuple[Written, tuple[int, int]]],
+    begin: int,
+    until: int | None,
 ) -> Iterator[tuple[int, Fate]]:
-    """What became of the transactions from one position up to another."""
+    """What became of the transactions from one position on."""
     stretches: list[Stretch] = []
-    while begin < end:
+    while begin < len(transactions):
         try:
-            stretches = [_stretch(batch) for batch in logs.batches(lane, transactions[begin][0].since)]
+            stretches = [_stretch(batch) for batch in logs.batches(lane, transactions[begin][0].since, until)]
             break
         except GoneError:
             yield begin, Fate.GONE
             begin += 1
     offsets = [stretch.offset for stretch in stretches]
-    for i in range(begin, end):
+    for i in range(begin, len(transactions)):
         written, producer = transactions[i]
         behind = islice(stretches, bisect_left(offsets, written.since), None)
         yield i, fate(behind, producer, written)

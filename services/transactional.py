@@ -10,7 +10,10 @@ alone, which holds also when group and task disagree about who is who.
 may forget markers; then some parts of the transaction are visible and others are not (`services.completion`). So before
 committed offsets are read, `open`
 
-1. reads the last transactions back from the task's transaction log, and from each partition what became of them;
+1. reads the last transactions back from the task's transaction log, and from each partition what became of them. A
+   broker that its peers have cut off answers as if it led its partitions still, and shows as open or missing what has
+   long been committed. So the log is read up to a record that is written for that alone, and so are the partitions
+   where something seems not to be committed (`mark_end`);
 2. aborts whatever this task's producers have left open: the producer's next marker would decide about it;
 3. writes again what is missing of the transactions that have happened, from the records in the partitions themselves,
    and commits their offsets, in one transaction.
@@ -30,6 +33,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -39,7 +43,7 @@ from services.call_thread import CallThread
 from services.completion import Fate, Mark, Missing, Transaction, complete
 from services.delivery import Delivery
 from services.partition_log import PartitionLogs
-from services.producer import ATTEMPT_S, PATIENCE_S, Aborted, ProducerSink, Repair, sorted_error
+from services.producer import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, sorted_error
 from services.recovery import Committed
 from services.security import KafkaClients
 from services.topics import Lane, OutputTopics, TopicAdmin
@@ -64,7 +68,13 @@ OFFSETS_S = 30.0
 SETTLED_S = 1.0
 """How long `settlement` waits for transactions that are just being ended."""
 
+ENDED = (Fate.COMMITTED, Fate.ABORTED)
+"""What does not change any more, whoever tells it."""
+
 POLL_S = 0.05
+
+NOTHING: tuple[None, bytes, Headers] = (None, b"weir", [("weir", b"aborted")])
+"""Value, key and headers of a record that is written to be aborted."""
 
 
 class TransactionalSink(ProducerSink):
@@ -126,14 +136,20 @@ class TransactionalSink(ProducerSink):
         right = f"WRITE on transactional id {self.transactional_id!r}"
         self._until_done(lambda: self._producer.init_transactions(ATTEMPT_S), "task cannot be taken over", right)
         written, admin = self._written, self._admin
+        until = self.mark_end([written.lane])
         first, _ = admin.log_ranges([written.lane])[written.lane]
         with PartitionLogs(self._clients) as logs:
-            transactions = read_back(logs, written.lane, first, written.key)
+            transactions = read_back(logs, written.lane, first, written.key, until)
+            fates = [item for each in transactions for item in each.fates.items()]
+            if doubtful := {lane for lane, fate in fates if fate not in ENDED} - until.keys():
+                until |= self.mark_end(doubtful)
+                transactions = read_back(logs, written.lane, first, written.key, until)
             lanes = self._writes.union(*(each.prepared.written for each in transactions))
             held = {lane: end for lane, (stable, end) in admin.stable_ends(lanes).items() if stable < end}
             if transactions or held:
                 self._abort_open(held)
-            written.ends.update((lane, end) for lane, (_, end) in admin.stable_ends(lanes).items())
+            for lane, (_, end) in admin.stable_ends(lanes).items():
+                written.ends[lane] = max(written.ends.get(lane, 0), end)
             completion = complete(transactions, self._mark(transactions))
             records = self._complete(logs, completion.missing) if completion.missing else {}
             self._commit_known = completion.commit
@@ -167,6 +183,36 @@ class TransactionalSink(ProducerSink):
                 )
             time.sleep(POLL_S)
 
+    def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        """As `Sink.mark_end`: a record in each, of a transaction that is aborted. Only the true leader can confirm it.
+
+        Raises:
+            Fenced, Aborted, BrokerError: see `services.producer`.
+        """
+        offsets: dict[Lane, int] = {}
+        try:
+            self._begin()
+            for lane in set(lanes):
+                self._produce_one(lane, *NOTHING, written=partial(offsets.__setitem__, lane))
+            self._flush("the end of its transactions was found")
+            if self._failed:
+                # Says why, where Kafka has refused the transaction.
+                self._send([TopicPartition(*self._written.lane, 0)])
+                raise Aborted(f"the end of its transactions is not found: {self._failed}")
+            self._abort()
+        except KafkaException as error:
+            raise sorted_error(error, "transaction") from None
+        return offsets
+
+    def _flush(self, before: str) -> None:
+        while self._producer.flush(ATTEMPT_S):
+            if self._give_up.is_set():
+                raise Aborted(f"stopped before {before}")
+
+    def _abort(self) -> None:
+        right = f"WRITE on transactional id {self.transactional_id!r}"
+        self._until_done(lambda: self._producer.abort_transaction(ATTEMPT_S), "not aborted", right)
+
     def _abort_open(self, ends: Mapping[Lane, int]) -> None:
         """End what this producer's predecessors have left open, by a transaction that is aborted.
 
@@ -176,16 +222,13 @@ class TransactionalSink(ProducerSink):
         held = dict(ends)
         for _ in range(ATTEMPTS):
             try:
-                self._producer.begin_transaction()
-                for topic, number in held:
-                    self._producer.produce(topic, None, b"weir", partition=number, headers=[("weir", b"aborted")])
+                self._begin()
+                for lane in held:
+                    self._produce_one(lane, *NOTHING)
                 # Of the log itself, whose committed offset nobody reads.
                 self._send([TopicPartition(*self._written.lane, 0)])
-                while self._producer.flush(ATTEMPT_S):
-                    if self._give_up.is_set():
-                        raise Aborted("stopped before transactions that Kafka had left open were ended")
-                right = f"WRITE on transactional id {self.transactional_id!r}"
-                self._until_done(lambda: self._producer.abort_transaction(ATTEMPT_S), "not aborted", right)
+                self._flush("transactions that Kafka had left open were ended")
+                self._abort()
             except KafkaException as error:
                 raise sorted_error(error, "transaction") from None
             held = self._held_back(held, time.monotonic() + ENDED_S / ATTEMPTS)

@@ -122,7 +122,7 @@ def hanging(bootstrap: str, topic: str, partition: int) -> bool:
 
 def offsets_part(bootstrap: str, group: str) -> Part:
     """The partition of `__consumer_offsets` that holds a group's offsets."""
-    return OFFSETS_TOPIC, _partition_of(bootstrap, OFFSETS_TOPIC, group)
+    return OFFSETS_TOPIC, partition_of(bootstrap, OFFSETS_TOPIC, group)
 
 
 def _checked(bootstrap: str, torn: Torn) -> Transaction:
@@ -173,7 +173,7 @@ def _overwrite(bootstrap: str, torn: Sequence[Torn], before: Sequence[Transactio
             STATE_TOPIC,
             value,
             key,
-            _partition_of(bootstrap, STATE_TOPIC, each.transactional_id),
+            partition_of(bootstrap, STATE_TOPIC, each.transactional_id),
             on_delivery=lambda error, _: errors.append(error.name()) if error else None,
         )
     if admin.flush(TIMEOUT_S) or errors:
@@ -204,7 +204,7 @@ def _loaded(bootstrap: str, torn: Torn) -> bool:
     return True
 
 
-def _partition_of(bootstrap: str, topic: str, name: str) -> int:
+def partition_of(bootstrap: str, topic: str, name: str) -> int:
     """Where an internal topic keeps what it knows of a group or a transactional id: by Java's String.hashCode, whose
     sign is dropped."""
     code = 0

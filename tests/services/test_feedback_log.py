@@ -106,11 +106,11 @@ def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.M
         producer.produce(topic, encode_exchange(edge.fields, 0, watermark, True, nothing(edge)), partition=0)
     write(1, 1, 1, False)
     assert producer.flush(10) == 0
-    found = read_back(KafkaClients(topics.bootstrap), edge, (0, 1), 1)
+    found = read_back(KafkaClients(topics.bootstrap), edge, (0, 1), 1, {})
     assert [(one.number, one.whole) for one in found[0]] == [(2, True), (3, False)]
     assert [(one.number, one.whole) for one in found[1]] == [(1, False)]
     assert found[1][0].suspended.tolist() == WORDS.tolist()
-    assert read_back(KafkaClients(topics.bootstrap), edge, (1,), 0) == {1: []}
+    assert read_back(KafkaClients(topics.bootstrap), edge, (1,), 0, {}) == {1: []}
 
 
 @contextmanager

@@ -214,7 +214,7 @@ LACKING = {
     "know limits": ("sink", "DESCRIBE_CONFIGS", r"needs DESCRIBE_CONFIGS on topic '{sink}'"),
     "write late tuples": ("late", "WRITE", r"needs WRITE on topic '{sink}\.late'"),
     "read the control topic": ("own", "READ", r"needs READ on topic 'weir-{sink}\.control'"),
-    "write the control topic": ("own", "WRITE", r"needs WRITE on topic 'weir-{sink}\.control'"),
+    "write internal topics": ("own", "WRITE", r"needs WRITE on topic 'weir-{sink}\.transactions'"),
     "make the control topic": ("own", "CREATE", r"needs CREATE on topic 'weir-{sink}\.control', or WRITE.*"),
     "be of the group": ("group", "READ", r"needs READ on group 'weir-{sink}'"),
     "commit": ("transactional", "WRITE", r"needs WRITE on transactional id 'weir-{sink}\.0'"),
