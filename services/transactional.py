@@ -205,7 +205,9 @@ class TransactionalSink(ProducerSink):
         return offsets
 
     def _flush(self, before: str) -> None:
-        while self._producer.flush(ATTEMPT_S):
+        # Not by `flush`: it calls back for more records after a fatal error has been raised, and then raises anything.
+        while len(self._producer):
+            self._producer.poll(POLL_S)
             if self._give_up.is_set():
                 raise Aborted(f"stopped before {before}")
 

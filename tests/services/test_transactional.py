@@ -16,7 +16,7 @@ from schemas.codecs.encode import Encoded
 from schemas.commits import Commit, StreamPoint
 from services.committed_offsets import read_commits
 from services.delivery import BlockRecord, Delivery, Letter
-from services.producer import Aborted, Repair
+from services.producer import Aborted, Fenced, Repair
 from services.security import KafkaClients
 from services.topics import ControlTopics, Lane, OutputTopics, TopicAdmin
 from services.transactional import TransactionalSink
@@ -214,3 +214,18 @@ def begin(broker: RestartableBroker, tasks: int) -> tuple[Group, TopicAdmin]:
     admin = TopicAdmin(group.clients)
     admin.transactions(group.name, tasks, 1)
     return group, admin
+
+
+def test_a_fenced_task_is_told_so_while_it_waits_for_its_records(restartable_broker: RestartableBroker) -> None:
+    """The client raises that it is fenced while it still calls back for its records, and that made a SystemError of it:
+    the worker ended. Found by torture (105009)."""
+    group, admin = begin(restartable_broker, 1)
+    fenced, heir = group.sink(admin, 0, 1), group.sink(admin, 0, 1)
+    fenced.open()
+    heir.open()
+    with pytest.raises(Fenced):
+        fenced.mark_end([(group.log, 0), *group.data(0)])
+    with pytest.raises(Fenced):
+        fenced.deliver(group.epoch(fenced, 0, 1))
+    fenced.close()
+    heir.close()
