@@ -237,8 +237,10 @@ class World:
         self.registered |= {f"{self.prefix}.{name}": text for name in names}
 
     def drop(self, name: str) -> None:
-        """Drop a query of the group."""
+        """Drop a query of the group, as soon as it is registered: on a busy machine that may still be under way."""
         sink = f"{self.prefix}.{name}"
+        while sink not in self.registered and not self.stopping.wait(0.05):
+            pass
 
         def once() -> None:
             entry = find_group(self.clients, self.prefix)
