@@ -274,13 +274,13 @@ def retention(world: World, args: dict[str, Any]) -> None:
     reached = []
     for lane in world.lanes:
         place = (world.stream(lane.topic), lane.partition)
-        done = [v for offset, v in world.delivered[place].items() if offset < taken[lane.topic, lane.partition]]
+        done = [v for offset, v in dict(world.delivered[place]).items() if offset < taken[lane.topic, lane.partition]]
         reached.append(max((times[value] for value in done if value in times), default=0))
     # A task may have read far more than it has processed, while it finds results that spilled state owes.
     needed = min(*reached, *cuts.values()) - 4 * world.scenario.window_ms - 3 * world.scenario.disorder_ms - 1_500
     before: dict[tuple[str, int], int] = {}
     for lane in world.lanes:
-        for offset, value in sorted(world.delivered[world.stream(lane.topic), lane.partition].items()):
+        for offset, value in sorted(dict(world.delivered[world.stream(lane.topic), lane.partition]).items()):
             if value in times and times[value] >= needed:
                 break
             before[lane.topic, lane.partition] = offset + 1
