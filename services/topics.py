@@ -577,6 +577,8 @@ MOVING = frozenset(
         KafkaError._TRANSPORT,
         # The client has dropped the broker that it asked, and will find others.
         KafkaError._DESTROY_BROKER,
+        # The client knows of no leader, as after a broker that did not answer for a while.
+        KafkaError._UNKNOWN_PARTITION,
     }
 )
 """A partition is on its way to another broker: it pays to ask again."""
