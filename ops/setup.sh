@@ -129,7 +129,7 @@ install_packages
 say "fetching Kafka's jars"
 "$venv/bin/python" -c '
 from schemas.errors import WeirError
-from services.kafka_jars import find_java, kafka_jars
+from services.broker.kafka_jars import find_java, kafka_jars
 try:
     kafka_jars(find_java(), lambda _: None)
 except WeirError as error:

@@ -1,6 +1,6 @@
 """The bound model of a query: what the language means once names and types are resolved.
 
-The parser (`schemas.language`) produces these; the engine, the oracle and `weir explain` read them.
+The parser (`schemas.language.program`) produces these; the engine, the oracle and `weir explain` read them.
 Everything is frozen and hashable, so a plan or a snapshot can name a query by value.
 
 Conventions: durations and event times are int64 milliseconds. A null makes a comparison unknown, and

@@ -5,7 +5,6 @@ import sys
 import typer
 
 from schemas.errors import WeirError
-from services import kernel_cache
 from services.commands import (
     bench,
     broker,
@@ -20,6 +19,7 @@ from services.commands import (
     warmup,
     worker,
 )
+from services.process import kernel_cache
 
 app = typer.Typer(
     name="weir",

@@ -1,7 +1,7 @@
 """Fixtures that give a test a real Apache Kafka.
 
 `broker` (whole session): a container of the official image where a Docker engine answers, else
-`services.broker` on a free port; both are the release that `ops/kafka/pom.xml` pins.
+`services.broker.broker` on a free port; both are the release that `ops/kafka/pom.xml` pins.
 `WEIR_TEST_BROKER=docker|local` decides otherwise. `restartable_broker` (one test): always local, with
 `start`, `stop` and `kill`. `topics` makes topics with names of their own, so that tests share the session's
 broker without meeting.
@@ -26,9 +26,9 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
-from services import broker as local_broker
-from services.broker_settings import HOST, SINGLE_NODE_SETTINGS, SaslUser, container_environment
-from services.kafka_jars import kafka_version
+from services.broker import broker as local_broker
+from services.broker.kafka_jars import kafka_version
+from services.broker.settings import HOST, SINGLE_NODE_SETTINGS, SaslUser, container_environment
 
 READY_DEADLINE_S = 90.0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from operators.plan import Join, Leaf, Plan
+from operators.plan.plan import Join, Leaf, Plan
 from schemas.query import (
     Aggregate,
     Aggregation,

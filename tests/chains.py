@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.engine import Engine
-from operators.intake import ReplayPoint
-from operators.placed.channels import Channels
-from operators.placed.decompose import Input, PlacedOperator, decompose
-from operators.placed.feedback import PlacedFeedback, takes_part
-from operators.placed.route import Finish, Route, positions
-from operators.plan import Plan
-from operators.watermark import NEVER
+from operators.data.watermark import NEVER
+from operators.distributed.decompose import Input, PlacedOperator, decompose
+from operators.distributed.edge_reader import Channels
+from operators.distributed.edge_writer import Finish, Route, positions
+from operators.distributed.feedback import PlacedFeedback, takes_part
+from operators.engine.engine import Engine
+from operators.engine.intake import ReplayPoint
+from operators.plan.plan import Plan
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from schemas.columns import Batch
 from schemas.query import Query, Stream

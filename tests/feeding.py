@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from schemas.columns import Batch, Column
 from schemas.query import TABLE_TS, Stream, Table
 from tests.cases import Case

@@ -15,21 +15,21 @@ from pathlib import Path
 import numpy as np
 from rocksdict import Options, Rdict
 
-from operators.checkpoint import Block, Checkpoint
-from operators.spill.debt import Debt, OwedGroup, OwedPart, OwedPiece
-from schemas import control
+from operators.spill.backlog import Debt, OwedGroup, OwedPart, OwedPiece
+from operators.state.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import encode_block
 from schemas.codecs.exchange import encode_exchange
 from schemas.codecs.notice import Notice, encode_notice
 from schemas.columns import Batch, Column
-from schemas.commits import UNSEEN, Commit, Floor, StreamPoint
-from schemas.prepared import Prepared, Written
+from schemas.messages import control
+from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
+from schemas.messages.prepared import Prepared, Written
+from schemas.messages.spills import SpillEvent, encode_events
 from schemas.query import Field, Type
-from schemas.spills import SpillEvent, encode_events
-from services import debts
-from services.recovery import Snapshot
-from services.spill_store import SpillStore
-from services.state_store import StateStore
+from services.recovery.starting_point import Snapshot
+from services.recovery.state_store import StateStore
+from services.spill import backlog as debts
+from services.spill.block_store import SpillStore
 
 GOLDEN = Path(__file__).parent / "fixtures" / "formats"
 

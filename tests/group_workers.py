@@ -11,15 +11,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.control import Member, decode_control
 from schemas.groups import seeing
-from schemas.language import parse_program
+from schemas.language.program import parse_program
+from schemas.messages.control import Member, decode_control
 from schemas.query import Query, Source, Window
-from services.group_registration import register_in_group
-from services.group_registry import drop_from_group, find_group
-from services.readback import reading
-from services.security import KafkaClients
-from services.topics import ControlTopics
+from services.kafka.readback import reading
+from services.kafka.topics import ControlTopics
+from services.process.security import KafkaClients
+from services.registry.group_registration import register_in_group
+from services.registry.group_registry import drop_from_group, find_group
 from tests import oracle
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Reader, WorkerProcess, canonical, in_time, unmarked, wait_for

@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from ops.bench.charts import missing
-from ops.bench.figures import Figure, Suite
+from ops.bench.figures import Figure
+from ops.bench.suites import Suite
 
 
 def drawn(suite: Suite, folder: Path) -> str:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from schemas.errors import WeirError
-from services.barrier import View
-from services.control_log import ControlLog
-from services.coordinator import Coordinator, CoordinatorSettings
-from services.plan_requests import PlanRequest, Progress
-from services.security import KafkaClients
-from services.topics import ControlTopics
+from services.control.barrier import View
+from services.control.control_log import ControlLog
+from services.control.coordinator import Coordinator, CoordinatorSettings
+from services.control.plan_requests import PlanRequest, Progress
+from services.kafka.topics import ControlTopics
+from services.process.security import KafkaClients
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, assert_exact, wait_for
 
 THREE = """

@@ -33,8 +33,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from services import broker as local_broker
-from services.broker_settings import HOST
+from services.broker import broker as local_broker
+from services.broker.settings import HOST
 from tests.broker_fixture import Topics
 
 PLAIN_USER, SCRAM_USER, MUTUAL_USER, OAUTH_USER = "peter", "sarah", "mary", "oscar"

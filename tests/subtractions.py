@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from operators.plan import Plan, left_deep
+from operators.plan.plan import Plan, left_deep
 from schemas.query import Compare, Expr, Literal, Output, Query, Source, Stream, Subtraction, Type, Window
 from tests.cases import ALIASES, FIELDS, VALUES, Case, column, join_predicate, selection, window, with_tables
 

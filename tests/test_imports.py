@@ -162,6 +162,90 @@ def test_schemas_know_no_kafka() -> None:
     assert problems == []
 
 
+MODULES_AT_MOST = 17
+CATALOGUES = {"operators/kernels", "ops/bench", "ops/bench/papers", "services/commands"}
+"""Folders of one file per thing, where more files are no harder to find one's way in."""
+
+
+def modules() -> dict[str, Path]:
+    """Weir's modules by dotted name; a package is its `__init__`."""
+    found = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files(*LAYERS)}
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which modules each module imports, wherever in the file."""
+    known = modules()
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        reached = graph.setdefault(name, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                reached |= {alias.name for alias in node.names if alias.name in known}
+            elif isinstance(node, ast.ImportFrom) and node.module in known:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                reached |= (below & set(known)) | ({node.module} if below - set(known) else set())
+    return graph
+
+
+def subsystem(module: str) -> str:
+    """The package of a module, at most two names deep: `operators.spill.cleanup.offline` is of `operators.spill`."""
+    return ".".join(module.split(".")[:-1][:2])
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of a circle; empty where there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(graph.get(node, ())):
+            found = visit(other, [*path, node])
+            if found:
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := visit(node, []))), [])
+
+
+def test_no_circle_between_modules() -> None:
+    assert circle(import_graph()) == []
+
+
+def test_no_circle_between_packages() -> None:
+    packages = {name for name, path in modules().items() if path.name == "__init__.py"}
+    between: dict[str, set[str]] = {}
+    for name, reached in import_graph().items():
+        if name not in packages:
+            own = between.setdefault(subsystem(name), set())
+            own |= {subsystem(other) for other in reached - packages} - {subsystem(name)}
+    assert circle(between) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_folders_stay_small() -> None:
+    """A folder that one cannot take in at a look has a second idea in it."""
+    counts: dict[str, int] = {}
+    for path in modules().values():
+        folder = str(path.parent.relative_to(ROOT))
+        counts[folder] = counts.get(folder, 0) + (path.name != "__init__.py")
+    assert {folder: n for folder, n in counts.items() if n > MODULES_AT_MOST and folder not in CATALOGUES} == {}
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    for path in files(*LAYERS):
+        if path.name == "__init__.py":
+            assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
 KERNELS = ("operators/kernels", "schemas/codecs/kernels")
 
 
@@ -192,9 +276,9 @@ def test_kernels_use_nothing_that_their_caches_do_not_mind() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from operators.tuples import FOREVER",
+        "from operators.data.tuples import FOREVER",
         "from schemas.columns import I64, Batch",
-        "import operators.tuples",
+        "import operators.data.tuples",
         "from operators.kernels import hashing",
         "def late():\n    from operators.kernels.hashing import U64",
         "from numba import njit",
@@ -226,14 +310,14 @@ def test_package_files_only_re_export() -> None:
 @pytest.mark.parametrize(
     ("where", "source"),
     [
-        ("schemas/query.py", "from operators.engine import Engine"),
-        ("schemas/codecs/encode.py", "def f():\n    import services.run"),
+        ("schemas/query.py", "from operators.engine.engine import Engine"),
+        ("schemas/codecs/encode.py", "def f():\n    import services.batch.query_run"),
         ("schemas/codecs/encode.py", "from ...operators import engine"),
-        ("operators/engine.py", "from services import run"),
+        ("operators/engine/engine.py", "from services import run"),
         ("operators/kernels/index.py", "import ops.bench"),
-        ("services/worker.py", "from ops.demo.show import demonstrate"),
-        ("services/run.py", "if TYPE_CHECKING:\n    from ops.bench import report"),
-        ("services/run.py", "importlib.import_module('ops.bench')"),
+        ("services/worker/worker.py", "from ops.demo.show import demonstrate"),
+        ("services/batch/query_run.py", "if TYPE_CHECKING:\n    from ops.bench import report"),
+        ("services/batch/query_run.py", "importlib.import_module('ops.bench')"),
         ("services/commands/run.py", "from tests.oracle import evaluate"),
     ],
 )
@@ -244,10 +328,10 @@ def test_an_import_in_the_wrong_direction_is_seen(where: str, source: str) -> No
 @pytest.mark.parametrize(
     ("where", "source"),
     [
-        ("operators/engine.py", "from schemas.query import Query"),
-        ("services/worker.py", "from operators.engine import Engine"),
+        ("operators/engine/engine.py", "from schemas.query import Query"),
+        ("services/worker/worker.py", "from operators.engine.engine import Engine"),
         ("services/commands/demo.py", "def f():\n    from ops.demo.show import demonstrate"),
-        ("ops/bench/engine.py", "from services.run import Run"),
+        ("ops/bench/engine.py", "from services.batch.query_run import Run"),
     ],
 )
 def test_an_import_in_the_right_direction_is_not(where: str, source: str) -> None:
@@ -269,4 +353,4 @@ def test_an_import_in_the_right_direction_is_not(where: str, source: str) -> Non
     ],
 )
 def test_a_touch_of_the_outside_world_is_seen(source: str) -> None:
-    assert outside_world(ROOT / "operators/engine.py", source)
+    assert outside_world(ROOT / "operators/engine/engine.py", source)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query
 from tests.oracle import evaluate, late, results
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ops.reference import README, with_reference
-from schemas.functions import FUNCTIONS
-from services import broker as brokers
-from services.kafka_jars import kafka_version
-from services.metrics import WorkerMetrics
+from schemas.language.functions import FUNCTIONS
+from services.broker import broker as brokers
+from services.broker.kafka_jars import kafka_version
+from services.process.metrics import WorkerMetrics
 
 ROOT = README.parent
 TEXT = README.read_text()

@@ -25,9 +25,9 @@ from typing import Any
 import orjson
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query
-from services.broker import free_port
+from services.broker.broker import free_port
 from tests import oracle
 from tests.broker_fixture import Topics
 

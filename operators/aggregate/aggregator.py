@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.aggregate.groups import Groups
-from operators.aggregate.lives import NEVER, Events, Living
+from operators.aggregate.lifetimes import NEVER, Events, Living
 from operators.aggregate.values import Reading, Values
-from operators.covers import Lives, Windows
-from operators.evaluate import Resolve, evaluate
+from operators.data.evaluate import Resolve, evaluate
+from operators.data.tuples import FOREVER, Tuples
+from operators.difference.longest_match import Lives, Windows
 from operators.kernels.groups import count_touches, previous_touches
-from operators.tuples import FOREVER, Tuples
 from schemas.columns import I64, Batch, Column, Mask, numbers_of
 from schemas.errors import InvariantError
 from schemas.query import (

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.aggregate.groups import grown
-from operators.aggregate.lives import Events
+from operators.aggregate.lifetimes import Events
 from operators.kernels.exact import UNIT_OF_DOUBLES, digit_range, exact_events, exact_sums, order_codes
 from operators.kernels.groups import count_touches
 from operators.kernels.ordered import NOTHING, ordered_events, ordered_quantiles

@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
+from operators.data.tuples import Tuples
 from operators.kernels.blacklist import has_lists, link_entries, take_lists
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
 from operators.kernels.signatures import VACANT
-from operators.tuples import Tuples
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from operators.feedback.trials import COMPARED, ENTERED, FADING, MADE
-from operators.join import BinaryJoin
-from operators.match import LEFT
+from operators.feedback.guard_payoff import COMPARED, ENTERED, FADING, MADE
+from operators.join.binary_join import BinaryJoin
+from operators.state.match import LEFT
 
 LOOPED = 7.0
 """A comparison of a nested loop, with a term or two evaluated."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from operators.eddy import Eddy
-from operators.executor import Executor
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import Tuples
 from operators.feedback.stems import StemFeedback
 from operators.feedback.tree import TreeFeedback
 from operators.feedback.watch import BLOOM
-from operators.mjoin import MJoin
-from operators.statistics import EdgeStatistics
-from operators.tree import XJoinTree
-from operators.tuples import Tuples
+from operators.join.eddy import Eddy
+from operators.join.executor import Executor
+from operators.join.mjoin import MJoin
+from operators.join.tree import XJoinTree
 from schemas.errors import UsageError
 from schemas.query import Query
 

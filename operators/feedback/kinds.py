@@ -18,13 +18,13 @@ from itertools import combinations
 
 import numpy as np
 
+from operators.data.keys import key_hashes
+from operators.data.tuples import Tuples
 from operators.kernels.hashing import U64
 from operators.kernels.scan import MIRRORED
-from operators.keys import key_hashes
-from operators.match import LEFT, Match
-from operators.predicates import JoinCondition, Operand, Term
-from operators.sources import Sources
-from operators.tuples import Tuples
+from operators.plan.predicates import JoinCondition, Operand, Term
+from operators.state.match import LEFT, Match
+from operators.state.sources import Sources
 from schemas.columns import I64, Column, Mask
 from schemas.errors import InvariantError
 from schemas.query import aliases_of

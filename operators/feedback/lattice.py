@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from operators.data.tuples import Tuples
 from operators.feedback.kinds import Kind, term_nodes
 from operators.kernels.lattice import minimal_alive, note_matches
-from operators.match import Match
-from operators.state import SideState
-from operators.tuples import Tuples
+from operators.state.match import Match
+from operators.state.side_state import SideState
 from schemas.columns import Mask
 
 

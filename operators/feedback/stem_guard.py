@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from operators.data.tuples import Tuples
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
+from operators.feedback.guard_payoff import CALLED, CHECKED, MERGED, SWEPT, Account, Burden
 from operators.feedback.kinds import Kind
 from operators.feedback.stopwatch import Stopwatch
-from operators.feedback.trials import CALLED, CHECKED, MERGED, SWEPT, Account, Burden
 from operators.kernels.hashing import U64
-from operators.tuples import Tuples
 from schemas.columns import I64, Mask
 
 RENEWED_AFTER = 4

@@ -14,7 +14,7 @@ unseen: the empty sub-tuple is not demanded (3.1), which is demand-driven operat
 
 A Bloom filter per guard says what has no partner. It forgets the dead when it is made anew from the stream's store,
 which costs O(1) per tuple that was added or looked up; then the SteMs are looked through for tuples that have lost
-their last partner, too. Which guards watch is decided in `operators.feedback.trials`.
+their last partner, too. Which guards watch is decided in `operators.feedback.guard_payoff`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from operators.eddy import Eddy
-from operators.feedback import trials
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import FOREVER, Tuples
+from operators.data.watermark import NEVER
+from operators.feedback import guard_payoff as trials
 from operators.feedback.bloom import Bloom
+from operators.feedback.guard_payoff import Burden, Trial, trial_cost, work_of
 from operators.feedback.kinds import level_one
 from operators.feedback.stem_guard import Hashed, StemGuard
-from operators.feedback.trials import Burden, Trial, trial_cost, work_of
 from operators.feedback.waiting import Waiting
+from operators.join.eddy import Eddy
+from operators.join.mjoin import MJoin
 from operators.kernels.hashing import U64
-from operators.match import LEFT, RIGHT, Match
-from operators.mjoin import MJoin
-from operators.sources import Sources
-from operators.state import SideState
-from operators.statistics import EdgeStatistics
-from operators.tuples import FOREVER, Tuples
-from operators.watermark import NEVER
+from operators.state.match import LEFT, RIGHT, Match
+from operators.state.side_state import SideState
+from operators.state.sources import Sources
 from schemas.columns import I64, Mask
 
 SWEPT_SHARE = 0.1

@@ -24,18 +24,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from operators.feedback import trials
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import Tuples
+from operators.feedback import guard_payoff as trials
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.burden import CHECKED, LOOKED_AT, work_of
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Watch, suppressed_side
-from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT
-from operators.plan import Join, Leaf, Plan
-from operators.state import SideState
-from operators.statistics import EdgeStatistics
-from operators.tree import XJoinTree
-from operators.tuples import Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.tree import XJoinTree
+from operators.plan.plan import Join, Leaf, Plan
+from operators.state.match import LEFT, RIGHT
+from operators.state.side_state import SideState
 from schemas.errors import InvariantError
 
 SWEEP_SHARE = 0.05

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from operators.data.tuples import Tuples
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.burden import CALLED, CHECKED, LATE, LATE_HASHED, LOOKED_AT, Input, TreeBurden
+from operators.feedback.guard_payoff import Account, Trial
 from operators.feedback.kinds import Kind
 from operators.feedback.signatures import Signatures
-from operators.feedback.trials import Account, Trial
-from operators.join import BinaryJoin
+from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
-from operators.plan import Plan
-from operators.tuples import Tuples
+from operators.plan.plan import Plan
 from schemas.columns import I64, Mask
 
 LEAST_RETURNED = 0.02

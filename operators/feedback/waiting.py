@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 
-from operators.tuples import Tuples
+from operators.data.tuples import Tuples
 
 LEAST_PART = 256
 """A part of fewer tuples takes in the next one."""

@@ -14,23 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
 from operators.feedback.burden import Input
 from operators.feedback.counters import EdgeCounters
+from operators.feedback.guard_payoff import SAMPLED_TUPLES
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.stopwatch import Stopwatch
 from operators.feedback.tree_guard import TreeGuard
-from operators.feedback.trials import SAMPLED_TUPLES
 from operators.feedback.waiting import Waiting
-from operators.join import BinaryJoin
+from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.kernels.lattice import MOST_NODES
-from operators.match import LEFT, RIGHT
-from operators.plan import Join, Leaf, Plan
-from operators.sources import Sources
-from operators.state import SideState
-from operators.tuples import Tuples
+from operators.plan.plan import Join, Leaf, Plan
+from operators.state.match import LEFT, RIGHT
+from operators.state.side_state import SideState
+from operators.state.sources import Sources
 from schemas.columns import Mask
 
 MOST_SOURCES = 2

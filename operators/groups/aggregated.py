@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from operators.aggregate import Aggregator
-from operators.evaluate import Resolve
-from operators.juggler.sources import GroupSources
-from operators.sources import life_of
-from operators.store import SourceStore
-from operators.tuples import Tuples
+from operators.data.evaluate import Resolve
+from operators.data.tuples import Tuples
+from operators.juggler.state.sources import GroupSources
+from operators.state.sources import life_of
+from operators.state.store import SourceStore
 from schemas.columns import I64, Batch
 from schemas.groups import Member
 

@@ -1,8 +1,8 @@
 """Keeps a shared operator within a memory budget: when tuples leave, and when what they owe is settled.
 
 What leaves and what it owes then is said by `operators.groups.spill`, how debts are settled in instalments by
-`operators.groups.rounds`. This drives both, between two slices of the input (`keep`), when there is nothing else to do
-(`clean`), and at the end (`settle`).
+`operators.groups.cleanup_steps`. This drives both, between two slices of the input (`keep`), when there is nothing
+else to do (`clean`), and at the end (`settle`).
 
 Invariants: the operator is built anew when rows have left its stores, before it sees another tuple. Who has ended stays
 in it while anything is owed of before its end: what it reads is kept (`operators.groups.shared`). After `keep` memory
@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from operators.data.statistics import SpillStatistics
+from operators.data.tuples import Tuples
+from operators.data.watermark import END
+from operators.groups.cleanup import Queries
+from operators.groups.cleanup_steps import Output, Rounds
 from operators.groups.executor import GroupExecutor, MakeExecutor
-from operators.groups.rounds import Output, Rounds
-from operators.groups.settling import Queries
 from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill
-from operators.juggler.sources import GroupSources
-from operators.spill.spills import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
-from operators.statistics import SpillStatistics
-from operators.tuples import Tuples
-from operators.watermark import END
+from operators.juggler.state.sources import GroupSources
+from operators.spill.plan_spilling import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
 from schemas.columns import Batch
 from schemas.groups import QueryGroup
-from schemas.spills import SpillEvent
+from schemas.messages.spills import SpillEvent
 
 OLDEST = "oldest"
 """What statistics call the way that tuples leave a shared operator."""

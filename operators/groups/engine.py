@@ -1,9 +1,9 @@
 """The engine of one task of a query group: one intake and one watermark, results per query.
 
-Push tuples as they arrive and advance to the watermark, as with `operators.engine`; an epoch's results come per query,
-each exactly what the query gives alone, in its order. Queries are executed in *parts*: those that share an operator
-(`operators.groups.shared`) are one, every other is a part of its own, an engine that takes its tuples from the common
-intake (`operators.groups.apart`).
+Push tuples as they arrive and advance to the watermark, as with `operators.engine.engine`; an epoch's results come per
+query, each exactly what the query gives alone, in its order. Queries are executed in *parts*: those that share an
+operator (`operators.groups.shared`) are one, every other is a part of its own, an engine that takes its tuples from
+the common intake (`operators.groups.standalone`).
 
 Invariants: every part has been advanced to `cut`; a tuple is late or not by its own partition, so the same tuples are
 late for all queries as for each alone.
@@ -21,17 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from operators.data.tuples import FOREVER
+from operators.data.watermark import END, NEVER
+from operators.engine.intake import Intake
+from operators.engine.taking import Taking
 from operators.groups.shared import gone_name
 from operators.groups.statistics import GroupStatistics, PartStatistics
-from operators.intake import Intake
-from operators.taking import Taking
-from operators.tuples import FOREVER
-from operators.watermark import END, NEVER
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import UsageError
 from schemas.groups import seeing
+from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Stream
-from schemas.spills import SpillEvent
 
 REACH_WINDOWS = 4
 REACH_MS = 3_600_000
@@ -160,7 +160,7 @@ class GroupEngine(Taking):
 
     Args:
         streams: all that queries may read, those to come included.
-        maker: see `operators.groups.parts`.
+        maker: see `operators.groups.sharing`.
         partitions: partition numbers per stream name; one partition 0 each when None.
         since: of queries that came to an earlier life of the group, what `add` told of them.
         began: and at which cut that was.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from operators.juggler.sources import GroupSources
-from operators.statistics import EdgeStatistics
-from operators.tuples import Tuples
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import Tuples
+from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch, Mask
 from schemas.groups import QueryGroup
 from schemas.query import Query

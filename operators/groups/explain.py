@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from operators.explain import aggregation_lines
-from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, PredicateList, predicate_lists
-from operators.predicates import constants
+from operators.explain.explain import aggregation_lines
+from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, WINDOW, PredicateList, predicate_lists
+from operators.plan.predicates import constants
 from schemas.expression_text import text_of
 from schemas.groups import Member, QueryGroup
 

@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from operators.evaluate import evaluate
+from operators.data.evaluate import evaluate
+from operators.data.slices import slices
+from operators.data.tuples import FOREVER, Tuples
 from operators.groups.aggregated import Aggregated
 from operators.groups.budget import WithinBudget
+from operators.groups.cleanup import ALWAYS
 from operators.groups.executor import MakeExecutor
-from operators.groups.settling import ALWAYS
 from operators.groups.spill import GroupSpill
 from operators.groups.statistics import PartStatistics, QueryStatistics
-from operators.juggler.sources import GroupSources
-from operators.slices import slices
-from operators.tuples import FOREVER, Tuples
+from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import Member, QueryGroup
+from schemas.messages.spills import SpillEvent
 from schemas.query import TABLE_TS, Query, Stream, Table
-from schemas.spills import SpillEvent
 
 WAITING_TUPLES = 131_072
 """Source tuples and results that wait until SELECT lists are computed: for many queries a call per slice is dear."""

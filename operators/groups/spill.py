@@ -9,8 +9,8 @@ queries without a common equality do not have; by age no query needs one.)
 What is owed, by marks: every part on disk has `until`, the cut at which it left. A combination whose latest component
 has ts t was found in its time if t < until for all its parts, since tuples leave between slices; and is owed else. All
 results up to a time `settled` have been given. So exactly those are owed that have `settled <= t` and some component
-with `until <= t`. Settling up to another time (`operators.groups.rounds`) gives these and moves `settled`: each result
-once.
+with `until <= t`. Settling up to another time (`operators.groups.cleanup_steps`) gives these and moves `settled`: each
+result once.
 
 It must come before a tuple is forgotten that may still be part of what is owed. So while something is on disk the
 stores forget only what was dead at `settled`, whatever the cut; tuples that have died since leave for disk as the
@@ -34,15 +34,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from operators.groups.settling import LEAST_BLOCK_TUPLES, GroupSpillCounters, Mark, Part, Queries, Settlement, times_of
-from operators.juggler.sources import GroupSources
+from operators.data.tuples import FOREVER
+from operators.data.watermark import END
+from operators.groups.cleanup import LEAST_BLOCK_TUPLES, GroupSpillCounters, Mark, Part, Queries, Settlement, times_of
+from operators.juggler.state.sources import GroupSources
 from operators.spill.block_store import BlockStore
-from operators.spill.part import Reader, Writer
-from operators.store import SourceStore
-from operators.tuples import FOREVER
-from operators.watermark import END
+from operators.spill.spilled_part import Reader, Writer
+from operators.state.store import SourceStore
 from schemas.columns import Batch
-from schemas.spills import SpillEvent
+from schemas.messages.spills import SpillEvent
 
 STAYS = 0.5
 """Of the budget, what is left in memory when it was exceeded."""

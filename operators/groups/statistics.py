@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from operators.statistics import EdgeStatistics, SpillStatistics
+from operators.data.statistics import EdgeStatistics, SpillStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from operators.equalities import equality_classes
-from operators.executor import operator_statistics
-from operators.join import BinaryJoin
+from operators.data.statistics import OperatorStatistics
+from operators.data.tuples import Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.executor import operator_statistics
 from operators.juggler.operator import Juggler
-from operators.juggler.order import ADAPTIVE
-from operators.juggler.sources import GroupSources
-from operators.plan import Join, Leaf, Plan, all_together, postorder
-from operators.sources import Sources
-from operators.statistics import OperatorStatistics
-from operators.tuples import Tuples
+from operators.juggler.predicates.order import ADAPTIVE
+from operators.juggler.state.sources import GroupSources
+from operators.plan.equalities import equality_classes
+from operators.plan.plan import Join, Leaf, Plan, all_together, postorder
+from operators.state.sources import Sources
 from schemas.groups import QueryGroup, query_group
 from schemas.query import Query, aliases_of
 

@@ -21,25 +21,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from operators.evaluate import holds
-from operators.juggler.adaptive import AdaptiveEntry, AdaptiveOrder
-from operators.juggler.demand import Demand
-from operators.juggler.flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
-from operators.juggler.held import Held
-from operators.juggler.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
-from operators.juggler.order import ADAPTIVE, ORDERS, Work
-from operators.juggler.output import Outputs, routes
-from operators.juggler.past import Past
-from operators.juggler.probe import AT_ONCE, Look, Pairs, Prober
-from operators.juggler.sampling import observe
-from operators.juggler.selection import Selection
-from operators.juggler.sources import GroupSources
-from operators.juggler.stages import Stages
-from operators.juggler.visits import Visit, visits
+from operators.data.evaluate import holds
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import Tuples
+from operators.juggler.feedback.demand import Demand
+from operators.juggler.predicates.adaptive import AdaptiveEntry, AdaptiveOrder
+from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
+from operators.juggler.predicates.order import ADAPTIVE, ORDERS, Work
+from operators.juggler.routing.output import Outputs, routes
+from operators.juggler.routing.probe import AT_ONCE, Look, Pairs, Prober
+from operators.juggler.routing.sampling import observe
+from operators.juggler.routing.selection import Selection
+from operators.juggler.routing.stages import Stages
+from operators.juggler.routing.tuples_in_flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
+from operators.juggler.routing.visits import Visit, visits
+from operators.juggler.state.available_past import Past
+from operators.juggler.state.input_state import Held
+from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import U64
-from operators.state import SideState
-from operators.statistics import EdgeStatistics
-from operators.tuples import Tuples
+from operators.state.side_state import SideState
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup

@@ -1,6 +1,6 @@
 """A Bloom filter of 64-bit blocks: all bits of an entry lie in one word, so a look-up waits for one cache miss.
 
-The hashes are mixed already (`operators.keys`): the low 24 bits give four places within the word, the bits above
+The hashes are mixed already (`operators.data.keys`): the low 24 bits give four places within the word, the bits above
 them the word. Blocks cost some precision against one large filter (entries are spread unevenly over words), which
 BITS_PER_ENTRY in `operators.feedback.bloom` pays for.
 """

@@ -1,7 +1,7 @@
 """An open-addressing table from 64-bit hashes to whole numbers, with linear probing.
 
 A slot whose value is VACANT is free. Taking a hash out moves up what had been pushed behind it, so there are no
-tombstones and a table never slows down with age. The hashes are mixed already (`operators.keys`): the low bits
+tombstones and a table never slows down with age. The hashes are mixed already (`operators.data.keys`): the low bits
 say where to look first. Callers keep a third of a table free, so everything is O(1) per hash.
 """
 

@@ -27,10 +27,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from operators.data.statistics import EngineStatistics
 from operators.migration.cost import CostOfMigration, Prediction
 from operators.migration.strategies import STRATEGIES, check_strategy
-from operators.plan import Plan
-from operators.statistics import EngineStatistics
+from operators.plan.plan import Plan
 from schemas.errors import UsageError
 from schemas.query import Query
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from operators.evaluate import holds
-from operators.executor import Executor
+from operators.data.evaluate import holds
+from operators.data.tuples import Tuples
+from operators.join.executor import Executor
 from operators.migration.migration import Migration
-from operators.predicates import selections
-from operators.sources import Sources
-from operators.tuples import Tuples
+from operators.plan.predicates import selections
+from operators.state.sources import Sources
 
 PIECE_TUPLES = 16_384
 """Old tuples fed to a new plan at a time."""

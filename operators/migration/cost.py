@@ -26,9 +26,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from operators.data.statistics import EngineStatistics
 from operators.migration.black_box import PIECE_TUPLES
 from operators.migration.hybmig import SLICE_OLD_TUPLES
-from operators.migration.jisc import COUNTED_PER_TUPLE, COUNTED_TUPLES
+from operators.migration.jisc.strategy import COUNTED_PER_TUPLE, COUNTED_TUPLES
 from operators.migration.sizes import (
     CALL_S,
     COUNT_S,
@@ -42,9 +43,8 @@ from operators.migration.sizes import (
     joins_of,
     total,
 )
-from operators.plan import Join, Plan
-from operators.predicates import Operand
-from operators.statistics import EngineStatistics
+from operators.plan.plan import Join, Plan
+from operators.plan.predicates import Operand
 from schemas.query import Query, aliases_of
 
 BACKGROUND_SHARE = 1.0
@@ -332,7 +332,7 @@ class CostOfMigration:
         )
 
     def _asked(self, parent: Join, side: int, join: Join) -> tuple[tuple[Operand, ...], float]:
-        """By which columns a state is asked for (`operators.migration.demand`), and how many values they have, if those
+        """By which columns a state is asked for (`migration.jisc.demand`), and how many values they have, if those
         are equally frequent: two tuples agree, or a tuple accepts a value, once in as many pairs."""
         condition = self.sizes.condition(parent)
         sides = frozenset(parent.left.aliases), frozenset(parent.right.aliases)

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from operators.executor import Executor
+from operators.difference.pipeline import DifferencePipeline
+from operators.join.executor import Executor
+from operators.join.tables import stored
 from operators.migration.black_box import GeneralizedParallelTrack
 from operators.migration.migration import Migration
-from operators.pipeline import DifferencePipeline
-from operators.plan import Plan
-from operators.tables import stored
+from operators.plan.plan import Plan
 from schemas.errors import InvariantError
 
 

@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from operators.executor import Executor
-from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT, Match
+from operators.data.tuples import FOREVER, Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.executor import Executor
+from operators.join.tree import XJoinTree
 from operators.migration.migration import Migration, states_by_aliases, tree_like
 from operators.migration.moving_state import alive, dropped, moved
-from operators.plan import Join, Plan
-from operators.state import SideState
-from operators.tree import XJoinTree
-from operators.tuples import FOREVER, Tuples
+from operators.plan.plan import Join, Plan
+from operators.state.match import LEFT, RIGHT, Match
+from operators.state.side_state import SideState
 from schemas.columns import I64, Mask
 
 Aliases = frozenset[str]

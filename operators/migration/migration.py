@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from operators.eddy import Eddy
-from operators.executor import Executor
-from operators.match import RIGHT, Match
-from operators.mjoin import MJoin
-from operators.plan import Plan
-from operators.sources import Sources
-from operators.stairs import Stairs
-from operators.state import SideState
-from operators.statistics import OperatorStatistics
-from operators.tables import loaded
-from operators.tree import XJoinTree
-from operators.tuples import Tuples
+from operators.data.statistics import OperatorStatistics
+from operators.data.tuples import Tuples
+from operators.join.eddy import Eddy
+from operators.join.executor import Executor
+from operators.join.mjoin import MJoin
+from operators.join.stairs import Stairs
+from operators.join.tables import loaded
+from operators.join.tree import XJoinTree
+from operators.plan.plan import Plan
+from operators.state.match import RIGHT, Match
+from operators.state.side_state import SideState
+from operators.state.sources import Sources
 from schemas.columns import Mask
 from schemas.errors import UsageError
 

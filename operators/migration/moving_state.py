@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from operators.executor import Executor
-from operators.join import BinaryJoin
-from operators.match import Match
+from operators.data.tuples import Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.executor import Executor
 from operators.migration.migration import Migration, states_by_aliases, tree_like
-from operators.plan import Join, Plan, postorder
-from operators.sources import Sources
-from operators.state import SideState
-from operators.tuples import Tuples
+from operators.plan.plan import Join, Plan, postorder
+from operators.state.match import Match
+from operators.state.side_state import SideState
+from operators.state.sources import Sources
 
 
 class MovingState(Migration):

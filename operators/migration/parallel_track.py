@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from operators.executor import Executor
+from operators.data.tuples import Tuples
+from operators.join.executor import Executor
 from operators.migration.migration import Migration, all_states
-from operators.tuples import Tuples
 
 
 class ParallelTrack(Migration):

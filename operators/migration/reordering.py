@@ -9,14 +9,14 @@ has not been probed before: then its tuples are indexed anew, once.
 
 from __future__ import annotations
 
-from operators.eddy import Eddy
-from operators.executor import Executor
-from operators.match import Match
+from operators.join.eddy import Eddy
+from operators.join.executor import Executor
+from operators.join.mjoin import MJoin
 from operators.migration.migration import Migration
 from operators.migration.moving_state import alive, filled
-from operators.mjoin import MJoin
-from operators.plan import Plan
-from operators.state import SideState
+from operators.plan.plan import Plan
+from operators.state.match import Match
+from operators.state.side_state import SideState
 from schemas.errors import UsageError
 
 

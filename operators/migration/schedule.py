@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from operators.executor import Executor
+from operators.data.statistics import MigrationStatistics, PredictedStatistics
+from operators.data.tuples import FOREVER
+from operators.join.executor import Executor
 from operators.migration.advise import Advice, Goal
 from operators.migration.migration import Migration, MigrationCounters
 from operators.migration.strategies import AUTO, Make, begin, strategy_of
-from operators.plan import Plan
-from operators.statistics import MigrationStatistics, PredictedStatistics
-from operators.tuples import FOREVER
+from operators.plan.plan import Plan
 
 
 @dataclass(slots=True)

@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from operators.equalities import EqualityClass, equality_classes
-from operators.plan import Join, Leaf, Plan, postorder
-from operators.predicates import JoinCondition, Operand, conjuncts, join_condition
-from operators.statistics import EngineStatistics, LinkStatistics
+from operators.data.statistics import EngineStatistics, LinkStatistics
+from operators.plan.equalities import EqualityClass, equality_classes
+from operators.plan.plan import Join, Leaf, Plan, postorder
+from operators.plan.predicates import JoinCondition, Operand, conjuncts, join_condition
 from schemas.query import Expr, Query, aliases_of
 
 # Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.

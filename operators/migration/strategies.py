@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from operators.executor import JUGGLER, Executor
+from operators.join.executor import JUGGLER, Executor
+from operators.join.tree import XJoinTree
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, objection_to_difference
 from operators.migration.hybmig import HybMig
-from operators.migration.jisc import Jisc
+from operators.migration.jisc.strategy import Jisc
 from operators.migration.migration import Migration
 from operators.migration.moving_state import MovingState
 from operators.migration.parallel_track import ParallelTrack
 from operators.migration.reordering import Reordering
-from operators.plan import Plan
-from operators.tree import XJoinTree
+from operators.plan.plan import Plan
 from schemas.errors import UsageError
 from schemas.query import Query
 

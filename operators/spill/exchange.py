@@ -16,8 +16,8 @@ import numpy as np
 
 from operators.spill.productivity import Counts, Productivity
 from schemas.columns import Mask
-from schemas.control import PartitionTotals
 from schemas.errors import InvariantError, StateError
+from schemas.messages.control import PartitionTotals
 
 
 class Exchange:

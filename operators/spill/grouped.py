@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from operators.state import SideState
-from operators.tuples import Tuples
+from operators.data.tuples import Tuples
+from operators.state.side_state import SideState
 from schemas.columns import I64
 
 

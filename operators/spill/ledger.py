@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from operators.match import LEFT
-from operators.plan import Join
-from operators.spill.part import FAR_PAST, Part, Piece
-from operators.tuples import FOREVER
-from operators.watermark import END
+from operators.data.tuples import FOREVER
+from operators.data.watermark import END
+from operators.plan.plan import Join
+from operators.spill.spilled_part import FAR_PAST, Part, Piece
+from operators.state.match import LEFT
 from schemas.columns import I64
 
 Group = tuple[int, int]

@@ -35,12 +35,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from operators.join import BinaryJoin
+from operators.data.keys import key_hashes
+from operators.data.tuples import Tuples
+from operators.join.binary_join import BinaryJoin
 from operators.kernels.partition import groups_of
-from operators.keys import key_hashes
-from operators.match import LEFT
-from operators.sources import Sources
-from operators.tuples import Tuples
+from operators.state.match import LEFT
+from operators.state.sources import Sources
 from schemas.columns import I64, Mask
 from schemas.errors import InvariantError
 

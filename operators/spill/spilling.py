@@ -17,25 +17,25 @@ from typing import Literal
 
 import numpy as np
 
-from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT
-from operators.plan import Join
+from operators.data.tuples import FOREVER, Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.tree import XJoinTree
+from operators.plan.plan import Join
+from operators.spill.backlog import Debt, Owing, described
 from operators.spill.block_store import BlockStore
-from operators.spill.cleaning import Cleaning
+from operators.spill.cleanup.by_join import Cleaning
+from operators.spill.cleanup.steps import Instalments
 from operators.spill.counters import SpillCounters
-from operators.spill.debt import Debt, Owing, described
+from operators.spill.eviction import CHUNK_BYTES, TAKEN_SHARE, Leaving
 from operators.spill.grouped import Grouped
-from operators.spill.instalments import Instalments
-from operators.spill.leaving import CHUNK_BYTES, TAKEN_SHARE, Leaving
 from operators.spill.ledger import Ledger
-from operators.spill.part import FAR_PAST, Part, Piece, Reader, Writer, materialise
 from operators.spill.productivity import Productivity
+from operators.spill.spilled_part import FAR_PAST, Part, Piece, Reader, Writer, materialise
 from operators.spill.strategies import Candidates, choose, heights_of, strategy_of
-from operators.state import PARTITION_GROUPS, SideState
-from operators.tree import XJoinTree
-from operators.tuples import FOREVER, Tuples
+from operators.state.match import LEFT, RIGHT
+from operators.state.side_state import PARTITION_GROUPS, SideState
 from schemas.columns import I64, Batch
-from schemas.spills import SpillEvent
+from schemas.messages.spills import SpillEvent
 
 HIGH_WATER = 0.92
 LOW_WATER = 0.7

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from operators.choose import sample_statistics
-from operators.engine import Engine
-from operators.statistics import EngineStatistics
+from operators.data.statistics import EngineStatistics
+from operators.engine.engine import Engine
+from operators.plan.choose import sample_statistics
 from ops.bench.measure import clocked, forget_peak, peak_bytes, resident_bytes
 from ops.bench.naive import NaiveJoin
 from ops.bench.workloads import Workload

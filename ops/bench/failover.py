@@ -25,7 +25,7 @@ from ops.bench.kafka_log import make_topics, running_broker
 from ops.bench.measure import Progress
 from ops.bench.migrations import Arrivals
 from ops.bench.report import Report
-from ops.worker_process import WorkerProcess
+from ops.bench.worker_process import WorkerProcess
 from schemas.errors import WeirError
 
 EXPECTED = (

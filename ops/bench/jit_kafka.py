@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ops.bench.figures import Figure, PaperBench, Suite, over
+from ops.bench.figures import Figure, over
 from ops.bench.jit_kafka_runs import PlacedTask, Sent, expected_results, run_worker
 from ops.bench.kafka_log import running_broker
 from ops.bench.measure import Progress
 from ops.bench.report import number
+from ops.bench.suites import PaperBench, Suite
 from schemas.errors import UsageError
 
 ABOUT = "Just-in-time feedback between joins of their own tasks, across Kafka"

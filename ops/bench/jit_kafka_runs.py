@@ -26,17 +26,17 @@ import numpy as np
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from operators.engine import Engine
-from operators.plan import parse_plan
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
 from ops.bench.kafka_log import DEADLINE_SECONDS, make_topics, reader
+from ops.bench.worker_process import WorkerProcess
 from ops.bench.workloads import BEGIN_MS
-from ops.worker_process import WorkerProcess
 from schemas.codecs.notice import is_notice
 from schemas.columns import Batch, Column
 from schemas.errors import BrokerError, InvariantError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
-from services.topics import ControlTopics
+from services.kafka.topics import ControlTopics
 
 CLOSING_MS = 86_400_000
 """How far behind all others the last tuples are: more than any window."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from ops.bench.commands import run_command
 from ops.bench.engine import agreement
 from ops.bench.feed import Feed
@@ -31,8 +31,8 @@ from ops.bench.kafka_log import (
 )
 from ops.bench.measure import Progress, growth, tells_memory
 from ops.bench.report import Report
+from ops.bench.worker_process import WorkerProcess, cpu_seconds
 from ops.bench.workloads import Workload, three_way
-from ops.worker_process import WorkerProcess, cpu_seconds
 from schemas.errors import WeirError
 
 EXPECTED = (

@@ -23,7 +23,7 @@ from ops.bench.measure import Progress
 from ops.bench.workloads import Workload
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.errors import BrokerError
-from services import broker as brokers
+from services.broker import broker as brokers
 
 DEADLINE_SECONDS = 60.0
 CONSUMED_AT_ONCE = 10_000

@@ -27,15 +27,15 @@ from ops.bench.kafka import KafkaSettings, paced
 from ops.bench.kafka_log import make_topics, reader, running_broker
 from ops.bench.measure import Progress
 from ops.bench.report import Report
-from ops.worker_process import WorkerProcess
-from schemas.control import Done
+from ops.bench.worker_process import WorkerProcess
 from schemas.errors import WeirError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
+from schemas.messages.control import Done
 from schemas.query import Query
-from services.coordinator import Coordinator, CoordinatorSettings
-from services.plan_requests import PlanRequest
-from services.plan_requests import Progress as Migration
-from services.security import KafkaClients
+from services.control.coordinator import Coordinator, CoordinatorSettings
+from services.control.plan_requests import PlanRequest
+from services.control.plan_requests import Progress as Migration
+from services.process.security import KafkaClients
 
 EXPECTED = (
     "should win: jisc and hybmig-bsc, which never stop for more than a slice of work.",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from operators.engine import Engine
-from operators.plan import parse_plan
-from operators.spill.payment import Payer, pay_all
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
+from operators.spill.cleanup.offline import Payer, pay_all
 from operators.spill.spilling import Budget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from ops.bench.measure import Progress, clocked, repeat
@@ -24,10 +24,10 @@ from ops.bench.report import Report
 from ops.spark.cleanup import Cluster, results_of_debt
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Type
-from services.debts import OpenDebt, leave, open_debt
-from services.spill_store import SpillStore
+from services.spill.backlog import OpenDebt, leave, open_debt
+from services.spill.block_store import SpillStore
 
 TEXT = """\
 CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');

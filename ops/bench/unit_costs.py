@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from operators.engine import Engine
-from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT
-from operators.migration.counting import KeyCount
-from operators.migration.jisc import COUNTED_TUPLES
-from operators.plan import left_deep
-from operators.sources import Sources
-from operators.state import SideState
-from operators.tuples import Tuples
+from operators.data.tuples import Tuples
+from operators.engine.engine import Engine
+from operators.join.binary_join import BinaryJoin
+from operators.migration.jisc.counting import KeyCount
+from operators.migration.jisc.strategy import COUNTED_TUPLES
+from operators.plan.plan import left_deep
+from operators.state.match import LEFT, RIGHT
+from operators.state.side_state import SideState
+from operators.state.sources import Sources
 from schemas.columns import I64, Batch, Column
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 
 ROUNDS = 7

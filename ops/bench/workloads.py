@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schemas.columns import DTYPES, Batch, Column
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 
 BEGIN_MS = 1_700_000_000_000

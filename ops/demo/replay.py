@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.demo.flights import AIRPORTS, Feed
 from schemas.errors import BrokerError
 from schemas.query import Stream
-from services.security import KafkaClients
-from services.topics import Lane, TopicAdmin
+from services.kafka.topics import Lane, TopicAdmin
+from services.process.security import KafkaClients
 
 _TICK_S = 0.05
 _TIMEOUT_S = 30.0

@@ -8,9 +8,9 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from schemas.commits import decode_commit
 from schemas.errors import BrokerError
-from services.topics import Lane
+from schemas.messages.commits import decode_commit
+from services.kafka.topics import Lane
 
 _TIMEOUT_S = 10.0
 _MOST = 10_000

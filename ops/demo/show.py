@@ -16,18 +16,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ops.bench.worker_process import WorkerProcess
 from ops.demo.compare import Comparison, compare, expected_results
 from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load
 from ops.demo.replay import Replay, create_topics, lanes_of
 from ops.demo.results import Progress, ResultReader
 from ops.demo.screen import SHOWN_RESULTS, Moment, Screen
-from ops.worker_process import WorkerProcess
 from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
-from services import broker as brokers
-from services.query_files import read_query
-from services.security import KafkaClients
-from services.topics import Lane, TopicAdmin
+from services.broker import broker as brokers
+from services.files.query_files import read_query
+from services.kafka.topics import Lane, TopicAdmin
+from services.process.security import KafkaClients
 
 GROUP = "weir-demo"
 CATCH_UP_DEADLINE_S = 60.0

@@ -21,9 +21,9 @@ from ops.spark.stage import Stage
 from ops.spark.topics import Cut, committed_cut, ends_of, lanes_of, layout_of, read_idle, read_results, stage_topics
 from schemas.errors import StateError
 from schemas.query import Query
-from services.files import SourceFile
-from services.security import KafkaClients
-from services.tables import Tables
+from services.files.sources import SourceFile
+from services.files.tables import Tables
+from services.process.security import KafkaClients
 
 SHOWN_UNREADABLE: Final = 5
 

@@ -26,10 +26,10 @@ from ops.spark.topics import Cut, Idle, ends_of, layout_of, stage_topics
 from schemas.errors import StateError, UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso
-from services.placement import Layout
-from services.security import KafkaClients
-from services.tables import Tables
-from services.topics import Lane
+from services.files.tables import Tables
+from services.kafka.topics import Lane
+from services.placement.tasks import Layout
+from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

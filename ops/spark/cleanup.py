@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from operators.spill.part import Reader
-from operators.spill.payment import Payer
+from operators.spill.cleanup.offline import Payer
+from operators.spill.spilled_part import Reader
 from ops.spark.cleanup_task import LATE_PART, ORDER, ROW, Paying, Row
 from ops.spark.session import is_local, spark_errors, spark_session, work_folder
 from ops.spark.share import Share
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch
-from services.debts import OpenDebt
+from services.spill.backlog import OpenDebt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

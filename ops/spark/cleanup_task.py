@@ -2,7 +2,7 @@
 
 A row is a block of a group's part, or one that was found for it. Rows of a group come together, in the order of
 `ORDER`; what the group owed goes out as rows of the same form, to groups of the join above or, of the root, to
-`join_no` one beyond it. Merging is `operators.spill.payment`'s.
+`join_no` one beyond it. Merging is `operators.spill.cleanup.offline`'s.
 
 The module imports nothing of the engine at its top: an executor has to find a place for compiled kernels first.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from schemas.query import Query
 
 if TYPE_CHECKING:
-    from operators.spill.payment import Payer
+    from operators.spill.cleanup.offline import Payer
 
 ROW = (
     "join_no INT, group_no INT, part_no INT, side INT, key STRING, since BIGINT, late BOOLEAN, rows BIGINT, "
@@ -76,21 +76,21 @@ class Paying:
             yield from _paid(payer, join, group, own)
 
     def _payer(self) -> Payer:
-        from services import kernel_cache
+        from services.process import kernel_cache
 
         kernel_cache.prepare()
         import msgspec
 
-        from operators.spill.debt import Debt
-        from operators.spill.payment import Payer
+        from operators.spill.backlog import Debt
+        from operators.spill.cleanup.offline import Payer
 
         return Payer(self.query, msgspec.json.decode(self.debt, type=Debt))
 
 
 def _paid(payer: Payer, join: int, group: int, rows: Iterable[Row]) -> Iterator[Row]:
     """What a group owed, a row per block."""
-    from operators.spill.part import FAR_PAST, Part, Piece, Writer
-    from operators.spill.payment import Late, with_late
+    from operators.spill.cleanup.offline import Late, with_late
+    from operators.spill.spilled_part import FAR_PAST, Part, Piece, Writer
 
     blocks = RowBlocks()
     parts: list[Part] = []

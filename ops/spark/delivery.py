@@ -18,12 +18,12 @@ from ops.spark.topics import ends_of, records
 from schemas.codecs.encode import CLEANUP_PHASE, encode_results
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
-from services.delivery import Delivery, Letter
-from services.destinations import Begin
-from services.producer import Aborted, Fenced
-from services.security import KafkaClients
-from services.topics import TopicAdmin
-from services.transactional import TransactionalSink
+from services.delivery.epoch_output import Delivery, Letter
+from services.delivery.sink import Aborted, Fenced
+from services.delivery.transactional import TransactionalSink
+from services.kafka.topics import TopicAdmin
+from services.process.security import KafkaClients
+from services.spill.destinations import Begin
 
 TRANSACTION_MS = 600_000
 """How long a group's results may take; a broker allows 15 minutes unless it was told otherwise."""

@@ -17,7 +17,7 @@ from schemas.codecs.encode import TIMESTAMP_KEY, encode_results
 from schemas.columns import OP_KEY, Batch, Column
 from schemas.errors import StateError, UsageError
 from schemas.query import Field, Query, Stream, Type, type_of
-from services.sinks import LineSink
+from services.files.sinks import LineSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

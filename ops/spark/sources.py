@@ -10,9 +10,9 @@ import numpy as np
 from ops.spark.stage import Stage
 from schemas.errors import UsageError
 from schemas.query import Query
-from services.files import SourceFile
-from services.query_files import source_paths
-from services.tables import Tables
+from services.files.query_files import source_paths
+from services.files.sources import SourceFile
+from services.files.tables import Tables
 
 PARTITION = 0
 """The files of a stream are one partition of it."""
@@ -68,7 +68,7 @@ def open_archives(query: Query, paths: Mapping[str, Sequence[str]]) -> dict[str,
     """The files, opened and checked.
 
     Raises:
-        DataError, UsageError: as `services.files.SourceFile`.
+        DataError, UsageError: as `services.files.sources.SourceFile`.
     """
     streams = {stream.name: stream for stream in query.streams()}
     return {name: [SourceFile(streams[name], path) for path in of] for name, of in paths.items()}

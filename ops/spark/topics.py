@@ -1,9 +1,9 @@
 """The past of topics: a query's input, what its tasks have committed, and what it wrote.
 
 **A consistent cut.** A task commits its input offsets, and with them the event time before which its results are out
-(`schemas.commits`), in the transaction that holds these results. So the committed offsets are read first, and whatever
-is read of the output after that has every result before the cut; of the input, the records before the offsets say what
-those results are. A query can be audited while it runs.
+(`schemas.messages.commits`), in the transaction that holds these results. So the committed offsets are read first, and
+whatever is read of the output after that has every result before the cut; of the input, the records before the offsets
+say what those results are. A query can be audited while it runs.
 
 Of a query with PARTITION BY task p has a cut of its own, writes the sink's partition p, and answers for the tuples of
 partition p. Where joins run apart (placement per-operator), the operators' cuts differ, those of the last are lowest
@@ -37,15 +37,15 @@ from ops.spark.sources import Intake
 from ops.spark.stage import Stage
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Mask
-from schemas.commits import Commit
 from schemas.errors import BrokerError, StateError
+from schemas.messages.commits import Commit
 from schemas.query import Query
-from services.committed_offsets import read_commits
-from services.decoders import decoder_of
-from services.fingerprint import fingerprint
-from services.placement import Layout, lay_out
-from services.security import KafkaClients
-from services.topics import Lane, TopicAdmin
+from services.kafka.topics import Lane, TopicAdmin
+from services.placement.tasks import Layout, lay_out
+from services.process.decoders import decoder_of
+from services.process.fingerprint import fingerprint
+from services.process.security import KafkaClients
+from services.recovery.committed_offsets import read_commits
 
 BATCH = 20_000
 _WAIT_S = 1.0

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from schemas.columns import Batch, Column, numbers_of
 from schemas.errors import StateError
-from schemas.formats import check_format
+from schemas.messages.formats import check_format
 from schemas.query import Type
 
 _HEAD = struct.Struct(">4sBI")

@@ -22,7 +22,7 @@ import numpy as np
 
 from schemas.columns import DTYPES, I64, Batch, Column
 from schemas.errors import StateError
-from schemas.formats import check_format
+from schemas.messages.formats import check_format
 from schemas.query import Field, Type
 
 _HEAD = struct.Struct("<2sBBIIqI")

@@ -1,4 +1,4 @@
-"""Notices: what a producer says in band of what it keeps back, between the blocks of a channel (`operators.placed`).
+"""Notices: what a producer says in band of what it keeps back, between the blocks of a channel.
 
     magic "WN" | format (1) | whole (1) | fields' digest (4) | channel (4) | number (8)
     | suspended (4) | resumed (4) | rows (4), then both lists' signatures (8 each), then rows as in a block
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from schemas.codecs.exchange import decode_rows, digest, encode_rows
 from schemas.columns import Batch
 from schemas.errors import StateError
-from schemas.formats import check_format
+from schemas.messages.formats import check_format
 from schemas.query import Field
 
 _HEAD = struct.Struct("<2sBBIIqIII")

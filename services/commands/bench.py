@@ -12,8 +12,8 @@ from schemas.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops.bench.figures import PaperBench, Suite
     from ops.bench.report import Report
+    from ops.bench.suites import PaperBench, Suite
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -233,7 +233,7 @@ def cleanup(
 
 
 def _redraws(name: str, help: str) -> None:
-    """Add the command that draws a paper's figures: `ops.bench.paper_<name>`."""
+    """Add the command that draws a paper's figures: `ops.bench.papers.<name>`."""
 
     @app.command(name, help=help)
     def command(
@@ -244,14 +244,14 @@ def _redraws(name: str, help: str) -> None:
         seed: Seed = 1,
         out: Out = Path("bench-results"),
     ) -> None:
-        _redraw(f"paper_{name}", quick, full, figure, runs, seed, out)
+        _redraw(f"papers.{name}", quick, full, figure, runs, seed, out)
 
 
 def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
     from importlib import import_module
 
     from ops.bench.measure import Progress
-    from services.warmup import warm_up
+    from services.process.warmup import warm_up
 
     if quick and full:
         raise UsageError("--quick and --full contradict each other: give one of them, or none")
@@ -298,7 +298,7 @@ def jit(
     out: Out = Path("bench-results"),
 ) -> None:
     """The figures of the JIT paper, 10 to 17, redrawn: feedback on and off, nested loops and hash joins."""
-    _redraw("jit_kafka" if kafka else "paper_jit", quick, full, figure, runs, seed, out)
+    _redraw("jit_kafka" if kafka else "papers.jit", quick, full, figure, runs, seed, out)
 
 
 def _finish_suite(suite: Suite, out: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from services import broker as brokers
+from services.broker import broker as brokers
 
 STOPPED = 3
 

@@ -14,12 +14,12 @@ import typer
 from schemas.errors import UsageError
 from services.commands.history import progress
 from services.commands.kafka_options import with_kafka
-from services.registry import find_query
-from services.security import KafkaClients
+from services.process.security import KafkaClients
+from services.registry.query_registry import find_query
 
 if TYPE_CHECKING:
-    from services.debts import OpenDebt
-    from services.destinations import Destination
+    from services.spill.backlog import OpenDebt
+    from services.spill.destinations import Destination
 
 Share = Annotated[
     str | None,
@@ -88,7 +88,7 @@ def cleanup(
         raise UsageError(f"--out {out} and --topic {topic}: results go to one of them")
     if share is not None and spark is None:
         raise UsageError(f"--share {share} has no effect without --spark, such as --spark 'local[*]'")
-    from services.debts import check_query, debt_in, open_debt
+    from services.spill.backlog import check_query, debt_in, open_debt
 
     manifest = debt_in(folder)
     if of is not None:
@@ -119,16 +119,16 @@ def _destination(debt: OpenDebt, out: str, topic: str | None, clients: KafkaClie
         UsageError: a payment to another place has begun, or there cannot be such a file.
         BrokerError: Kafka does not answer.
     """
-    from services.debts import begin, check_destination
-    from services.destinations import destination_of
-    from services.sinks import STDOUT
+    from services.files.sinks import STDOUT
+    from services.spill.backlog import begin, check_destination
+    from services.spill.destinations import destination_of
 
     if topic is None:
         name = "standard output" if out == STDOUT else str(Path(out).absolute())
         check_destination(debt, name)
         return name, destination_of(out, debt.manifest.id, lambda: begin(debt, name))
     from ops.spark.delivery import TopicDestination
-    from services.topics import TopicAdmin
+    from services.kafka.topics import TopicAdmin
 
     name = f"topic {topic} of cluster {TopicAdmin(clients).cluster_id()}"
     check_destination(debt, name)
@@ -155,10 +155,10 @@ def pay(
     Raises:
         WeirError: it cannot be paid now; the debt stays.
     """
-    from services.destinations import deliver
+    from services.spill.destinations import deliver
 
     if spark is None:
-        from operators.spill.payment import Payer, pay_all
+        from operators.spill.cleanup.offline import Payer, pay_all
 
         owed = debt.manifest.debt
         groups = pay_all(Payer(debt.query, owed), owed, debt.blocks, destination.paid())

@@ -18,9 +18,9 @@ from services.commands.query_options import (
     WaitForTopics,
     group_of,
 )
-from services.logs import set_up_logs
-from services.registry import find_query
-from services.security import KafkaClients
+from services.process.logs import set_up_logs
+from services.process.security import KafkaClients
+from services.registry.query_registry import find_query
 
 
 @with_kafka
@@ -44,7 +44,7 @@ def coordinator(
     set_up_logs(log_format, log_level)
 
     # Imported here: the engine takes a second, which a wrong argument need not wait for.
-    from services.coordinator import Coordinator, CoordinatorSettings
+    from services.control.coordinator import Coordinator, CoordinatorSettings
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from operators.plan import parse_plan
+from operators.plan.plan import parse_plan
 from schemas.errors import UsageError
 from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
 from services.commands.run import Executor
-from services.query_files import listed, read_queries, source_paths, table_paths
-from services.registry import find_query
-from services.security import KafkaClients
+from services.files.query_files import listed, read_queries, source_paths, table_paths
+from services.process.security import KafkaClients
+from services.registry.query_registry import find_query
 
 
 @with_kafka
@@ -112,12 +112,12 @@ def explain(
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     import orjson
 
-    from operators.analyze import Analysis, analyses
-    from operators.choose import choose_plan, declared_statistics, sample_statistics
-    from operators.executors import check_executor
-    from operators.explain import explain as explained
-    from services.files import SourceFile
-    from services.tables import Tables, read_tables
+    from operators.engine.executors import check_executor
+    from operators.explain.analyze import Analysis, analyses
+    from operators.explain.explain import explain as explained
+    from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
+    from services.files.sources import SourceFile
+    from services.files.tables import Tables, read_tables
 
     # Where nothing is run, a table that is not there yet is only of unknown size.
     there = (analyze and not running) or all(Path(path).exists() for path in rows.values())
@@ -140,7 +140,7 @@ def explain(
         typer.echo(explained(bound, tree or choose_plan(bound, statistics), statistics))
         return
     if running:
-        from services.observations import read_observations
+        from services.control.observations import read_observations
 
         observed, tasks = read_observations(clients, group_of(bound, group))
         known = [one.task for one in observed]
@@ -152,7 +152,7 @@ def explain(
             missing = []
         found = analyses(bound, observed, statistics)
     else:
-        from services.file_analysis import analyze_files
+        from services.batch.analysis import analyze_files
 
         check_executor(executor, bound)
         found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, tables, statistics, executor)]

@@ -9,10 +9,10 @@ from schemas.query import Query
 
 def explain_queries(queries: Sequence[Query]) -> str:
     """What `weir run` makes of them."""
-    from operators.choose import choose_plan, declared_statistics
-    from operators.explain import explain
+    from operators.explain.explain import explain
     from operators.groups.explain import explain_group
-    from operators.groups.parts import sharing
+    from operators.groups.sharing import sharing
+    from operators.plan.choose import choose_plan, declared_statistics
     from schemas.groups import query_group
 
     shared = sharing(queries, None)

@@ -17,9 +17,9 @@ from schemas.query import Query
 from schemas.timestamps import format_iso, format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, TableFiles, group_of
-from services.query_files import table_paths
-from services.registry import find_query
-from services.security import KafkaClients
+from services.files.query_files import table_paths
+from services.process.security import KafkaClients
+from services.registry.query_registry import find_query
 
 if TYPE_CHECKING:
     from ops.spark.audit import Audit
@@ -104,7 +104,7 @@ def backfill(
 
     # Imported here: Arrow and polars take most of a second, which a wrong argument need not wait for.
     from ops.spark.backfill import backfill_files, backfill_topics
-    from services.tables import read_tables
+    from services.files.tables import read_tables
 
     tables = read_tables(bound, rows)
     with progress() as say:
@@ -152,7 +152,7 @@ def audit(
     pieces = _archives(bound, source, None)
 
     from ops.spark.audit import audit_files, audit_topics
-    from services.tables import read_tables
+    from services.files.tables import read_tables
 
     tables = read_tables(bound, rows)
     with progress() as say:
@@ -195,7 +195,7 @@ def _archives(query: Query, given: list[str] | None, out: str | None) -> dict[st
     if not given:
         return {}
     from ops.spark.sources import archives
-    from services.sinks import check_outputs
+    from services.files.sinks import check_outputs
 
     found = archives(query, given)
     inputs = {f"--source {stream}": path for stream, paths in found.items() for path in paths}

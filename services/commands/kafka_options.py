@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import UsageError
-from services.security import KafkaClients
+from services.process.security import KafkaClients
 
 KAFKA = "Kafka security"
 

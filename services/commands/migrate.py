@@ -9,18 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from operators.plan import check_plan, parse_plan
-from schemas.control import Done
+from operators.plan.plan import check_plan, parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
+from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
 from services.commands.run import Preference
-from services.plan_requests import PlanRequest, Progress
-from services.registry import find_query
-from services.security import KafkaClients
-from services.settings import EXECUTOR
+from services.control.plan_requests import PlanRequest, Progress
+from services.process.security import KafkaClients
+from services.process.settings import EXECUTOR
+from services.registry.query_registry import find_query
 
 INTERRUPTED = 130
 REFUSED = 1

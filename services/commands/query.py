@@ -7,22 +7,22 @@ from typing import Annotated
 
 import typer
 
-from schemas.control import Member, RegisteredQuery
 from schemas.errors import UsageError
+from schemas.messages.control import Member, RegisteredQuery
 from schemas.timestamps import format_progress
-from services import registry
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryName, Replication
-from services.group_registry import (
+from services.files.query_files import pick_query, read_queries, read_query
+from services.kafka.topics import ControlTopics, TopicAdmin
+from services.process.security import KafkaClients
+from services.registry import query_registry as registry
+from services.registry.group_registry import (
     GroupEntry,
     drop_from_group,
     find_group,
     registry_groups,
 )
-from services.member_log import read_members
-from services.query_files import pick_query, read_queries, read_query
-from services.security import KafkaClients
-from services.topics import ControlTopics, TopicAdmin
+from services.registry.member_log import read_members
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,7 +115,7 @@ def _register_in_group(
     read_queries(file, pick)  # says what is wrong with the file
     text = file.read_text("utf-8-sig")
     # Imported here: it checks output as workers do, and kernels take a second.
-    from services.group_registration import register_in_group
+    from services.registry.group_registration import register_in_group
 
     begin = register_in_group(clients, name, text, pick, from_now=from_now, replication=replication)
     typer.echo(f"registered in group {name}: {', '.join(begin) or 'nothing new'}")

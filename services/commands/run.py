@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from operators.plan import parse_plan
+from operators.plan.plan import parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.sizes import unit_hint
-from services import memory as memory_use
 from services.commands.query_options import Memory, SpillDir, SpillStrategy, TableFiles
 from services.commands.run_queries import GroupOptions, run_queries
 from services.commands.running import ending, read_progress, report
-from services.query_files import read_queries, source_paths, table_paths
-from services.settings import Switch
+from services.files.query_files import read_queries, source_paths, table_paths
+from services.process import memory as memory_use
+from services.process.settings import Switch
 
 if TYPE_CHECKING:
-    from operators.engine import Engine
-    from operators.statistics import EngineStatistics
-    from services.sinks import LineSink
-    from services.spill_store import SpillStore
+    from operators.data.statistics import EngineStatistics
+    from operators.engine.engine import Engine
+    from services.files.sinks import LineSink
+    from services.spill.block_store import SpillStore
 
 
 class Executor(StrEnum):
@@ -240,16 +240,16 @@ def run(
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.feedback.feedback import check_feedback
     from operators.migration.advise import Goal
-    from operators.spill.spills import check_spillable
+    from operators.spill.plan_spilling import check_spillable
     from schemas.codecs.encode import check_output_names
-    from services.file_run import Outputs
-    from services.files import SourceFile
-    from services.plan_changes import parse_plan_change
-    from services.run import Run
-    from services.run_statistics import idle_migrations, outcome_lines, stats_json
-    from services.sinks import LineSink, check_outputs
-    from services.spilling import spill_of
-    from services.tables import read_tables
+    from services.batch.file_run import Outputs
+    from services.batch.plan_changes import parse_plan_change
+    from services.batch.query_run import Run
+    from services.batch.run_statistics import idle_migrations, outcome_lines, stats_json
+    from services.files.sinks import LineSink, check_outputs
+    from services.files.sources import SourceFile
+    from services.files.tables import read_tables
+    from services.spill.budget import spill_of
 
     goal = Goal(prefer=prefer.value)
     changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
@@ -312,7 +312,7 @@ def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: 
             raise UsageError(f"--cleanup {cleanup} has no effect without --memory, such as --memory 64MiB")
         return
     if spill_dir is not None:
-        from services.debts import check_free
+        from services.spill.backlog import check_free
 
         check_free(spill_dir)
     if cleanup is Cleanup.NONE and spill_dir is None:
@@ -334,7 +334,7 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
     Raises:
         StateError: it cannot be written, or paid; then it stays in a folder that was named.
     """
-    from services.debts import DebtBlocks, OpenDebt, leave
+    from services.spill.backlog import DebtBlocks, OpenDebt, leave
 
     before = engine.statistics()
     owed_pairs = 0 if before.spill is None else before.spill.owed
@@ -352,7 +352,7 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
         return before
     from services.commands.cleanup import pay
     from services.commands.history import progress
-    from services.destinations import LineDestination
+    from services.spill.destinations import LineDestination
 
     with progress() as say:
         owing = OpenDebt(blocks.path, manifest, engine.query, DebtBlocks(blocks))

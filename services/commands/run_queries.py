@@ -10,9 +10,9 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
-from services import memory as memory_use
 from services.commands.running import ending, read_progress, report
-from services.query_files import listed, source_paths, table_paths
+from services.files.query_files import listed, source_paths, table_paths
+from services.process import memory as memory_use
 
 STDOUT = "-"
 SUFFIX = ".jsonl"
@@ -59,15 +59,15 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     paths = source_paths(everything, options.source)
     rows = table_paths(everything, file, options.table)
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
-    from operators.groups.parts import check_group_executor, check_group_feedback, check_group_spillable
+    from operators.groups.sharing import check_group_executor, check_group_feedback, check_group_spillable
     from schemas.codecs.encode import check_output_names
-    from services.file_run import Outputs
-    from services.files import SourceFile
-    from services.group_run import GroupRun
-    from services.run_statistics import group_stats_json
-    from services.sinks import LineSink, check_outputs
-    from services.spilling import budget_of, spill_of
-    from services.tables import read_tables
+    from services.batch.file_run import Outputs
+    from services.batch.group_run import GroupRun
+    from services.batch.run_statistics import group_stats_json
+    from services.files.sinks import LineSink, check_outputs
+    from services.files.sources import SourceFile
+    from services.files.tables import read_tables
+    from services.spill.budget import budget_of, spill_of
 
     for query in queries:
         check_output_names(query)

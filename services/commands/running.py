@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 if TYPE_CHECKING:
-    from services.files import SourceFile
-    from services.run_statistics import RunStatistics
+    from services.batch.run_statistics import RunStatistics
+    from services.files.sources import SourceFile
 
 INTERRUPTED = 130
 BROKEN_PIPE = 1

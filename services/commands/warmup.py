@@ -20,7 +20,7 @@ def warmup(
     """
     from rich.console import Console
 
-    from services.warmup import warm_up
+    from services.process.warmup import warm_up
 
     with Console(stderr=True).status("loading") as shown:
         done = warm_up(lambda step: shown.update(f"compiling: {step}"), fresh=fresh)

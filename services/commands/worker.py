@@ -11,7 +11,6 @@ import typer
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.sizes import unit_hint
-from services import memory as memory_use
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import (
     Group,
@@ -29,14 +28,15 @@ from services.commands.query_options import (
     WaitForTopics,
     group_of,
 )
-from services.group_registry import find_group
-from services.logs import get_log, set_up_logs
-from services.query_files import table_paths
-from services.registry import find_query, names_file
-from services.security import KafkaClients
-from services.settings import Guarantee, Placement, Start, Switch, WorkerSettings
-from services.topics import TopicAdmin
-from services.web import Pages
+from services.files.query_files import table_paths
+from services.kafka.topics import TopicAdmin
+from services.process import memory as memory_use
+from services.process.logs import get_log, set_up_logs
+from services.process.security import KafkaClients
+from services.process.settings import Guarantee, Placement, Start, Switch, WorkerSettings
+from services.registry.group_registry import find_group
+from services.registry.query_registry import find_query, names_file
+from services.worker.web import Pages
 
 NEVER = "never"
 TUNING = "Tuning"
@@ -263,9 +263,9 @@ def worker(
 
         # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
         memory_use.choose_arrow_pool()
-        from services.spilling import budget_of
-        from services.tables import read_tables
-        from services.worker import Worker
+        from services.files.tables import read_tables
+        from services.spill.budget import budget_of
+        from services.worker.worker import Worker
 
         settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
         if hint := unit_hint(memory):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from services import broker as local_broker
-from services.broker_settings import SaslUser
+from services.broker import broker as local_broker
+from services.broker.settings import SaslUser
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.faults.conftest import MakeTrial
 from tests.faults.trial import Trial, no_traceback, problems, said_once
@@ -44,7 +44,7 @@ def test_broker_restarted_in_mid_run(
     trial.finish(worker)
     said_once(worker, f"warning weir.worker: no connection to Kafka; .*brokers={trial.bootstrap}")
     said_once(worker, "info    weir.worker: connected to Kafka again")
-    # Two of them where librdkafka's call does not return (`services.call_thread`).
+    # Two of them where librdkafka's call does not return (`services.kafka.call_thread`).
     assert len(problems(worker)) <= 14, worker.said("a line for every attempt")
     no_traceback(worker)
 

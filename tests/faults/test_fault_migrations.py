@@ -10,7 +10,7 @@ import pytest
 
 from operators.migration.strategies import AUTO, STRATEGIES
 from schemas.errors import BrokerError
-from services.plan_requests import Withdrawn
+from services.control.plan_requests import Withdrawn
 from tests.broker_fixture import Topics
 from tests.plan_changes import PER_PARTITION, PLANS, Asked, Control, Load
 from tests.worker_harness import Case, CoordinatorProcess, WorkerProcess, Workers, wait_for

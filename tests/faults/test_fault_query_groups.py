@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
-from services.topics import ControlTopics
+from services.kafka.topics import ControlTopics
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.faults.trial import no_traceback
 from tests.group_workers import GroupTrial, select
-from tests.services.test_exactly_once import CLOSING, send
+from tests.services.worker.test_exactly_once import CLOSING, send
 from tests.worker_harness import Feed, WorkerProcess, Workers, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

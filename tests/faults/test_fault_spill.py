@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from services.topics import ControlTopics
+from services.kafka.topics import ControlTopics
 from tests.broker_fixture import Topics
 from tests.faults.conftest import MakeTrial
 from tests.faults.trial import Trial, no_traceback, problems, said_once

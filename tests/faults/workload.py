@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from tests import oracle
 
 Row = dict[str, Any]

@@ -72,7 +72,7 @@ AGGREGATES: dict[str, tuple[tuple[str, str], ...]] = {
         ("np.where(null[place], 0, np.searchsorted(kept, codes[place]))", "codes[place]"),
         ("free[: self._free_count] = self._free[: self._free_count]", "free[: self._free_count] = 0"),
     ),
-    "aggregate/lives.py": (
+    "aggregate/lifetimes.py": (
         ("ends = end < NEVER", "ends = end <= NEVER"),
         ("self._leaving.take(last + 1)", "self._leaving.take(last)"),
         ("            self._lives[over[~seen]] += 1  # they must not enter\n", "            pass\n"),

@@ -112,7 +112,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.due = max(LEAST_HANDLED, RENEWED_AFTER * looked_at)", "self.due = 10**9"),
         ("        self.filter = filter\n", ""),
     ),
-    "feedback/trials.py": (
+    "feedback/guard_payoff.py": (
         ("brought_back = max(self.useless - self.lasting, 0.0)", "brought_back = 0.0"),
         ("self.credit = min(self.credit + earned - spent, self._stake + owed)", "self.credit += earned - spent"),
         ("self.watching = self.credit >= 0.0", "self.watching = True"),
@@ -164,7 +164,7 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._patience = 0 if died >= returned else self._longest", "self._patience = 0"),
         ("        node = inside[0]\n", "        node = inside[0]\n        break\n"),
     ),
-    "join.py": (
+    "join/binary_join.py": (
         ("if state.first_at(int(late.ts.min())) == state.hi and", "if"),
         ("== state.hi and int(late.ts.max()) < now:", "== state.hi:"),
         ("late = late.take(np.lexsort((late.rows[0], late.ts)))", "pass"),
@@ -222,8 +222,8 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
 def tests_of(file: str) -> list[str]:
     """The tests most likely to notice an error in a file, under tests/operators."""
     name = PurePath(file).stem
-    if name == "join":
-        return ["feedback/test_late.py", "test_engine.py"]
+    if name == "binary_join":
+        return ["feedback/test_late.py", "engine/test_engine.py"]
     if name in ("stem_guard", "stems"):
         return ["feedback/test_stems.py", "feedback/test_stems_properties.py"]
     if name in ("tree", "tree_guard", "watch", "lattice") and "kernels" not in file:

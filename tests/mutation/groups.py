@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("max(lives)", "min(lives)"),
         ("Tuples.concat(found, self._member.inputs), cut)", "Tuples.concat(found, self._member.inputs), cut - 1)"),
     ),
-    "groups/apart.py": (
+    "groups/standalone.py": (
         ("return {self.name: self.engine.advance(cut)}", "return {self.name: self.engine.advance(cut - 1)}"),
         ("            if stream in epoch:\n", "            if stream in epoch and stream == self._streams[0]:\n"),
     ),
@@ -62,7 +62,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if self._spill.settled is None:\n            return False\n", ""),
         ("self._rounds.go_on(self._queries, self._sources, cut, tuples)", "pass"),
     ),
-    "groups/settling.py": (
+    "groups/cleanup.py": (
         ("max(self._begin.ts, first)", "first"),
         ("max(self._begin.ts, first)", "self._begin.ts"),
         ("min(self.end.ts, last)", "last"),
@@ -78,7 +78,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("min(last.until, block.until)", "block.until"),
         ("ids[np.isin(there, chosen[name])]", "ids"),
     ),
-    "groups/reducing.py": (
+    "groups/semi_joins.py": (
         ("kept = kept if valid is None else kept & valid", "pass"),
         ("kept = kept & _among(own[n], other)", "kept = _among(own[n], other)"),
         ("if name != first and all(name in one for one in every)", "if name != first and name in every[0]"),
@@ -86,7 +86,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("hashes[n].append(values[kept])", "hashes[n].append(values[:1])"),
         ("if asked not in found:", "if not found:"),
     ),
-    "groups/rounds.py": (
+    "groups/cleanup_steps.py": (
         ("            self._spill.forget(sources, self._round.end, cut)\n", ""),
         ("            self._round, self._found = None, {}\n", "            self._round = None\n"),
         (" and self._credit > 0 and", " and"),
@@ -118,13 +118,14 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("if part.most >= ts or part.hi > row)", "if part.most >= ts)"),
         ("        batch = Batch(batch.ts, columns | beside)\n", "        batch = Batch(batch.ts, columns)\n"),
     ),
-    "groups/parts.py": (
+    "groups/sharing.py": (
         ("return executor == JUGGLER", "return True"),
         ("    except UsageError:\n        return False", "    except UsageError:\n        return True"),
     ),
 }
 
 GROUPS_TESTS = [
-    "test_group_rounds.py", "test_query_groups.py", "test_group_deaths.py", "test_group_spill.py",
-    "test_group_spill_deaths.py",
+    "groups/test_group_cleanup_steps.py", "groups/test_query_groups.py", "groups/test_group_deaths.py",
+    "groups/test_group_spill.py",
+    "groups/test_group_spill_deaths.py",
 ]

@@ -169,7 +169,7 @@ def loaded(changed: str = "", old: str = "", new: str = "") -> ModuleType:
                 raise SystemExit(f"{name}: {old!r} is there {text.count(old)} times")
             text = text.replace(old, new)
         exec(compile(text, str(module.__file__), "exec"), module.__dict__)
-    return importlib.reload(importlib.import_module("tests.ops.test_spark_history"))
+    return importlib.reload(importlib.import_module("tests.ops.spark.test_spark_history"))
 
 
 def caught(run: Callable[[ModuleType], None], tests: ModuleType) -> str:

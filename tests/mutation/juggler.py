@@ -39,7 +39,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("return count, i, e, looked", "return count, i, e + 1, looked"),
         ("        resume = -1\n", "        pass\n"),
     ),
-    "juggler/normal.py": (
+    "juggler/predicates/normal_form.py": (
         ("            divisor, factor, addend, op = -divisor, -factor, -addend, MIRROR[op]\n", "            pass\n"),
         ('addend - 1 if op == "<" else addend + 1', "addend"),
         ('-(-addend // common) if op == ">=" else addend // common', "addend // common"),
@@ -50,29 +50,29 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("-math.inf if op == \"<\" else math.inf", "math.inf"),
         ("last is not None and first[1] == last[1]:", "last is not None:"),
     ),
-    "juggler/lists.py": (
+    "juggler/predicates/lists.py": (
         ('-form.addend if form.op in (">", ">=") else form.addend', "form.addend"),
         ("counted, 1, size - 1, 1,", "counted, 1, size, 1,"),
         ("(bounded and all(window", "(all(window"),
         ("            before[p + 1 + b] = before[p + b] | masks[p]", "            before[p + 1 + b] = masks[p]"),
     ),
-    "juggler/visits.py": (
+    "juggler/routing/visits.py": (
         ("        rest -= queries\n", "        rest = frozenset()\n"),
         ("all(t in keys[n, name] for n in queries)]", "True]"),
     ),
-    "juggler/flight.py": (
+    "juggler/routing/tuples_in_flight.py": (
         ("                flight.alive[failing] &= ~mask\n", "                pass\n"),
         ("            flight.alive[asked[~good]] &= ~mask\n", "            flight.alive[asked[good]] &= ~mask\n"),
         ("            states[~column.valid] = NULL\n", "            pass\n"),
         ("        flight.satisfied[asked[good], word] |= bit", "        flight.satisfied[asked, word] |= bit"),
     ),
-    "juggler/held.py": (
+    "juggler/state/input_state.py": (
         ("self._store.first_at(least))", "self._store.first_at(least) + 1)"),
         ("        self._alive[slots] = self.asking\n", "        self._alive[slots] = 0\n"),
         ("grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]", "pass"),
         ("            other |= ~column.valid\n", "            pass\n"),
     ),
-    "juggler/probe.py": (
+    "juggler/routing/probe.py": (
         ("flight.ts - 1 if strict else flight.ts.copy()", "flight.ts.copy()"),
         ("                pieces.append(Piece(first, last, run.rows, run.ts))",
          "                pieces.append(Piece(first, last - 1, run.rows, run.ts))"),
@@ -86,15 +86,15 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            pairs.append(some)\n", "            pairs = [some]\n"),
         ("cut if from_now else known[source.alias]", "known[source.alias]"),
     ),
-    "juggler/output.py": (
+    "juggler/routing/output.py": (
         ("        order, rows = order[ties], np.take", "        _, rows = order[ties], np.take"),
         ("                expiry = np.minimum(expiry, times + life)", "                expiry = times + life"),
     ),
-    "juggler/rows.py": (
+    "juggler/predicates/rows.py": (
         ("first = order.index(counted.stream.name) < order", "first = order.index(counted.stream.name) > order"),
         ("numbers = counts[of] - 1 + np", "numbers = np"),
     ),
-    "juggler/stages.py": (
+    "juggler/routing/stages.py": (
         ("flight.alive, held.alive,\n", "flight.alive, None,\n"),
         ("visit.inputs if len(visit.inputs) == 2 else visit.inputs[-1:])", "visit.inputs[-1:])"),
         ("flight = flight.take(left.at).with_alive(left.alive)", "flight = flight.take(left.at)"),
@@ -103,13 +103,13 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            alive = np.zeros_like(flight.alive)\n", "            alive = flight.alive.copy()\n"),
         ("        for other, program in way.programs[done:]:", "        for other, program in way.programs[1:]:"),
     ),
-    "juggler/fields.py": (
+    "juggler/predicates/fields.py": (
         ("                nulls[~found.valid] |= np.uint64(1 << slot)", "                pass"),
         ("            self._odd_until = max(self._odd_until, int(rows[odd].max()))", "            pass"),
         ("            self.nulls[kept & (capacity - 1)] = nulls[kept & (len(nulls) - 1)]\n", ""),
         ("values if whole else values.view(np.int64)", "values"),
     ),
-    "juggler/programs.py": (
+    "juggler/predicates/compiled_lists.py": (
         ("    of_b = column.alias != a\n", "    of_b = False\n"),
         ("            places += len(table.addends)\n", ""),
         ("                covers += len(before[-1])\n", ""),
@@ -136,7 +136,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("real = float_lines[block, 1] *", "real ="),
         ("if first == begin and last == end:", "if first == begin:"),
     ),
-    "juggler/adaptive.py": (
+    "juggler/predicates/adaptive.py": (
         ("        self.costs = newest if self._shifted else", "        self.costs = newest if False else"),
         ("        if entries > usual and", "        if False and"),
         ("usual = min(SURGE", "usual = max(SURGE"),
@@ -149,7 +149,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("            usual.add(flow.before, flow.after)\n", "            usual.before += 1\n"),
         ("min(2 * self._patience, MOST_PATIENCE) if", "2 * self._patience if"),
     ),
-    "juggler/past.py": (
+    "juggler/state/available_past.py": (
         ("if numbered else ()", "if True else ()"),
         ("                    self._columns[place] = cut\n", "                    pass\n"),
         ("max(least, self._covered(group, source, asked, cut))", "least"),
@@ -157,11 +157,11 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("if not all(aliases_of(predicate) for predicate in", "if not all(True for predicate in"),
         ('(a < b) == (one.op[0] == "<")', '(a < b) == (one.op[0] == ">")'),
     ),
-    "juggler/selection.py": (
+    "juggler/routing/selection.py": (
         ("np.logical_or.reduce(", "np.logical_and.reduce("),
         ("                good[:] = True\n", "                pass\n"),
     ),
-    "juggler/sources.py": (
+    "juggler/state/sources.py": (
         ("                self._counts[name] += len(batch)\n", "                pass\n"),
         ("firsts_at(ts) - self.rows_windows[name]", "firsts_at(ts) - self.rows_windows[name] + 1"),
         ("np.minimum(least, ts - self._range(name))", "least"),
@@ -170,7 +170,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("known.get(name, cut) for name in self.stores", "-FOREVER for name in self.stores"),
         ("        kept = times >= ts\n", "        kept = times > ts\n"),
     ),
-    "juggler/order.py": (
+    "juggler/predicates/order.py": (
         ("            cost += fresh * seen", "            cost += coming * seen"),
         ("found.looked * LOOKED_NS + found.candidates", "found.candidates"),
         ("costs[best] < CLEARLY_LESS * costs[current]", "costs[best] < costs[current]"),
@@ -180,7 +180,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
 
 _ALL = [
     "juggler/test_paper_example.py", "juggler/test_order.py", "juggler/test_juggler.py",
-    "juggler/test_juggler_properties.py", "juggler/test_past.py", "test_query_groups.py",
+    "juggler/test_juggler_properties.py", "juggler/test_available_past.py", "groups/test_query_groups.py",
 ]
 JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     "kernels/partners.py": (
@@ -189,7 +189,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("            gone = left[i, w] & asking[w]", "            gone = left[i, w]"),
         ("                gained[i] = True\n", "                gained[i] = last[s] < least\n"),
     ),
-    "juggler/demand.py": (
+    "juggler/feedback/demand.py": (
         ("            if len(gained) and len(guard.blacklist):", "            if False:"),
         ("good = held.are_aside(rows) & (ts >= least[name])", "good = ts >= least[name]"),
         ("            self._set_aside(name, tuples.take(~staying), alive[~staying], now, least)\n            tuples",
@@ -213,7 +213,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("guard.account, guard.counters = old.account, old.counters", "guard.counters = old.counters"),
         ("0 if before is None else before._not_started", "0"),
     ),
-    "juggler/guards.py": (
+    "juggler/feedback/guards.py": (
         ("any(len(group.members[n].inputs) > 2 for", "any(len(group.members[n].inputs) > 1 for"),
         ("found.sort(key=lambda edge: -len(edge.queries))", "found.sort(key=lambda edge: len(edge.queries))"),
         ("        if count[edge.alias] <= MOST_GUARDS:", "        if count[edge.by] <= MOST_GUARDS:"),
@@ -226,7 +226,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("partners.setdefault(of, Partners(*of, words))", "Partners(*of, words)"),
         ("static=edge.by in tables)", "static=edge.alias in tables)"),
     ),
-    "juggler/idle.py": (
+    "juggler/feedback/idle.py": (
         ("= int(flight.ts.max())", "= int(flight.ts.min())"),
         ("(self._latest[name] >= least[name])", "(self._latest[name] > least[name])"),
         ("may &= ~reads |", "may &="),
@@ -234,7 +234,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._latest[flight.inputs[0]][wanted]", "self._latest[flight.inputs[0]][:]"),
         ("np.bitwise_or.reduce(flight.alive, axis=0)", "flight.alive[0]"),
     ),
-    "juggler/watching.py": (
+    "juggler/feedback/watching.py": (
         ("trials.PURSE if before is None else before._purse", "trials.PURSE"),
         ("0 if before is None else before._turn", "0"),
         ("                    cost.take_over(before._costs[name])\n", "                    pass\n"),
@@ -259,7 +259,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("+ self._slices * trials.CALLED\n        return", "\n        return"),
         ("met, self._entered[guard.edge.alias])", "met, self._entered[guard.edge.by])"),
     ),
-    "juggler/worth.py": (
+    "juggler/feedback/row_cost.py": (
         ("    if root.inputs[0] == alias:\n", "    if True:\n"),
         ("and by not in visit.inputs", ""),
         ("    if visit.inputs[-1] != by:\n", "    if True:\n"),
@@ -271,20 +271,20 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("+ self.met - KEPT", "- KEPT"),
         ("root in roots.items() if name != alias)", "root in roots.items())"),
     ),
-    "juggler/held.py": (
+    "juggler/state/input_state.py": (
         ("for operands in self.by_key:\n            hashes, valid", "for operands in ():\n            hashes, valid"),
         ("        self.late_by_time, self.late_by_key = Runs(), {}\n        self.enter", "        self.enter"),
         ("            index.insert(self._sources, tuples, least)", "            pass"),
     ),
-    "juggler/probe.py": (
+    "juggler/routing/probe.py": (
         ("*(_piece(run, low, high) for run in held.late_by_time.parts)]", "]"),
     ),
 }
 """Feedback in it. Left out because no result could tell: tables of partners that are not made anew (`_renew`)."""
 
 JUGGLER_TESTS: dict[str, list[str]] = dict.fromkeys(JUGGLER, _ALL) | {
-    "juggler/programs.py": ["juggler/test_programs.py", *_ALL],
-    "kernels/juggler_lists.py": ["juggler/test_programs.py", *_ALL],
+    "juggler/predicates/compiled_lists.py": ["juggler/test_compiled_lists.py", *_ALL],
+    "kernels/juggler_lists.py": ["juggler/test_compiled_lists.py", *_ALL],
     "kernels/juggler_probe.py": ["juggler/test_kernels_probe.py", *_ALL],
     **{
         file: ["juggler/test_juggler_demand.py", "juggler/test_guards.py", "juggler/test_watching.py",

@@ -48,11 +48,11 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("out[group] += ring_ts[slot] >= since[group]", "out[group] += ring_ts[slot] > since[group]"),
         ("since.shape[0]) if hashed else 0", "since.shape[0]) // 2 if hashed else 0"),
     ),
-    "ranks.py": (
+    "state/row_positions.py": (
         ("words = ((stop - 1) >> 6) - (lo >> 6) + 1", "words = (stop - lo) >> 6"),
         ("known = ((first - 1) >> 6) + 1", "known = (first - 1) >> 6"),
     ),
-    "store.py": (
+    "state/store.py": (
         ("rows = rows - self._less", "pass"),
         ("            rows = self._ranks.of(rows)\n", "            pass\n"),
         ("self._ranks.hold(self.lo, first, self.hi, self._next)", "pass"),
@@ -72,7 +72,7 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("live[live] = self._ranks.held(rows[live])", "pass"),
         ("first, last = (self._rank(row) for row in (lo, hi))", "first, last = self._first, self._next"),
     ),
-    "state.py": (
+    "state/side_state.py": (
         ("kept = ~mask", "kept = mask"),
         ("min(fitting, self.capacity)", "max(fitting, self.capacity)"),
         ("        if stay < len(kept):", "        if stay > len(kept):"),
@@ -96,8 +96,8 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 MEMORY_TESTS: dict[str, list[str]] = {
-    "kernels/rank.py": ["test_store_release.py"],
-    "kernels/partition.py": ["test_state_groups.py"],
-    "ranks.py": ["test_store_release.py"],
+    "kernels/rank.py": ["state/test_store_release.py"],
+    "kernels/partition.py": ["state/test_state_groups.py"],
+    "state/row_positions.py": ["state/test_store_release.py"],
 }
 """Which tests see a file's errors first; those of the other files are in `tests.mutation.sandbox`."""

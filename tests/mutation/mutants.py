@@ -23,12 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
-from tests.mutation.debts import DEBTS, SPILLING_DEBTS
+from tests.mutation.backlog import DEBTS, SPILLING_DEBTS
+from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.groups import GROUPS
 from tests.mutation.juggler import JUGGLER, JUGGLER_FEEDBACK
 from tests.mutation.memory import MEMORY
-from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL
 from tests.mutation.spill_log import SPILL_LOG
 from tests.mutation.spilling import SPILLING
@@ -131,7 +131,7 @@ MUTANTS: list[Mutant] = [
         ("rows[k, to] = rows_b[k, j]", "rows[k, to] = rows_b[0, j]"),
     ),
     *_of(
-        "state.py",
+        "state/side_state.py",
         ("cut - self.life))", "cut - self.life + 1))"),
         ("self.rows[0], self.lo, self.hi, first_row)", "self.rows[0], self.lo, self.hi, first_row + 1)"),
         ("self.lo, self.hi) >= first_row", "self.lo, self.hi) > first_row"),
@@ -151,7 +151,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_of(
-        "store.py",
+        "state/store.py",
         (
             "self.valid = _all_valid(len(self.values), lo, at)",
             "self.valid = np.zeros(len(self.values), np.bool_)",
@@ -166,7 +166,7 @@ MUTANTS: list[Mutant] = [
         ("need = self.end - used_from + last - first", "need = last - first"),
     ),
     *_of(
-        "sources.py",
+        "state/sources.py",
         ("+ self.rows_windows[aliases[k]] > latest", "+ self.rows_windows[aliases[k]] >= latest"),
         ("((first, rest), (rest, first))", "((first, rest),)"),
         ("((first, rest), (rest, first))", "((rest, first),)"),
@@ -185,7 +185,7 @@ MUTANTS: list[Mutant] = [
         ("stream.name] > 1", "stream.name] > 2"),
     ),
     *_of(
-        "match.py",
+        "state/match.py",
         ("for predicate in self.condition.residual:", "for predicate in self.condition.residual[1:]:"),
         ("if valid is not None and not valid.all():", "if False:"),
         ("probe.hashes, tuples.ts, strict=strict", "probe.hashes, tuples.ts, strict=True"),
@@ -194,9 +194,9 @@ MUTANTS: list[Mutant] = [
         ("valid &= column.valid", "valid |= column.valid"),
         ("result = result.take(alive)", "pass"),
     ),
-    *_of("join.py", ("strict=side == LEFT", "strict=False")),
+    *_of("join/binary_join.py", ("strict=side == LEFT", "strict=False")),
     *_of(
-        "mjoin.py",
+        "join/mjoin.py",
         ("strict=place[alias] > place[source]", "strict=True"),
         ("strict=place[alias] > place[source]", "strict=False"),
         ("match.prepare(RIGHT, new), now)", "match.prepare(RIGHT, new.take(new.ts > now)), now)"),
@@ -211,7 +211,7 @@ MUTANTS: list[Mutant] = [
         ("if required[w] & ~visited[w, i]:", "if required[w] & visited[w, i]:"),
     ),
     *_of(
-        "eddy.py",
+        "join/eddy.py",
         ("self._targets[drawn] > flight.origin", "self._targets[drawn] >= 0"),
         ("self._targets[drawn] > flight.origin", "self._targets[drawn] < 0"),
         ("(self.routed + 1.0) / (self.returned + 1.0)", "(self.returned + 1.0) / (self.routed + 1.0)"),
@@ -225,7 +225,7 @@ MUTANTS: list[Mutant] = [
         ("if step < count - 1:", "if step < count:"),
     ),
     *_of(
-        "stairs.py",
+        "join/stairs.py",
         ("self.routings += len(left) + len(right)", "self.routings += len(left)"),
         ("if len(left) or len(right):", "if len(left) and len(right):"),
     ),
@@ -273,7 +273,7 @@ MUTANTS: list[Mutant] = [
         ("for tuples in epoch.values()), latest)", "for tuples in epoch.values()), now)"),
     ),
     *_of(
-        "migration/jisc.py",
+        "migration/jisc/strategy.py",
         ("if former is not None and former[2].complete:", "if former is not None:"),
         ("before = owed.before\n", "pass\n"),
         ("                state.older = None\n", "                pass\n"),
@@ -285,7 +285,7 @@ MUTANTS: list[Mutant] = [
         ("super().size_bytes() + self._old_tuples.size_bytes()", "super().size_bytes()"),
     ),
     *_of(
-        "migration/completion.py",
+        "migration/jisc/completion.py",
         ("return found.take(found.ts < before)", "return found"),
         ("(late.ts >= owed.before)", "(late.ts > owed.before)"),
         ("state.owed.demand(probing, now)\n        found", "pass\n        found"),
@@ -321,7 +321,7 @@ MUTANTS: list[Mutant] = [
         ("last=keys.exhausted)", "last=False)"),
     ),
     *_of(
-        "migration/demand.py",
+        "migration/jisc/demand.py",
         ("begin = np.maximum(begin, right)\n", "begin = np.maximum(begin, np.minimum(right + 1, len(self._values)))\n"),
         ("stop = np.minimum(stop, left)\n", "stop = np.minimum(stop, left - 1)\n"),
         ("np.cumsum(edges[:-1]) > 0", "np.cumsum(edges[:-1]) > 1"),
@@ -329,7 +329,7 @@ MUTANTS: list[Mutant] = [
         ("[n for n, term in enumerate(terms) if term.operand(side) == first]", "list(range(len(terms)))"),
     ),
     *_of(
-        "migration/counting.py",
+        "migration/jisc/counting.py",
         ("[(state, state.first_at(before))]", "[(state, state.hi)]"),
         ("self._parts.append((state.older, state.older.hi))", "pass"),
         ("add_marks(attempted, ATTEMPTED, self._table)", "pass"),
@@ -383,7 +383,7 @@ MUTANTS: list[Mutant] = [
         ("return filled(match, side, alive(sources, state, cut), cut)", "return match.new_state(side)"),
     ),
     *_of(
-        "intake.py",
+        "engine/intake.py",
         ('cut, side="left"', 'cut, side="right"'),
         ("taken = ~late & (batch.ts >= floor)", "taken = ~late & (batch.ts > floor)"),
         ("bisect_left(self.marks, horizon_ms,", "bisect_left(self.marks, horizon_ms + 1,"),
@@ -394,13 +394,13 @@ MUTANTS: list[Mutant] = [
         ("behind_cut = taken & (batch.ts < cut)", "behind_cut = taken & (batch.ts <= cut)"),
     ),
     *_of(
-        "watermark.py",
+        "data/watermark.py",
         ("ts[0] < self.max_ts - self.disorder_ms", "ts[0] <= self.max_ts - self.disorder_ms"),
         ("np.maximum(seen[:-1], self.max_ts)", "seen[:-1]"),
         ("max(self.max_ts - self.disorder_ms, 0)", "max(self.max_ts - self.disorder_ms + 1, 0)"),
     ),
     *_of(
-        "predicates.py",
+        "plan/predicates.py",
         ('op, addend = "<=", addend - 1', 'op, addend = "<=", addend - 2'),
         ("Operand(rs[0], -fl * fr, addend)", "Operand(rs[0], fl * fr, addend)"),
         ("Operand(predicate.right), _MIRROR[predicate.op]", "Operand(predicate.right), predicate.op"),
@@ -410,7 +410,7 @@ MUTANTS: list[Mutant] = [
         ("if p not in from_keys", "if False"),
     ),
     *_of(
-        "equalities.py",
+        "plan/equalities.py",
         ("not ends.keys().isdisjoint(group[0])", "group is groups[0]"),
         ("len(set(operands.values())) == len(operands)", "True"),
         (" or _DOMAINS[type_of(left)] != _DOMAINS[type_of(right)]", ""),
@@ -422,7 +422,7 @@ MUTANTS: list[Mutant] = [
         ("for side in agreeing[1:])", "for side in agreeing[2:])"),
     ),
     *_of(
-        "evaluate.py",
+        "data/evaluate.py",
         ("less = (whole < floored) | ((whole == floored) & fraction)", "less = whole < floored"),
         ("return a if b is None else np.logical_and(a, b)", "return a"),
         ("good = ((a ^ out) & (b ^ out)) >= 0", "good = ((a ^ out) | (b ^ out)) >= 0"),
@@ -431,16 +431,16 @@ MUTANTS: list[Mutant] = [
         ("wide = np.abs(near) >= 2.0**62", "wide = np.abs(near) >= 2.0**64"),
     ),
     *_of(
-        "keys.py",
+        "data/keys.py",
         ("if valid is None else valid & column.valid", "if valid is None else valid"),
         ("len(types) == 1 and ", ""),
     ),
     *_of(
-        "slices.py",
+        "data/slices.py",
         ("begin[name] = stop", "pass"),
     ),
     *_of(
-        "checkpoint.py",
+        "state/checkpoint.py",
         ("if block.first_row != expected:", "if block.first_row > expected:"),
         ("following[block.stream] = expected + len(block.batch)", "following[block.stream] = expected + 1"),
         ("        if begin < given_to:", "        if False:"),
@@ -448,22 +448,22 @@ MUTANTS: list[Mutant] = [
         ('side="left"))\n        if stop:', 'side="right"))\n        if stop:'),
     ),
     *_of(
-        "entrance.py",
+        "engine/selection.py",
         ("if shared or not restored:", "if not restored:"),
         ("good & passed", "passed"),
     ),
     *_of(
-        "durability.py",
+        "state/durability.py",
         ("first = max(self._exported[name], store.lo)", "first = store.lo"),
     ),
     *_of(
-        "engine.py",
+        "engine/engine.py",
         ("found = found.take(order_ties(found.ts, found.rows))", "pass"),
         ("now = min((int(batch.ts[0])", "now = max((int(batch.ts[-1])"),
         ("if cut <= self.cut:", "if cut <= self.cut + 1:"),
     ),
     *_of(
-        "tree.py",
+        "join/tree.py",
         ("self.joins[:-1]", "self.joins"),
         (
             "join.process(left, right, now) if len(left) or len(right)",
@@ -471,11 +471,11 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_of(
-        "tuples.py",
+        "data/tuples.py",
         ("self.aliases.index(alias) for alias in aliases", "aliases.index(alias) for alias in self.aliases"),
     ),
     *_of(
-        "plan.py",
+        "plan/plan.py",
         ("if len(inputs) != 2:", "if len(inputs) > 2:"),
         ("if alias in seen:", "if False:"),
     ),
@@ -497,7 +497,7 @@ MUTANTS: list[Mutant] = [
         ("preceding[slot] = 0", "pass"),
     ),
     *_of(
-        "covers.py",
+        "difference/longest_match.py",
         ("end[known] = self.begin(successors[known]) - 1", "end[known] = self.begin(successors[known])"),
         ("return store.first_at(until - 1 - self._life)", "return store.first_at(until - self._life)"),
         ("max(store.first_at(until) - self._rows, store.lo)", "max(store.first_at(until) - self._rows - 1, store.lo)"),
@@ -508,7 +508,7 @@ MUTANTS: list[Mutant] = [
         ("self._of(rows) >= self.taken + FIRST_MATCH", "self._of(rows) > self.taken + FIRST_MATCH"),
     ),
     *_of(
-        "difference.py",
+        "difference/difference.py",
         ("open_ = ~here & (places.witness[left.rows & mask] > 0)", "open_ = here & False"),
         ("new = np.flatnonzero(~here & ~open_ & left.some())", "new = np.flatnonzero(~here & ~open_)"),
         ("resumed, pair_rows, ended]))", "pair_rows, ended]))"),
@@ -524,7 +524,7 @@ MUTANTS: list[Mutant] = [
         ("self._dead_rows[alias] = first_row", "super().purge_rows(alias, first_row)"),
     ),
     *_of(
-        "pipeline.py",
+        "difference/pipeline.py",
         ("else min(self.sources.cut, FOREVER)", "else self.sources.cut"),
         ("rows[end < span.last]", "rows[end <= span.last]"),
         ("first = np.maximum(self._life.begin(rows), span.first)", "first = np.full(len(rows), span.first)"),
@@ -547,7 +547,7 @@ MUTANTS: list[Mutant] = [
         ("return self._new.completed.open == 0", "return True"),
     ),
     *_of(
-        "choose.py",
+        "plan/choose.py",
         ("best[whole] = min(made", "best[whole] = max(made"),
         ("(crossing or model.connected(left, right))", "True"),
         ("and p not in classes]", "]"),

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
-from tests.mutation.debts import DEBTS_TESTS
+from tests.mutation.backlog import DEBTS_TESTS
+from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK, tests_of
 from tests.mutation.groups import GROUPS, GROUPS_TESTS
 from tests.mutation.juggler import JUGGLER_TESTS
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
-from tests.mutation.placed import PLACED
 from tests.mutation.spill import SPILL_TESTS
 from tests.mutation.spill_log import SPILL_LOG_TESTS
 from tests.mutation.spilling import SPILLING_TESTS
@@ -32,70 +32,78 @@ WARM_UP_S = 3600.0
 """The unbroken tests may take so long: all kernels are compiled then, perhaps on a busy machine."""
 
 FIRST = {
-    "operators/kernels/hashing.py": ["test_kernels_hash.py"],
-    "operators/kernels/index.py": ["test_state.py"],
-    "operators/kernels/pages.py": ["test_kernels_pages.py"],
-    "operators/kernels/ring.py": ["test_kernels_ring.py"],
-    "operators/kernels/order.py": ["test_kernels_ring.py"],
-    "operators/kernels/scan.py": ["test_state.py"],
-    "operators/kernels/combine.py": ["test_state.py", "test_tuples.py"],
-    "operators/state.py": ["test_state.py", "test_state_groups.py"],
-    "operators/store.py": ["test_store.py", "test_store_release.py"],
-    "operators/sources.py": ["test_engine.py", "test_durability.py"],
-    "operators/join.py": ["test_engine.py"],
-    "operators/match.py": ["test_engine.py"],
-    "operators/kernels/route.py": ["test_eddy.py"],
-    "operators/eddy.py": ["test_eddy.py", "test_engine_properties.py"],
-    "operators/stairs.py": ["test_stairs.py"],
-    "operators/mjoin.py": ["test_engine_properties.py"],
-    "operators/migration/migration.py": ["test_migration.py"],
-    "operators/migration/moving_state.py": ["test_migration.py"],
-    "operators/migration/parallel_track.py": ["test_migration.py"],
-    "operators/migration/hybmig.py": ["test_hybmig.py", "test_migration.py"],
-    "operators/migration/jisc.py": ["test_jisc.py", "test_demand.py", "test_migration.py"],
-    "operators/migration/completion.py": ["test_jisc.py", "test_demand.py", "test_migration.py"],
-    "operators/migration/demand.py": ["test_demand.py"],
-    "operators/migration/counting.py": ["test_counting.py", "test_jisc.py"],
-    "operators/kernels/marks.py": ["test_counting.py"],
-    "operators/migration/black_box.py": ["test_migration.py"],
-    "operators/migration/schedule.py": ["test_migration.py"],
-    "operators/migration/reordering.py": ["test_reordering.py"],
-    "operators/intake.py": ["test_intake.py"],
-    "operators/watermark.py": ["test_intake.py"],
-    "operators/predicates.py": ["test_predicates.py"],
-    "operators/equalities.py": ["test_equalities.py"],
-    "operators/evaluate.py": ["test_evaluate.py"],
-    "operators/keys.py": ["test_kernels_hash.py"],
-    "operators/engine.py": ["test_engine.py", "test_durability.py"],
-    "operators/entrance.py": ["test_engine.py", "test_tables.py", "test_durability.py"],
-    "operators/durability.py": ["test_durability.py", "spill/test_spill_deaths.py"],
-    "operators/spilled.py": ["spill/test_spill_deaths.py"],
-    "operators/slices.py": ["test_engine.py"],
-    "operators/checkpoint.py": ["test_durability.py"],
-    "operators/tree.py": ["test_engine.py"],
-    "operators/tuples.py": ["test_tuples.py"],
-    "operators/plan.py": ["test_plan.py"],
-    "operators/choose.py": ["test_choose.py"],
-    "operators/kernels/cover.py": ["test_difference.py", "test_difference_properties.py"],
-    "operators/covers.py": ["test_difference.py", "test_difference_properties.py"],
-    "operators/difference.py": ["test_difference.py", "test_difference_properties.py"],
-    "operators/pipeline.py": ["test_difference.py", "test_difference_properties.py"],
-    **{f"operators/{file}": ["test_aggregate.py", "test_aggregate_properties.py"] for file in AGGREGATES},
-    **{f"operators/{file}": tests_of(file) for file in FEEDBACK},
-    **{f"operators/{file}": GROUPS_TESTS for file in GROUPS},
-    **{f"operators/{file}": tests for file, tests in JUGGLER_TESTS.items()},
-    **{f"operators/{file}": tests for file, tests in MEMORY_TESTS.items()},
-    **{f"operators/{file}": ["test_placed_feedback.py", "test_placed_history.py", "test_placed.py"] for file in PLACED},
-    "operators/placed/worth.py": ["test_placed_worth.py"],
-    **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
-    **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()},
-    **{f"operators/{file}": tests for file, tests in SPILL_LOG_TESTS.items()},
-    **{f"operators/{file}": tests for file, tests in DEBTS_TESTS.items()},
-    "operators/tables.py": ["test_tables.py"],
-    "operators/migration/strategies.py": ["test_tables.py"],
-    "operators/migration/sizes.py": ["test_tables.py", "test_cost.py"],
-    "operators/migration/cost.py": ["test_tables.py", "test_cost.py"],
-    "operators/migration/difference.py": ["test_difference.py", "test_difference_properties.py"],
+    "operators/kernels/hashing.py": ["kernels/test_kernels_hash.py"],
+    "operators/kernels/index.py": ["state/test_state.py"],
+    "operators/kernels/pages.py": ["kernels/test_kernels_pages.py"],
+    "operators/kernels/ring.py": ["kernels/test_kernels_ring.py"],
+    "operators/kernels/order.py": ["kernels/test_kernels_ring.py"],
+    "operators/kernels/scan.py": ["state/test_state.py"],
+    "operators/kernels/combine.py": ["state/test_state.py", "data/test_tuples.py"],
+    "operators/state/side_state.py": ["state/test_state.py", "state/test_state_groups.py"],
+    "operators/state/store.py": ["state/test_store.py", "state/test_store_release.py"],
+    "operators/state/sources.py": ["engine/test_engine.py", "state/test_durability.py"],
+    "operators/join/binary_join.py": ["engine/test_engine.py"],
+    "operators/state/match.py": ["engine/test_engine.py"],
+    "operators/kernels/route.py": ["join/test_eddy.py"],
+    "operators/join/eddy.py": ["join/test_eddy.py", "engine/test_engine_properties.py"],
+    "operators/join/stairs.py": ["join/test_stairs.py"],
+    "operators/join/mjoin.py": ["engine/test_engine_properties.py"],
+    "operators/migration/migration.py": ["migration/test_migration.py"],
+    "operators/migration/moving_state.py": ["migration/test_migration.py"],
+    "operators/migration/parallel_track.py": ["migration/test_migration.py"],
+    "operators/migration/hybmig.py": ["migration/test_hybmig.py", "migration/test_migration.py"],
+    "operators/migration/jisc/strategy.py": [
+        "migration/test_jisc.py",
+        "migration/test_demand.py",
+        "migration/test_migration.py",
+    ],
+    "operators/migration/jisc/completion.py": [
+        "migration/test_jisc.py",
+        "migration/test_demand.py",
+        "migration/test_migration.py",
+    ],
+    "operators/migration/jisc/demand.py": ["migration/test_demand.py"],
+    "operators/migration/jisc/counting.py": ["migration/test_counting.py", "migration/test_jisc.py"],
+    "operators/kernels/marks.py": ["migration/test_counting.py"],
+    "operators/migration/black_box.py": ["migration/test_migration.py"],
+    "operators/migration/schedule.py": ["migration/test_migration.py"],
+    "operators/migration/reordering.py": ["migration/test_reordering.py"],
+    "operators/engine/intake.py": ["engine/test_intake.py"],
+    "operators/data/watermark.py": ["engine/test_intake.py"],
+    "operators/plan/predicates.py": ["plan/test_predicates.py"],
+    "operators/plan/equalities.py": ["plan/test_equalities.py"],
+    "operators/data/evaluate.py": ["data/test_evaluate.py"],
+    "operators/data/keys.py": ["kernels/test_kernels_hash.py"],
+    "operators/engine/engine.py": ["engine/test_engine.py", "state/test_durability.py"],
+    "operators/engine/selection.py": ["engine/test_engine.py", "join/test_tables.py", "state/test_durability.py"],
+    "operators/state/durability.py": ["state/test_durability.py", "spill/test_spill_deaths.py"],
+    "operators/engine/spilled.py": ["spill/test_spill_deaths.py"],
+    "operators/data/slices.py": ["engine/test_engine.py"],
+    "operators/state/checkpoint.py": ["state/test_durability.py"],
+    "operators/join/tree.py": ["engine/test_engine.py"],
+    "operators/data/tuples.py": ["data/test_tuples.py"],
+    "operators/plan/plan.py": ["plan/test_plan.py"],
+    "operators/plan/choose.py": ["plan/test_choose.py"],
+    "operators/kernels/cover.py": ["difference/test_difference.py", "difference/test_difference_properties.py"],
+    "operators/difference/longest_match.py": [
+        "difference/test_difference.py",
+        "difference/test_difference_properties.py",
+    ],
+    "operators/difference/difference.py": ["difference/test_difference.py", "difference/test_difference_properties.py"],
+    "operators/difference/pipeline.py": ["difference/test_difference.py", "difference/test_difference_properties.py"],
+    **{f"operators/{file}": ["aggregate/test_aggregate.py", "aggregate/test_aggregate_properties.py"] for file in
+    AGGREGATES}, **{f"operators/{file}": tests_of(file) for file in FEEDBACK}, **{f"operators/{file}": GROUPS_TESTS for
+    file in GROUPS}, **{f"operators/{file}": tests for file, tests in JUGGLER_TESTS.items()}, **{f"operators/{file}":
+    tests for file, tests in MEMORY_TESTS.items()}, **{f"operators/{file}":
+    ["distributed/test_distributed_feedback.py", "distributed/test_replay_history.py",
+    "distributed/test_distributed.py"] for file in PLACED}, "operators/distributed/payoff.py":
+    ["distributed/test_payoff.py"], **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
+    **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()}, **{f"operators/{file}": tests for file,
+    tests in SPILL_LOG_TESTS.items()}, **{f"operators/{file}": tests for file, tests in DEBTS_TESTS.items()},
+    "operators/join/tables.py": ["join/test_tables.py"], "operators/migration/strategies.py": ["join/test_tables.py"],
+    "operators/migration/sizes.py": ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/cost.py":
+    ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/difference.py":
+    ["difference/test_difference.py", "difference/test_difference_properties.py"],
 }
 """The tests most likely to notice, run first; the others follow."""
 

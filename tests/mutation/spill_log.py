@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
-    "spill/script.py": (
+    "spill/replay.py": (
         ("events[plans[-1] + 1 :] if plans else events", "events"),
         ("return sorted({event.at for event in self._events if begin < event.at < end})", "return []"),
     ),
-    "spill/spills.py": (
+    "spill/plan_spilling.py": (
         ("self.script = Script(events, until)", "self.script = Script((), until)"),
         ("self.active.delivered_before(self.script.delivered)", "pass"),
         ("            self.active.clean_groups(dict(event.groups), event.at)\n", ""),
@@ -20,22 +20,22 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if not self._playing:", "        if not self.script.covers(event.at):"),
         ("clean=not scripted", "clean=True"),
     ),
-    "engine.py": (
+    "engine/engine.py": (
         ("begin_at(living[name][0] if name in living else before.stores[name].hi)", "begin_at(before.stores[name].hi)"),
         ("            if self.durable:\n                self._durability.keep(self._sources)\n", ""),
     ),
-    "spilled.py": (
+    "engine/spilled.py": (
         ("return min(self.horizon(stream) for stream in self._streams) - 1", "return self.cut"),
         ("for stream in self._streams) - 1", "for stream in self._streams)"),
         ("        if self.query.tables():\n", "        if False:\n"),
     ),
-    "durability.py": (("max(self._exported[name], store.hi)", "store.hi"),),
-    "entrance.py": (
+    "state/durability.py": (("max(self._exported[name], store.hi)", "store.hi"),),
+    "engine/selection.py": (
         ("and not restored and not sources", "and not sources"),
         ("            if VOID in batch.columns:\n", "            if False:\n"),
     ),
 }
 """Per file under operators/."""
 
-SPILL_LOG_TESTS: dict[str, list[str]] = {"spill/script.py": ["spill/test_spill_deaths.py"]}
+SPILL_LOG_TESTS: dict[str, list[str]] = {"spill/replay.py": ["spill/test_spill_deaths.py"]}
 """Of each file, the tests most likely to notice."""

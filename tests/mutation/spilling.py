@@ -7,7 +7,7 @@ Left out because nobody could see it: a later deadline (`Ledger.due`) alone, or 
 from __future__ import annotations
 
 SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
-    "spill/part.py": (
+    "spill/spilled_part.py": (
         ("if ROW not in store.columns:", "if False:"),
         ("int(expiry[begin:end].max()), key)", "int(expiry[begin:end].min()), key)"),
         ("good: Mask = expiry >= bound", "good: Mask = expiry > bound"),
@@ -40,7 +40,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
          "        self._note(group, FAR_PAST)\n",
          "        parts.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))\n"),
     ),
-    "spill/cleanup.py": (
+    "spill/cleanup/missed_results.py": (
         ("for pairs in match.find_timeless(side,", "for pairs in match.find_timeless(LEFT,"),
         ("good = (ts <= expiry) & ~met", "good = (ts < expiry) & ~met"),
         ("good = (ts <= expiry) & ~met", "good = ts <= expiry"),
@@ -60,7 +60,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("rounds = [[parts[k] for parts in groups if k < len(parts)] for k in range(max(map(len, groups)))]",
          "rounds = [[part for parts in groups for part in parts]]"),
     ),
-    "spill/cleaning.py": (
+    "spill/cleanup/by_join.py": (
         ("            found = found.take(found.ts >= self.delivered)\n", ""),
         ("found.take(found.ts >= self.delivered)", "found.take(found.ts > self.delivered)"),
         ("self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))", "pass"),
@@ -75,7 +75,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("        yield turn, tuples\n\n", "\n"),
         ("            if between is not None:\n                between()\n", ""),
     ),
-    "spill/leaving.py": (
+    "spill/eviction.py": (
         ("            state.take_out(state.in_groups(chosen))\n", ""),
         ("alive = tuples.expiry >= bounds[of]", "alive = tuples.expiry > bounds[of]"),
         ("state.mark_rows(alias, kept_from,", "state.mark_rows(alias, 2**62,"),
@@ -93,7 +93,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         (" + self.waiting_bytes - waited", ""),
         ("        del self._unreleased[name]\n", "        self._unreleased.clear()\n"),
     ),
-    "spill/instalments.py": (
+    "spill/cleanup/steps.py": (
         ("self._due = [own | more for own, more in zip(self._due, due, strict=True)]\n        self._at = 0",
          "self._due = [own | more for own, more in zip(self._due, due, strict=True)]"),
         ("sorted(self._due[j] | self._ledger.late(j))", "sorted(self._due[j])"),
@@ -126,7 +126,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/grouped.py": (
         ("        state.bury()\n", ""),
     ),
-    "spill/spills.py": (
+    "spill/plan_spilling.py": (
         ("found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))",
          "found[name] = [(numbers, batch)]"),
         ("or alias in tree.sources.tables:", "or False:"),
@@ -135,7 +135,7 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("numbers[at] != rows)", "numbers[at] < 0)"),
         ("return int(numbers[0]), Batch", "return store.hi, Batch"),
     ),
-    "join.py": (
+    "join/binary_join.py": (
         ("for held in (state.older, state):", "for held in (state,):"),
         ("            self.states[side] = whole\n", "            pass\n"),
     ),
@@ -144,14 +144,14 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
 
 SPILLING_TESTS: dict[str, list[str]] = {
     file: [
-        "spill/test_leaving.py",
-        "spill/test_instalments.py",
+        "spill/test_eviction.py",
+        "spill/test_cleanup_steps.py",
         "spill/test_spill_timelines.py",
         "spill/test_spilling.py",
         "spill/test_spill_properties.py",
         "spill/test_spill_deaths.py",
     ]
     for file in SPILLING
-    if file != "join.py"
+    if file != "join/binary_join.py"
 }
 """Of each file, the tests most likely to notice."""

@@ -7,21 +7,21 @@
 from __future__ import annotations
 
 TABLES: dict[str, tuple[tuple[str, str], ...]] = {
-    "tables.py": (
+    "join/tables.py": (
         ("executor.process(rows, TABLE_TS)", "executor.process(rows, 0)"),
         ("if alias in sources.tables}", "if alias in sources.tables and alias > 'R'}"),
         ("if sources.shared(alias):", "if False:"),
     ),
-    "engine.py": (
+    "engine/engine.py": (
         ("        loaded(self._executor)\n", ""),
         ("lambda plan: loaded(executor_of(", "lambda plan: (executor_of("),
     ),
-    "entrance.py": (("            per_second = 0.0\n", "            pass\n"),),
-    "pipeline.py": (
+    "engine/selection.py": (("            per_second = 0.0\n", "            pass\n"),),
+    "difference/pipeline.py": (
         ("TABLE_TS + 1 if now == TABLE_TS else min(self.sources.cut, FOREVER)", "min(self.sources.cut, FOREVER)"),
         ("self._from = TABLE_TS if sources.tables else 0", "self._from = 0"),
     ),
-    "choose.py": (
+    "plan/choose.py": (
         ("return Estimate(0.0, self.statistics.rows.get(", "return Estimate(1.0, self.statistics.rows.get("),
         ("self.statistics.rows.get(alias, DEFAULT_TABLE_ROWS)", "DEFAULT_TABLE_ROWS"),
     ),
@@ -31,7 +31,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("return loaded((Stairs", "return ((Stairs"),
     ),
     "migration/strategies.py": (("if source.endless:", "if source.window.kind == 'UNBOUNDED':"),),
-    "migration/jisc.py": ((" or aliases <= self.sources.tables", ""),),
+    "migration/jisc/strategy.py": ((" or aliases <= self.sources.tables", ""),),
     "migration/hybmig.py": (
         ("            if frozenset(top.aliases) in static:\n                continue\n", ""),
         ("for a in top.aliases if a not in tables}", "for a in top.aliases}"),

@@ -10,7 +10,7 @@ import sys
 from tests.mutation.outside import survivors
 
 WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "services/group_members.py": (
+    "services/task/group_members.py": (
         ("ended=self._of.cut))", "ended=self._of.cut + 1))"),
         ("began=cut, since=since)", "began=cut, since={})"),
         ("began=cut, since=since)", "began=cut + 1, since=since)"),
@@ -21,7 +21,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
             "        if wanted is self._seen:\n            return\n",
             "        if self._seen is not None:\n            return\n",
         ),
-        ("elif member.ended is None and member.name", "elif member.name"),
+        ("                if member.ended is None:\n", "                if True:\n"),
         ("if one.member.id not in ids]", "if name not in {w.message.name for w in wanted}]"),
         ("                self._refused.add(member.id)\n", "                pass\n"),
         ("self._of.cut if self._again else watermark", "watermark"),
@@ -30,7 +30,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         (" or not self._readable(self._places(one.query)):", ":"),
         ("                self._begun(one, 0, {})\n", "                self._begun(one, 1, {})\n"),
     ),
-    "services/group_program.py": (
+    "services/task/group_program.py": (
         ("            since=members.since,\n", ""),
         ("found, self._found = self._found, {}", "found = self._found"),
         ("encoded, self._members.records()", "encoded, []"),
@@ -46,7 +46,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            floors = self._not_read(query)\n", "            floors: dict[str, int] = {}\n"),
         ("cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))", "self.horizon(stream.name)"),
     ),
-    "operators/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
+    "operators/engine/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
     "schemas/groups.py": (
         ("if alias not in taken_off)", ")"),
         ("replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for", "one for"),
@@ -54,7 +54,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Per file."""
 
-TESTS = {name: ["tests/services/test_group_members.py"] for name in WORKER_GROUPS}
+TESTS = {name: ["tests/services/task/test_group_members.py"] for name in WORKER_GROUPS}
 
 if __name__ == "__main__":
     sys.exit(1 if survivors(WORKER_GROUPS, TESTS, sys.argv[1:]) else 0)

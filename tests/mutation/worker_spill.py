@@ -10,7 +10,7 @@ import sys
 from tests.mutation.outside import survivors
 
 WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
-    "services/task_spill.py": (
+    "services/task/spill.py": (
         ("self._log.events, until", "[], until"),
         ("self._log.events, until", "self._log.events[:-1], until"),
         ("self._log.events, until", "self._log.events, 0"),
@@ -27,7 +27,7 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("None if own == spilled else own", "None"),
         ("self._plan())", '"")'),
     ),
-    "services/spill_log.py": (
+    "services/spill/spill_log.py": (
         ("len(self._known), self._following", "len(self._known) + 1, self._following"),
         ("all(event.at <= until", "any(event.at <= until"),
         ("self._needless = offset + 1", "self._needless = offset"),
@@ -40,8 +40,8 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file."""
 
 TESTS = {
-    "services/task_spill.py": ["tests/services/test_task_spill.py"],
-    "services/spill_log.py": ["tests/services/test_spill_log.py", "tests/services/test_task_spill.py"],
+    "services/task/spill.py": ["tests/services/task/test_task_spill.py"],
+    "services/spill/spill_log.py": ["tests/services/spill/test_spill_log.py", "tests/services/task/test_task_spill.py"],
 }
 
 if __name__ == "__main__":

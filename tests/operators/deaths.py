@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.checkpoint import Block, by_time
+from operators.state.checkpoint import Block, by_time
 from tests.cases import Case
 from tests.feeding import engine_of, to_batch, to_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.groups.parts import group_engine
+from operators.groups.sharing import group_engine
 from schemas.columns import Batch
 from schemas.groups import streams_of
 from schemas.query import Query

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
+from operators.join.tree import XJoinTree
 from operators.migration.strategies import STRATEGIES
-from operators.plan import Plan, parse_plan
-from operators.state import SideState
-from operators.tree import XJoinTree
+from operators.plan.plan import Plan, parse_plan
+from operators.state.side_state import SideState
 from schemas.query import Query
 from tests import oracle
 from tests.cases import Case, plan

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from operators.evaluate import holds
-from operators.sources import Sources, life_of
-from operators.statistics import EdgeStatistics
-from operators.tuples import FOREVER, Tuples
+from operators.data.evaluate import holds
+from operators.data.statistics import EdgeStatistics
+from operators.data.tuples import FOREVER, Tuples
+from operators.state.sources import Sources, life_of
 from schemas.columns import I64, Batch, Mask
 from schemas.groups import Member, QueryGroup
 

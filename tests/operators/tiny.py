@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from operators.engine import Engine
-from operators.plan import Plan, parse_plan
+from operators.engine.engine import Engine
+from operators.plan.plan import Plan, parse_plan
 from schemas.columns import I64, Batch, Column
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Expr, Query, Type
 from tests import oracle
 from tests.feeding import canonical, feed, partitions_of

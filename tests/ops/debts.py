@@ -7,8 +7,8 @@ from typing import Any
 
 from operators.spill.block_store import BlockStore
 from operators.spill.spilling import Budget
-from services.debts import Manifest, OpenDebt
-from services.fingerprint import fingerprint
+from services.process.fingerprint import fingerprint
+from services.spill.backlog import Manifest, OpenDebt
 from tests.cases import Case
 from tests.feeding import engine_of, feed, to_rows
 

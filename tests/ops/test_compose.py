@@ -14,9 +14,9 @@ import pytest
 import typer
 import yaml
 
-from services.broker_settings import SINGLE_NODE_SETTINGS, container_environment
+from services.broker.kafka_jars import kafka_version
+from services.broker.settings import SINGLE_NODE_SETTINGS, container_environment
 from services.cli import app
-from services.kafka_jars import kafka_version
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_SERVICES = ("worker", "coordinator", "demo-producer")

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from ops.demo.compare import compare, expected_results
 from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load, package_folder
 from ops.demo.replay import create_topics
@@ -27,9 +27,9 @@ from ops.demo.show import produce
 from schemas.codecs import encode_results
 from schemas.columns import Batch, Column
 from schemas.query import Query, Stream
-from services import broker as brokers
+from services.broker import broker as brokers
 from services.cli import app
-from services.query_files import read_query
+from services.files.query_files import read_query
 from tests.broker_fixture import SessionBroker
 
 RESULTS = 9_848

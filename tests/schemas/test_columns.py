@@ -54,7 +54,7 @@ def test_records_are_read_without_pandas() -> None:
 import sys
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.json_codec import JsonDecoder
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 text = "CREATE STREAM a (d DOUBLE, s STRING, b BOOLEAN, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');"
 (stream,) = parse_program(text + " SELECT * FROM a A WINDOW RANGE 1 SECOND").streams
 lines = b'{"d": 0.1234567890123456789, "s": "x", "b": true, "at": 5}\\n{"s": null, "at": 6}\\n'

@@ -178,7 +178,7 @@ def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
 
 
 def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) -> None:
-    """What `services.kernel_cache` does with one that can only be read."""
+    """What `services.process.kernel_cache` does with one that can only be read."""
     kernels.cache = shutil.copytree(kernels.cache, kernels.folder / "copy")
     assert kernels.run() == ([2, 10, 11, -1], [0, 0, 0, 0])
     kernels.change("innermost", "x + 1", "x + 2")

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.errors import UsageError
 from schemas.groups import QueryGroup, query_group, streams_of
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, aliases_of
 
 STREAMS = """

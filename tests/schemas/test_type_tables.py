@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.evaluate import evaluate
+from operators.data.evaluate import evaluate
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder

@@ -12,25 +12,25 @@ from typing import Any, cast
 
 from faust.types import TP
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from schemas.columns import Batch
-from schemas.commits import decode_commit
-from schemas.control import BarrierMessage
-from schemas.language import parse_program
-from services.barrier import View
-from services.delivery import Delivery
-from services.logs import get_log
-from services.metrics import WorkerMetrics
-from services.producer import Aborted, Repair
-from services.programs import Changes, QueryProgram
-from services.recovery import Committed, plan_recovery
-from services.security import KafkaClients
-from services.settings import WorkerSettings
-from services.snapshots import SnapshotWriter
-from services.task import Task
-from services.task_migrations import TaskMigrations
-from services.task_spec import Outcome, TaskSpec, streams_by_topic
-from services.topics import Lane, OutputTopics
+from schemas.language.program import parse_program
+from schemas.messages.commits import decode_commit
+from schemas.messages.control import BarrierMessage
+from services.control.barrier import View
+from services.delivery.epoch_output import Delivery
+from services.delivery.sink import Aborted, Repair
+from services.kafka.topics import Lane, OutputTopics
+from services.process.logs import get_log
+from services.process.metrics import WorkerMetrics
+from services.process.security import KafkaClients
+from services.process.settings import WorkerSettings
+from services.recovery.snapshots import SnapshotWriter
+from services.recovery.starting_point import Committed, plan_recovery
+from services.task.migrations import TaskMigrations
+from services.task.query_program import Changes, QueryProgram
+from services.task.spec import Outcome, TaskSpec, streams_by_topic
+from services.task.task import Task
 
 (QUERY,) = parse_program("""
 CREATE STREAM l (k BIGINT, at TIMESTAMP) WITH (topic = 'l', format = 'json', timestamp = 'at');

@@ -20,9 +20,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from services.broker import answers, free_port
-from services.broker_settings import HOST, SINGLE_NODE_SETTINGS
-from services.kafka_jars import LOG_SETTINGS, find_java, kafka_jars
+from services.broker.broker import answers, free_port
+from services.broker.kafka_jars import LOG_SETTINGS, find_java, kafka_jars
+from services.broker.settings import HOST, SINGLE_NODE_SETTINGS
 from tests.torture.proxy import Proxy
 
 START_S = 120.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas import query as q
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from tests import oracle
 from tests.faults.workload import BAD, canonical
 from tests.torture.data import Record, Row

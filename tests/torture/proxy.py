@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from services.broker_settings import HOST
+from services.broker.settings import HOST
 
 CHUNK_BYTES = 64 * 1024
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import free_port
-from services.broker_settings import HOST
+from services.broker.broker import free_port
+from services.broker.settings import HOST
 from tests.torture.clock import Clock, library
 from tests.torture.cluster import fill, mount_memory
 from tests.torture.proxy import Proxy

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from schemas.groups import check_member
-from schemas.language import parse_program
-from services.security import KafkaClients
-from services.settings import Guarantee, Placement, WorkerSettings
-from services.spilling import budget_of
-from services.worker import Worker
+from schemas.language.program import parse_program
+from services.process.security import KafkaClients
+from services.process.settings import Guarantee, Placement, WorkerSettings
+from services.spill.budget import budget_of
+from services.worker.worker import Worker
 from tests.torture.data import closing, records
 from tests.torture.faults import DEEDS
 from tests.torture.kinds import CLUSTER_FAULTS, FAULTS

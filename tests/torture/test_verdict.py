@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from tests import oracle
 from tests.faults.workload import canonical
 from tests.torture.data import closing, records

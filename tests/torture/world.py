@@ -22,12 +22,12 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from schemas.commits import decode_commit
 from schemas.errors import WeirError
-from services.group_registration import register_in_group
-from services.group_registry import drop_from_group, find_group
-from services.security import KafkaClients
-from services.topics import ControlTopics
+from schemas.messages.commits import decode_commit
+from services.kafka.topics import ControlTopics
+from services.process.security import KafkaClients
+from services.registry.group_registration import register_in_group
+from services.registry.group_registry import drop_from_group, find_group
 from tests.torture.clock import Clock, library
 from tests.torture.cluster import Attached, Cluster, mount_memory
 from tests.torture.data import Record, closing, records

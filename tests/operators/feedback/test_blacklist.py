@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.data.tuples import Tuples
 from operators.feedback import blacklist
 from operators.feedback.blacklist import Blacklist
 from operators.kernels.blacklist import has_lists, link_entries, take_lists
 from operators.kernels.hashing import U64
-from operators.tuples import Tuples
 from tests.operators.profiles import PROPERTY
 
 

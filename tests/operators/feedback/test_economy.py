@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.engine import Engine
+from operators.data.tuples import Tuples
+from operators.data.watermark import END
+from operators.engine.engine import Engine
 from operators.feedback import tree, watch
 from operators.feedback.tree import TreeFeedback
-from operators.plan import parse_plan
-from operators.tuples import Tuples
-from operators.watermark import END
+from operators.plan.plan import parse_plan
 from tests.operators.tiny import numbers, query
 
 THREE = query(

@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import bloom, tree, tree_guard, trials, watch
+from operators.data.statistics import EdgeStatistics
+from operators.feedback import bloom, tree, tree_guard, watch
+from operators.feedback import guard_payoff as trials
 from operators.migration.strategies import STRATEGIES
-from operators.statistics import EdgeStatistics
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
 from tests.feeding import canonical, engine_of, feed
+from tests.operators.engine.test_engine_properties import cramped, run
+from tests.operators.migration.test_migration_properties import Changes, changes_of, dense_cases, migrated
 from tests.operators.profiles import PROPERTY
-from tests.operators.test_engine_properties import cramped, run
-from tests.operators.test_migration_properties import Changes, changes_of, dense_cases, migrated
 
 TREES = st.sampled_from(["xjoin", "xjoin", "stairs"])
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.data.tuples import FOREVER, Tuples
 from operators.feedback.kinds import Kind, lattice, level_one, term_nodes
-from operators.match import LEFT, RIGHT, Match
-from operators.sources import Sources
-from operators.tuples import FOREVER, Tuples
+from operators.state.match import LEFT, RIGHT, Match
+from operators.state.sources import Sources
 from schemas.errors import InvariantError
 from tests.cases import VALUES
 from tests.feeding import to_batch

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.join import BinaryJoin
-from operators.match import LEFT, RIGHT
-from operators.plan import parse_plan
-from operators.tuples import Tuples
+from operators.data.tuples import Tuples
+from operators.engine.engine import Engine
+from operators.join.binary_join import BinaryJoin
+from operators.plan.plan import parse_plan
+from operators.state.match import LEFT, RIGHT
 from tests.operators.tiny import numbers, query
 
 PAIRS = "SELECT A.k FROM a A {w}, b B {w} WHERE A.k = B.k"

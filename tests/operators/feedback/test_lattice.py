@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import state
+from operators.data.tuples import FOREVER, Tuples
 from operators.kernels.lattice import MOST_NODES, minimal_alive, note_matches
 from operators.kernels.scan import OPS
-from operators.state import SideState
-from operators.tuples import FOREVER, Tuples
+from operators.state import side_state as state
+from operators.state.side_state import SideState
 from schemas.columns import I64
 from tests.operators.profiles import PROPERTY
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.plan import parse_plan
-from operators.statistics import EdgeStatistics
+from operators.data.statistics import EdgeStatistics
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
 from schemas.columns import Batch, Column
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.operators.feedback.test_feedback_properties import watching
 

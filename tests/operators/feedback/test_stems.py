@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.feedback import stem_guard, stems, trials
+from operators.engine.engine import Engine
+from operators.feedback import guard_payoff as trials
+from operators.feedback import stem_guard, stems
 from operators.feedback.stem_guard import StemGuard
 from operators.feedback.stems import StemFeedback
-from operators.plan import left_deep
-from schemas.language import parse_program
+from operators.plan.plan import left_deep
+from schemas.language.program import parse_program
 from tests.feeding import to_batch, to_rows
 from tests.operators.feedback.test_stems_properties import watchful
 from tests.operators.tiny import chain, numbers, query, rows

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback import blacklist, bloom, stem_guard, stems, trials
+from operators.feedback import blacklist, bloom, stem_guard, stems
+from operators.feedback import guard_payoff as trials
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
+from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.feedback.test_feedback_properties import fed, sparse
+from tests.operators.migration.test_migration_properties import changes_of, dense_cases
 from tests.operators.profiles import PROPERTY
-from tests.operators.test_engine_properties import cramped, run
-from tests.operators.test_migration_properties import changes_of, dense_cases
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
 STAKE = st.sampled_from([1e18, 1e18, 0.0])

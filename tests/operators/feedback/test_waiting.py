@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.data.tuples import Tuples
 from operators.feedback import waiting
 from operators.feedback.waiting import Waiting
-from operators.tuples import Tuples
 from tests.operators.profiles import PROPERTY
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from operators.evaluate import evaluate
-from operators.feedback import trials
-from operators.juggler import demand, worth
+from operators.data.evaluate import evaluate
+from operators.data.tuples import Tuples
+from operators.feedback import guard_payoff as trials
+from operators.juggler.feedback import demand
+from operators.juggler.feedback import row_cost as worth
 from operators.juggler.operator import Juggler
-from operators.juggler.sources import GroupSources
-from operators.tuples import Tuples
+from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch
 from schemas.groups import QueryGroup, query_group
 from schemas.query import (

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from operators.juggler.flight import Flight
-from operators.juggler.guards import MOST_GUARDS, Guard, Partners, edges, guards_of
-from operators.juggler.idle import Idle
-from operators.tuples import FOREVER, Tuples
+from operators.data.tuples import FOREVER, Tuples
+from operators.juggler.feedback.guards import MOST_GUARDS, Guard, Partners, edges, guards_of
+from operators.juggler.feedback.idle import Idle
+from operators.juggler.routing.tuples_in_flight import Flight
 from schemas.columns import I64
 from schemas.groups import query_group
 from schemas.query import Compare, Query

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.juggler.flight import PREDICATES, QUERIES
-from operators.juggler.lists import JOIN, WINDOW
-from operators.juggler.normal import normal_forms, value_forms
+from operators.data.tuples import FOREVER, Tuples
+from operators.data.watermark import END
+from operators.engine.engine import Engine
 from operators.juggler.operator import ORDERS, Juggler
-from operators.juggler.sources import GroupSources
-from operators.tuples import FOREVER, Tuples
-from operators.watermark import END
+from operators.juggler.predicates.lists import JOIN, WINDOW
+from operators.juggler.predicates.normal_form import normal_forms, value_forms
+from operators.juggler.routing.tuples_in_flight import PREDICATES, QUERIES
+from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.groups import QueryGroup, query_group
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import canonical, to_rows
 from tests.operators.juggler.groups import Runner, expected

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from operators.juggler.order import ORDERS
-from operators.juggler.runs import Runs
-from operators.statistics import EdgeStatistics
+from operators.data.statistics import EdgeStatistics
+from operators.juggler.predicates.order import ORDERS
+from operators.juggler.state.sorted_runs import Runs
 from schemas.groups import query_group
 from schemas.query import Compare, Expr, Literal, Query, Source, Type, Window
 from tests.cases import column

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.juggler.flight import ENCODINGS
 from operators.juggler.operator import ORDERS
+from operators.juggler.routing.tuples_in_flight import ENCODINGS
 from schemas.groups import QueryGroup, query_group
 from schemas.query import Compare, Expr, Query
 from tests.cases import column

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.juggler import adaptive, operator, sampling
-from operators.juggler.flight import ENCODINGS
+from operators.juggler import operator
 from operators.juggler.operator import ORDERS
+from operators.juggler.predicates import adaptive
+from operators.juggler.routing import sampling
+from operators.juggler.routing.tuples_in_flight import ENCODINGS
 from schemas.groups import QueryGroup, query_group
 from schemas.query import Compare, Literal, Output, Query, Source, Type, Window
 from tests.cases import column

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from operators.migration.strategies import BLACK_BOX, check_strategy
-from operators.plan import Join, Plan, all_together, left_deep, parse_plan
+from operators.plan.plan import Join, Plan, all_together, left_deep, parse_plan
 from schemas.errors import QueryError, UsageError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Window
 from tests import oracle
 from tests.cases import Case, cases, plan

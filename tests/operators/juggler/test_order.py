@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.juggler import adaptive
-from operators.juggler.adaptive import (
+from operators.data.tuples import Tuples
+from operators.juggler.operator import Juggler
+from operators.juggler.predicates import adaptive
+from operators.juggler.predicates.adaptive import (
     CONFIRMING_WORK,
     FIRST_WORK,
     MOST_PATIENCE,
@@ -20,8 +22,7 @@ from operators.juggler.adaptive import (
     AdaptiveEntry,
     AdaptiveOrder,
 )
-from operators.juggler.operator import Juggler
-from operators.juggler.order import (
+from operators.juggler.predicates.order import (
     LOOKED_NS,
     ORDERS,
     PAIRED_NS,
@@ -33,11 +34,10 @@ from operators.juggler.order import (
     expected_costs,
     folded,
 )
-from operators.juggler.sources import GroupSources
-from operators.tuples import Tuples
+from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch, Column
 from schemas.groups import query_group
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Type
 
 

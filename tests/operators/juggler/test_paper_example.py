@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.juggler.flight import PREDICATES, Flight
-from operators.juggler.lists import ATTRIBUTE, JOIN, TYPES, WINDOW
 from operators.juggler.operator import ORDERS
+from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, TYPES, WINDOW
+from operators.juggler.routing.tuples_in_flight import PREDICATES, Flight
 from schemas.groups import query_group
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from tests.operators.juggler.groups import Rows, Runner
 
 PROGRAM = """

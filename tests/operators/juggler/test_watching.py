@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from operators.feedback import trials
-from operators.feedback.trials import trial_cost
-from operators.juggler.guards import Guard, edges, guards_of
-from operators.juggler.lists import predicate_lists
-from operators.juggler.order import PIECE_NS, Work
-from operators.juggler.visits import Visit, visits
-from operators.juggler.watching import Watching
-from operators.juggler.worth import RowCost, way_ns, ways_ns
-from operators.tuples import Tuples
+from operators.data.tuples import Tuples
+from operators.feedback import guard_payoff as trials
+from operators.feedback.guard_payoff import trial_cost
+from operators.juggler.feedback.guards import Guard, edges, guards_of
+from operators.juggler.feedback.row_cost import RowCost, way_ns, ways_ns
+from operators.juggler.feedback.watching import Watching
+from operators.juggler.predicates.lists import predicate_lists
+from operators.juggler.predicates.order import PIECE_NS, Work
+from operators.juggler.routing.visits import Visit, visits
 from schemas.groups import query_group
 from tests.operators.juggler.groups import hub
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from operators.join import BinaryJoin
-from operators.plan import parse_plan
-from operators.sources import Sources
+from operators.data.tuples import FOREVER, Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.tree import XJoinTree
+from operators.plan.plan import parse_plan
 from operators.spill.counters import SpillCounters
-from operators.spill.leaving import Leaving
+from operators.spill.eviction import Leaving
 from operators.spill.ledger import Ledger
-from operators.spill.part import Writer
-from operators.tree import XJoinTree
-from operators.tuples import FOREVER, Tuples
+from operators.spill.spilled_part import Writer
+from operators.state.sources import Sources
 from schemas.columns import Batch, Column
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Type
 from tests.operators.spill.memory_blocks import MemoryBlocks
 

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from operators.spill import cleaning, instalments, leaving, spilling
+from operators.spill import eviction as leaving
+from operators.spill import spilling
+from operators.spill.cleanup import by_join as cleaning
+from operators.spill.cleanup import steps as instalments
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from operators.spill.exchange import Exchange
 from operators.spill.productivity import HALF_LIFE, SAMPLED_RESULTS, Productivity
-from schemas.control import PartitionTotals, decode_control, encode_control
 from schemas.errors import InvariantError, StateError
+from schemas.messages.control import PartitionTotals, decode_control, encode_control
 from tests.operators.spill.test_productivity import CHAIN, GROUPS, Traced, chain_slice
 
 NAMES = ("(A B)", "((A B) C)", "(((A B) C) D)")

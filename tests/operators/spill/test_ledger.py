@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from operators.data.watermark import END
 from operators.spill.ledger import Ledger
-from operators.spill.part import FAR_PAST, Part, Piece
-from operators.watermark import END
+from operators.spill.spilled_part import FAR_PAST, Part, Piece
 from schemas.columns import I64
 
 

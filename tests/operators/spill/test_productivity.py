@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.join import BinaryJoin
+from operators.data.keys import key_hashes
+from operators.data.tuples import Tuples
+from operators.join.binary_join import BinaryJoin
+from operators.join.tree import XJoinTree
 from operators.kernels.partition import groups_of
-from operators.keys import key_hashes
-from operators.plan import Join, Leaf, Plan, parse_plan
-from operators.sources import Sources
+from operators.plan.plan import Join, Leaf, Plan, parse_plan
 from operators.spill.productivity import HALF_LIFE, SAMPLED_RESULTS, Productivity
-from operators.tree import XJoinTree
-from operators.tuples import Tuples
+from operators.state.sources import Sources
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 
 GROUPS = 16

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import checkpoint
-from operators.checkpoint import Block, by_time
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.spill.spilling import Budget
+from operators.state import checkpoint
+from operators.state.checkpoint import Block, by_time
 from schemas.errors import StateError
-from schemas.spills import SpillEvent, decode_events, encode_events
+from schemas.messages.spills import SpillEvent, decode_events, encode_events
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows

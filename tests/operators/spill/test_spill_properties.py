@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.engine import Engine
+from operators.engine.engine import Engine
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
-from operators.plan import parse_plan
+from operators.plan.plan import parse_plan
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Window
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical, engine_of, feed, to_rows
 from tests.operators.migrating import changes_of
+from tests.operators.migration.test_migration_properties import dense_cases
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.small_parts import small_parts
-from tests.operators.test_migration_properties import dense_cases
 
 
 @st.composite

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.plan import parse_plan
-from operators.spill import spills
+from operators.data.statistics import SpillStatistics
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
+from operators.spill import plan_spilling as spills
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES, Candidates
-from operators.statistics import SpillStatistics
 from schemas.codecs.blocks import decode_block
 from schemas.columns import I64
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from tests.feeding import to_batch, to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 

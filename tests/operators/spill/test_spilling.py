@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.engine import Engine
-from operators.plan import parse_plan
-from operators.spill import cleaning, instalments, leaving, part, spilling
-from operators.spill.part import Reader, Writer
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
+from operators.spill import eviction as leaving
+from operators.spill import spilled_part as part
+from operators.spill import spilling
+from operators.spill.cleanup import by_join as cleaning
+from operators.spill.cleanup import steps as instalments
+from operators.spill.spilled_part import Reader, Writer
 from operators.spill.spilling import Budget
 from operators.spill.strategies import STRATEGIES
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
-from schemas.language import parse_program
+from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks

@@ -1,0 +1,482 @@
+"""Takes a query's plan apart into operators: which there are, what each computes, and what travels between them.
+
+The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
+with one more column for the tuple's position in its log. Results of other operators are a stream `columns c0, c1, ...`,
+and where they have several components `expiry`: of what is joined with it a tuple's `_ts` is not beyond it. Its window
+is the least of the components' windows, a bound that expiry only tightens.
+
+A predicate acts where it does in the fused plan (`operators.plan.predicates`), equalities that follow from others
+included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from operators.data.tuples import FOREVER
+from operators.distributed.kinds import MOST_KINDS, EdgeKind, own_kinds, passed_on
+from operators.feedback.watch import suppressed_side
+from operators.plan.equalities import equality_classes
+from operators.plan.plan import Join, Leaf, Plan, postorder
+from operators.plan.predicates import Operand, constants, join_condition, selections
+from operators.state.sources import life_of
+from schemas.errors import InvariantError, UsageError
+from schemas.query import (
+    Column,
+    Compare,
+    Expr,
+    Field,
+    Output,
+    Query,
+    Source,
+    Stream,
+    Type,
+    Window,
+    aliases_of,
+    columns_of,
+    substitute,
+)
+
+POSITION = "@position"
+EXPIRY = "@expiry"
+CHANNEL = "@channel"
+
+MOST_CHANNELS = 64
+"""Tasks that may feed one partition: for each the reader's commit message says where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What travels from one operator to the next.
+
+    Attributes:
+        aliases: whose tuples are the components.
+        columns: what travels, as columns of the whole query; column i is called `c<i>` on the way.
+        lives: how long a tuple of each alias lives.
+        partitions: of the topic: as many as the reader has tasks.
+        channels: how many tasks write into one partition.
+        forward: task p writes to partition p only; else where the `keys` say.
+        keys: what a tuple's partition depends on, over the columns of the query; empty with one partition.
+        chosen: predicates that a tuple must pass to be sent: an intake's selections.
+        kinds: by which its reader, and those above, say what they do not demand; empty without feedback.
+        above: the topics of further edges towards the top, of whose readers some `kinds` are.
+        producer, consumer: the sub-plans whose results travel, and that reads them.
+    """
+
+    topic: str
+    aliases: tuple[str, ...]
+    columns: tuple[Column, ...]
+    lives: tuple[int, ...]
+    partitions: int
+    channels: int
+    forward: bool
+    keys: tuple[Operand, ...]
+    chosen: tuple[Expr, ...] = ()
+    kinds: tuple[EdgeKind, ...] = ()
+    above: tuple[str, ...] = ()
+    producer: str = ""
+    consumer: str = ""
+
+    @property
+    def marks_channels(self) -> bool:
+        """The reader notes with each tuple which channel it came by: one channel may take back what it sent."""
+        return bool(self.kinds) and self.channels > 1
+
+    @property
+    def expires(self) -> bool:
+        """The expiry travels too, as the last column; of a single component it follows from ts."""
+        return len(self.aliases) > 1 and min(self.lives) < FOREVER
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns as they are called on the way."""
+        own = tuple(Field(f"c{i}", column.type) for i, column in enumerate(self.columns))
+        return (*own, Field(EXPIRY, Type.TIMESTAMP)) if self.expires else own
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of an operator.
+
+    Attributes:
+        stream: what the sub-query reads.
+        edge: None for a source that is read directly.
+        position: what the column with a tuple's position in the log is called, of such a source.
+    """
+
+    stream: Stream
+    edge: Edge | None
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOperator:
+    """One operator of a plan.
+
+    Attributes:
+        name: which part of the plan it is: the sub-plan, or the stream that an intake reads.
+        query, plan: what it computes. The outputs are what travels, by `output_name`; of the top operator the query's
+            own, then `ranks` columns that order results of equal ts.
+        tasks: into how many shares it is split.
+        forward: share p is partition p of every input.
+        outputs: where its results go; empty for the top operator.
+        kept: per stream that it reads directly, how long the query's windows need a tuple of it.
+        columns: what columns of the query are called in the operator's; of a join.
+    """
+
+    name: str
+    query: Query
+    plan: Plan
+    tasks: int
+    forward: bool
+    inputs: tuple[Input, ...]
+    outputs: tuple[Edge, ...]
+    ranks: int = 0
+    kept: tuple[tuple[str, int], ...] = ()
+    columns: Mapping[Column, Column] = field(default_factory=dict, hash=False, compare=False)
+
+
+def output_name(column: Column) -> str:
+    """What a column of the whole query is called in an operator's results. No two are called the same: an alias with a
+    dot would have to be quoted, and `decompose` refuses it."""
+    return f"{column.alias}.{column.name}"
+
+
+def decompose(
+    query: Query,
+    plan: Plan,
+    partitions: Mapping[str, int],
+    split: int | None = None,
+    prefix: str = "",
+    *,
+    feedback: bool = False,
+) -> tuple[PlacedOperator, ...]:
+    """The operators of a plan, joins before intakes, the top operator first.
+
+    Args:
+        partitions: of each source topic.
+        split: into how many tasks a join with an equality key is split; None for as many as the sources' topics
+            have partitions at most. With PARTITION BY always as many as those have.
+        prefix: what the names of internal topics begin with; `<n>.<aliases>` follows.
+        feedback: joins tell each other what is not demanded (`operators.distributed.feedback`).
+
+    Raises:
+        UsageError: the query cannot be taken apart; the message says why.
+    """
+    check_placeable(query, plan)
+    return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
+
+
+def check_placeable(query: Query, plan: Plan) -> None:
+    """Refuse what cannot be taken apart.
+
+    Raises:
+        UsageError: the message says why.
+    """
+    why = ""
+    tables = [source.stream.name for source in query.sources if not isinstance(source.stream, Stream)]
+    rows = [source.alias for source in query.sources if source.window.kind == "ROWS"]
+    topics: dict[str, str] = {}
+    shared = [s.topic for s in query.streams() if topics.setdefault(s.topic, s.name) != s.name]
+    if query.subtracted:
+        why = "EXCEPT subtracts, and only joins are placed"
+    elif query.aggregation is not None:
+        why = "aggregates are over all results, which no single task of a split join has"
+    elif tables:
+        why = f"every task would need all of table {tables[0]}"
+    elif rows:
+        why = f"[ROWS n] of {rows[0]} counts all tuples of a stream, in an order that only one task sees"
+    elif isinstance(plan, Leaf):
+        why = "it has no join"
+    elif shared:
+        why = f"two streams are declared over topic {shared[0]!r}, and a partition is read by one operator"
+    elif any("." in source.alias for source in query.sources):
+        why = "an alias has a dot in it"
+    if why:
+        raise UsageError(f"placement per-operator cannot run this query: {why}; use placement fused")
+
+
+class _Decomposition:
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        partitions: Mapping[str, int],
+        split: int | None,
+        prefix: str,
+        feedback: bool,
+    ) -> None:
+        self.query = query
+        self.prefix = prefix
+        self.plan = plan
+        self.forward = bool(query.partition_by)
+        self.split = split or max(partitions[s.topic] for s in query.streams())
+        if self.forward:
+            self.split = max(partitions[s.topic] for s in query.streams())
+        self.classes = equality_classes(query.predicates)
+        self.joins = [node for node in postorder(plan) if isinstance(node, Join)]
+        self.keys = {node: self._keys(node) for node in self.joins}
+        self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
+        self.at = {node: self._acting(node) for node in self.joins}
+        self.numbered = 0
+        self.kinds: dict[Plan, tuple[EdgeKind, ...]] = {}
+        for node in reversed(self.joins) if feedback else ():
+            self._speak(node)
+        readers: dict[str, set[Join]] = {}
+        for node in self.joins:
+            for side in (node.left, node.right):
+                if isinstance(side, Leaf):
+                    readers.setdefault(self._stream(side.alias).name, set()).add(node)
+        self.intakes = [
+            stream
+            for stream in query.streams()
+            if len(readers[stream.name]) > 1
+            or any(self.tasks[node] > 1 and not self.forward for node in readers[stream.name])
+        ]
+
+    def _stream(self, alias: str) -> Stream:
+        stream = self.query.source(alias).stream
+        if not isinstance(stream, Stream):
+            raise InvariantError(f"{stream.name} is no stream")
+        return stream
+
+    def _speak(self, reader: Join) -> None:
+        """Find by which kinds a join says of its inputs what it and those above do not demand."""
+        for side, child in enumerate((reader.left, reader.right)):
+            if isinstance(child, Leaf):
+                continue
+            several = self.tasks[reader] > 1 and not self.forward
+            kinds: tuple[EdgeKind, ...] = ()
+            if side == suppressed_side(reader):
+                condition = join_condition(
+                    self.query.predicates, reader.left.aliases, reader.right.aliases, self.classes
+                )
+                whole = self.keys[reader][side] if several else ()
+                kinds = own_kinds(reader, side, condition, whole, _home, self.numbered)
+                self.numbered += len(kinds)
+                if self.numbered > MOST_KINDS:
+                    kinds = ()
+            if not several:
+                kinds += passed_on(self.kinds.get(reader, ()), reader, side, _home)
+            self.kinds[child] = kinds
+
+    # --- What acts where ----------------------------------------------------------------------------
+
+    def _keys(self, node: Join) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        """What the two inputs of a join are partitioned by."""
+        condition = join_condition(self.query.predicates, node.left.aliases, node.right.aliases, self.classes)
+        return tuple(t.left for t in condition.keys), tuple(t.right for t in condition.keys)
+
+    def _acting(self, node: Join) -> tuple[Expr, ...]:
+        """The predicates that act at a join; one of each class of equalities is enough."""
+        left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
+        found: dict[Expr, None] = {}
+        for predicate in self.query.predicates:
+            one = self.classes.get(predicate)
+            if one is not None:
+                equality = one.between(left, right)
+                if equality is not None:
+                    found[equality] = None
+                continue
+            used = aliases_of(predicate)
+            if used and used <= left | right and not used <= left and not used <= right:
+                found[predicate] = None
+        return tuple(found)
+
+    def _read_above(self, node: Plan) -> tuple[Column, ...]:
+        """What the rest of the plan reads of a sub-plan's results, each component's time and position first."""
+        aliases = frozenset(node.aliases)
+        found: dict[Column, None] = {}
+        for alias in node.aliases:
+            if len(aliases) > 1:
+                found[Column(alias, "_ts", Type.TIMESTAMP)] = None
+            found[Column(alias, POSITION, Type.BIGINT)] = None
+        above = [join for join in self.joins if aliases < frozenset(join.aliases)]
+        exprs = [expr for join in above for expr in self.at[join]]
+        for expr in (*exprs, *(output.expr for output in self.query.outputs)):
+            for column in columns_of(expr):
+                if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
+                    found[column] = None
+        return tuple(found)
+
+    # --- Operators ----------------------------------------------------------------------------------
+
+    def operators(self) -> tuple[PlacedOperator, ...]:
+        joins: list[PlacedOperator] = []
+        edges: dict[Plan, Edge] = {}
+        intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.intakes}
+        for number, node in enumerate(self.joins):
+            inputs = tuple(self._input(node, side, edges, intake_edges) for side in (node.left, node.right))
+            outputs: tuple[Edge, ...] = ()
+            if node is not self.plan:
+                edges[node] = self._edge(self._named(number + 1, node.aliases), node, self.tasks[node])
+                outputs = (edges[node],)
+            joins.append(self._join(node, inputs, outputs))
+        intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
+        return (*reversed(joins), *intakes)
+
+    def _input(self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]) -> Input:
+        if isinstance(side, Leaf):
+            stream = self._stream(side.alias)
+            if stream not in self.intakes:
+                return _with_position(stream)
+            number = len(self.joins) + 1 + self.intakes.index(stream)
+            topic = self._named(number, (side.alias,))
+            edge = self._edge(topic, side, self.split if self.forward else 1)
+            edge = replace(edge, chosen=selections(self.query, side.alias))
+            intakes[stream.name].append(edge)
+        else:
+            edge = edges[side]
+        marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
+        return Input(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+
+    def _named(self, number: int, aliases: Iterable[str]) -> str:
+        """The topic of what an operator gives."""
+        return f"{self.prefix}{number}.{_plain(aliases)}"
+
+    def _reader(self, node: Plan) -> Join:
+        return next(join for join in self.joins if node in (join.left, join.right))
+
+    def _above(self, node: Plan) -> tuple[str, ...]:
+        """The topics of those edges above a sub-plan's from which kinds are passed on to it, the next one first."""
+        found: list[str] = []
+        reader = self._reader(node)
+        while reader is not self.plan:
+            if not {kind.number for kind in self.kinds.get(node, ())} & {k.number for k in self.kinds.get(reader, ())}:
+                break
+            found.append(self._named(self.joins.index(reader) + 1, reader.aliases))
+            reader = self._reader(reader)
+        return tuple(found)
+
+    def _edge(self, topic: str, node: Plan, producers: int) -> Edge:
+        """What travels from a sub-plan to the join above it."""
+        above = self._reader(node)
+        channels = 1 if self.forward else producers
+        if channels > MOST_CHANNELS:
+            raise UsageError(f"a join is split into at most {MOST_CHANNELS} tasks, not {channels}")
+        partitions = self.tasks[above]
+        hashed = partitions > 1 and not self.forward
+        keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
+        lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
+        return Edge(
+            topic,
+            node.aliases,
+            self._read_above(node),
+            lives,
+            partitions,
+            channels,
+            self.forward,
+            keys,
+            kinds=self.kinds.get(node, ()),
+            above=self._above(node),
+            producer=str(node),
+            consumer=str(above),
+        )
+
+    def _life(self, node: Plan) -> int:
+        return min(life_of(self.query.source(alias)) for alias in node.aliases)
+
+    def _join(self, node: Join, inputs: tuple[Input, ...], outputs: tuple[Edge, ...]) -> PlacedOperator:
+        sides = (node.left, node.right)
+        names = _names(node)
+        renamed: dict[Column, Column] = {}
+        sources: list[Source] = []
+        for side, name, given in zip(sides, names, inputs, strict=True):
+            life = self._life(side)
+            window = Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life)
+            sources.append(Source(name, given.stream, window))
+            if given.edge is None:
+                alias = side.aliases[0]
+                for field in self._stream(alias).fields:
+                    renamed[Column(alias, field.name, field.type)] = Column(name, field.name, field.type)
+                renamed[Column(alias, POSITION, Type.BIGINT)] = Column(name, given.position, Type.BIGINT)
+            else:
+                for number, column in enumerate(given.edge.columns):
+                    renamed[column] = Column(name, f"c{number}", column.type)
+            if isinstance(side, Leaf):
+                renamed[Column(side.alias, "_ts", Type.TIMESTAMP)] = Column(name, "_ts", Type.TIMESTAMP)
+        predicates = [substitute(expr, renamed) for expr in self.at[node]]
+        for side, given in zip(sides, inputs, strict=True):
+            if isinstance(side, Leaf) and given.edge is None:
+                predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
+        for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):
+            if given.edge is not None and given.edge.expires:
+                expiry = Column(names[mine], EXPIRY, Type.TIMESTAMP)
+                predicates.append(Compare("<=", Column(names[other], "_ts", Type.TIMESTAMP), expiry))
+        predicates += constants(self.query)
+        ranks = 0
+        if outputs:
+            results = tuple(Output(output_name(c), substitute(c, renamed)) for c in outputs[0].columns)
+        else:
+            order = [
+                Column(source.alias, name, type)
+                for source in self.query.sources
+                for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
+            ]
+            ranks = len(order)
+            mark = "@"
+            while any(output.name.startswith(mark) for output in self.query.outputs):
+                mark += "@"
+            results = tuple(replace(o, expr=substitute(o.expr, renamed)) for o in self.query.outputs)
+            results += tuple(Output(f"{mark}{i}", substitute(c, renamed)) for i, c in enumerate(order))
+        sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
+        plan = Join(Leaf(names[0]), Leaf(names[1]))
+        kept = self._kept(inputs)
+        return PlacedOperator(
+            str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept, renamed
+        )
+
+    def _kept(self, inputs: Iterable[Input]) -> tuple[tuple[str, int], ...]:
+        direct = {given.stream.name for given in inputs if given.edge is None}
+        lives: dict[str, int] = {}
+        for source in self.query.sources:
+            if source.stream.name in direct:
+                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source))
+        return tuple(lives.items())
+
+    def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> PlacedOperator:
+        """Reads a stream once for all its aliases; what each alias selects is asked when its tuples are sent."""
+        given = _with_position(stream)
+        wanted: dict[str, Output] = {}
+        for edge in outputs:
+            read = [*edge.columns, *(c for expr in edge.chosen for c in columns_of(expr))]
+            for column in read:
+                if column.name != "_ts":
+                    name = given.position if column.name == POSITION else column.name
+                    wanted.setdefault(
+                        output_name(column), Output(output_name(column), Column(stream.name, name, column.type))
+                    )
+        source = Source(stream.name, given.stream, Window("RANGE", 0))
+        sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))
+        tasks = self.split if self.forward else 1
+        plan, kept = Leaf(stream.name), self._kept((given,))
+        return PlacedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
+
+
+def _with_position(stream: Stream) -> Input:
+    """A source that is read directly."""
+    name = POSITION
+    while stream.field(name) is not None:
+        name += "@"
+    return Input(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
+
+
+def _home(node: Join) -> int:
+    """Where a join keeps back what is of no particular alias: at the input that is told to produce less."""
+    return suppressed_side(node) or 0
+
+
+def _names(node: Join) -> tuple[str, str]:
+    """What a join's inputs are called in its sub-query."""
+    return _name(node.left), _name(node.right)
+
+
+def _name(node: Plan) -> str:
+    return node.alias if isinstance(node, Leaf) else str(node)
+
+
+def _plain(aliases: Iterable[str]) -> str:
+    """Aliases as a part of a topic's name."""
+    return "-".join(re.sub(r"[^A-Za-z0-9_]", "_", alias) for alias in aliases)[:60]

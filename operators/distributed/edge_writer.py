@@ -1,0 +1,139 @@
+"""The sending end: an operator's results as blocks for the partitions of a topic; the top operator's in their order.
+
+Rows keep their order within a partition, so a channel's blocks ascend by ts. A tuple whose key is null matches nothing
+and is not sent. Which partition a key belongs to is a function of the key's value alone, equal for the two inputs of
+a join whatever their types, and of bits of its hash that the join's index does not use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from operators.data.evaluate import Resolve, holds
+from operators.data.keys import key_hashes
+from operators.data.tuples import FOREVER
+from operators.distributed.decompose import EXPIRY, Edge, PlacedOperator, output_name
+from operators.kernels.order import order_ties
+from schemas.codecs.exchange import encode_exchange
+from schemas.columns import I64, Batch, Column
+from schemas.query import Column as ColumnRef
+from schemas.query import Type
+
+BLOCK_BYTES = 256 * 1024
+"""What a block holds at most, unless one row is larger."""
+
+_SHIFT = np.uint64(24)
+
+_POSITION_BITS = 44
+"""Bits of a position that hold the offset; the partition is above them."""
+
+
+def positions(partition: int, offsets: I64) -> Column:
+    """Where tuples stand in their stream's log, as one number each that ascends by (partition, offset)."""
+    return Column(Type.BIGINT, offsets + (np.int64(partition) << np.int64(_POSITION_BITS)))
+
+
+class Route:
+    """One task's end of one edge.
+
+    Args:
+        task: the number of the sending task among its operator's.
+    """
+
+    def __init__(self, edge: Edge, task: int) -> None:
+        self.edge = edge
+        self._task = task
+        self._fields = edge.fields
+
+    def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
+        """The blocks of an epoch: partition, bytes and rows of each, in the order to write them.
+
+        Args:
+            results: ascending by ts, columns by `output_name`.
+            watermark: later results are not older than this.
+        """
+        edge = self.edge
+        channel = 0 if edge.forward else self._task
+        found: list[tuple[int, bytes, int]] = []
+        for partition, batch in self.shares(results):
+            step = rows_per_block(batch)
+            begins = range(0, max(len(batch), 1), step)
+            for begin in begins:
+                piece = batch.slice(begin, min(begin + step, len(batch)))
+                last = begin == begins[-1]
+                found.append((partition, encode_exchange(self._fields, channel, watermark, last, piece), len(piece)))
+        return found
+
+    def shares(self, results: Batch) -> list[tuple[int, Batch]]:
+        """Of results, what each partition gets; nothing is something too, since watermarks go to all."""
+        edge = self.edge
+        resolve = _resolver(results)
+        if edge.chosen and len(results):
+            good = np.ones(len(results), np.bool_)
+            for predicate in edge.chosen:
+                good &= holds(predicate, resolve, len(results))
+            results = results if good.all() else results.take(good)
+            resolve = _resolver(results)
+        batch = self.travelling(results)
+        if edge.forward:
+            return [(self._task, batch)]
+        if not edge.keys:
+            return [(0, batch)]
+        n = len(batch)
+        hashes, valid = key_hashes([operand.values(resolve, n) for operand in edge.keys])
+        at = ((hashes >> _SHIFT) % np.uint64(edge.partitions)).astype(np.int64)
+        if valid is not None:
+            at[~valid] = -1
+        return [(p, batch.take(at == p)) for p in range(edge.partitions)]
+
+    def travelling(self, results: Batch) -> Batch:
+        """Results as they are on the way."""
+        edge = self.edge
+        columns = {f"c{i}": results.columns[output_name(c)] for i, c in enumerate(edge.columns)}
+        if edge.expires:
+            ends = [
+                results.columns[f"{alias}._ts"].values.astype(np.int64) + life
+                for alias, life in zip(edge.aliases, edge.lives, strict=True)
+                if life < FOREVER
+            ]
+            columns[EXPIRY] = Column(Type.TIMESTAMP, np.minimum.reduce(ends))
+        return Batch(results.ts, columns)
+
+
+def _resolver(results: Batch) -> Resolve:
+    def resolve(column: ColumnRef) -> Column:
+        if column.name == "_ts" and output_name(column) not in results.columns:
+            return Column(Type.TIMESTAMP, results.ts)
+        return results.columns[output_name(column)]
+
+    return resolve
+
+
+def rows_per_block(batch: Batch) -> int:
+    """Rows of average size that make a block."""
+    if len(batch) == 0:
+        return 1
+    size = 8 * len(batch) * (1 + len(batch.columns))
+    for column in batch.columns.values():
+        if column.offsets is not None:
+            size += int(column.offsets[-1] - column.offsets[0])
+    return max(1, BLOCK_BYTES * len(batch) // size)
+
+
+class Finish:
+    """The top operator's results as the query's, in the order in which the fused engine has them."""
+
+    def __init__(self, operator: PlacedOperator) -> None:
+        names = [output.name for output in operator.query.outputs]
+        self._ranks = names[len(names) - operator.ranks :]
+
+    def __call__(self, results: Batch) -> Batch:
+        """Results ascending by (ts, the places of their components in FROM order), without what orders them."""
+        columns = {name: column for name, column in results.columns.items() if name not in self._ranks}
+        found = replace(results, columns=columns)
+        if not (results.ts[1:] == results.ts[:-1]).any():
+            return found
+        rows = np.stack([results.columns[name].values.astype(np.int64, copy=False) for name in self._ranks])
+        return found.take(order_ties(np.ascontiguousarray(results.ts), rows))

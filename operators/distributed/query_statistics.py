@@ -1,0 +1,69 @@
+"""What one operator's engine knows of itself, said in the words of the whole query, so that the parts of a plan add up.
+
+Each part names all joins of the plan and all sources, with zeros where another part knows better:
+`operators.explain.analyze` sums them. What came of a source is counted where its topic is read, what of it lives
+where it is joined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from operators.data.statistics import EngineStatistics, OperatorStatistics, SourceStatistics
+from operators.distributed.decompose import PlacedOperator
+from operators.plan.equalities import equality_classes
+from operators.plan.plan import Join, Leaf, Plan, postorder
+from operators.plan.predicates import join_condition
+from schemas.query import Query, Stream
+
+
+def as_whole(found: EngineStatistics, operator: PlacedOperator, query: Query, plan: Plan) -> EngineStatistics:
+    """The statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
+    own = found.operators[0] if isinstance(operator.plan, Join) and found.operators else None
+    last = not operator.outputs
+    return replace(
+        found,
+        plan=str(plan),
+        operators=tuple(_joins(own, operator, query, plan)),
+        sources=tuple(_source(found, operator, query, plan, source.alias) for source in query.sources),
+        results=found.results if last else 0,
+        intermediate_results=0 if last else found.results,
+        links=(),
+    )
+
+
+def _joins(
+    own: OperatorStatistics | None, operator: PlacedOperator, query: Query, plan: Plan
+) -> list[OperatorStatistics]:
+    classes = equality_classes(query.predicates)
+    found: list[OperatorStatistics] = []
+    for node in postorder(plan):
+        if not isinstance(node, Join):
+            continue
+        name, aliases = str(node), (node.left.aliases, node.right.aliases)
+        if own is not None and name == operator.name:
+            found.append(replace(own, name=name, aliases=aliases))
+            continue
+        keys = join_condition(query.predicates, *aliases, classes).keys
+        kind = "hash" if keys else "nested-loop"
+        found.append(OperatorStatistics(name, kind, 0, 0, 0, 0, (0, 0), (0, 0), (True, True), aliases=aliases))
+    return found
+
+
+def _source(
+    found: EngineStatistics, operator: PlacedOperator, query: Query, plan: Plan, alias: str
+) -> SourceStatistics:
+    """What the task knows of a source: all where it reads it, what came in at an intake, what lives behind one."""
+    stream = query.source(alias).stream
+    nothing = SourceStatistics(alias, stream.name, 0, 0, 0, 0.0)
+    if not isinstance(stream, Stream):
+        return nothing
+    here = {source.alias: source for source in found.sources}
+    if isinstance(operator.plan, Leaf):
+        one = here.get(stream.name) if operator.name == stream.name else None
+        return nothing if one is None else replace(nothing, input_tuples=one.input_tuples)
+    one = here.get(alias)
+    if one is None:
+        return nothing
+    direct = any(given.edge is None and given.stream.name == stream.name for given in operator.inputs)
+    return replace(one, stream=stream.name, input_tuples=one.input_tuples if direct else 0)

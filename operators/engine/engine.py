@@ -1,0 +1,459 @@
+"""The engine of one task: intake, stores, executor and output of a query. Pure: no clock, no thread.
+
+Push tuples as they arrive, ask for the watermark, advance to it, get results. Nothing an epoch does
+depends on how the input was cut into pushes and epochs, so any cut gives the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from operators.aggregate import Aggregator
+from operators.data.evaluate import evaluate
+from operators.data.slices import slices
+from operators.data.statistics import EdgeStatistics, EngineStatistics, added
+from operators.data.tuples import FOREVER, Tuples
+from operators.data.watermark import END
+from operators.difference.pipeline import change_kinds
+from operators.engine.executors import executor_of
+from operators.engine.intake import Intake
+from operators.engine.selection import Entrance
+from operators.engine.selectivity import measure_links
+from operators.engine.spilled import Spilled
+from operators.engine.taking import Taking
+from operators.feedback.feedback import Feedback, check_feedback, feedback_of
+from operators.feedback.watch import BLOOM
+from operators.join.executor import Executor
+from operators.join.tables import loaded
+from operators.kernels.order import order_ties
+from operators.migration.advise import Advice, Goal, advise
+from operators.migration.schedule import MigrationRecord, Schedule
+from operators.migration.strategies import check_strategy
+from operators.plan.choose import Statistics, choose_plan, declared_statistics
+from operators.plan.plan import Plan, check_plan
+from operators.spill.block_store import BlockStore
+from operators.spill.plan_spilling import Spills, check_spillable
+from operators.spill.spilling import Budget
+from operators.state.checkpoint import Block, Checkpoint, taken
+from operators.state.durability import Durability
+from operators.state.side_state import PARTITION_GROUPS
+from operators.state.sources import Sources
+from schemas.columns import I64, OP_KEY, Batch, Mask
+from schemas.errors import InvariantError, UsageError
+from schemas.query import TABLE_TS, Query
+from schemas.query import Column as ColumnRef
+
+
+class Engine(Taking, Spilled):
+    """Runs one query over the given partitions of its streams.
+
+    Args:
+        plan: the join tree; chosen from `statistics` when None.
+        tables: the rows of each of the query's tables, by name.
+        partitions: partition numbers per stream name; one partition 0 each when None.
+        executor: one of `operators.engine.executors`.
+        hashed: False to make every join a nested loop, as papers do.
+        feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result. Or what
+            makes the executor's part in feedback that others give (`operators.distributed.feedback`).
+        kept: columns to store that only `feedback` reads.
+        budget: keep states within so many bytes: what is too much leaves as blocks, and results are owed until `clean`.
+        blocks: where it leaves to.
+        detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
+        clock: seconds, for what migrations report of silence and feedback of detecting; the engine has none of its own.
+
+    Attributes:
+        load: the share of one core's time that keeping up with the input takes, set by who knows; 0 in a replay.
+            Only for the choice of a migration strategy.
+        hold: what had not expired before is kept, though the task is past it; END for no such need.
+        taken: told of all tuples that are pushed.
+        durable: `checkpoint` will be asked for source tuples; those that leave memory are kept for it until then.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        *,
+        plan: Plan | None = None,
+        statistics: Statistics | None = None,
+        tables: Mapping[str, Batch] | None = None,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+        executor: str = "xjoin",
+        hashed: bool = True,
+        feedback: bool | Callable[[Executor], Feedback] = False,
+        kept: Sequence[ColumnRef] = (),
+        detector: str = BLOOM,
+        budget: Budget | None = None,
+        blocks: BlockStore | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.query = query
+        statistics = statistics or declared_statistics(query, tables)
+        self.plan = plan if plan is not None else choose_plan(query, statistics)
+        streams = query.streams()
+        self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
+        groups = PARTITION_GROUPS if budget is None else budget.groups
+        self._sources = Sources(query, hashed=hashed, kept=kept, partition_groups=groups)
+        self.executor = executor
+        self._clock = clock
+        self.load = 0.0
+        self.hold = END
+        self.taken: Callable[[str, Batch], None] | None = None
+        self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
+        if feedback:
+            check_feedback(query)
+        self._feeds = feedback is True
+        self._spills: Spills | None = None
+        if (budget is None) != (blocks is None):
+            raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
+        if budget is not None and blocks is not None:
+            check_spillable(query, executor)
+            self._spills = Spills(budget, blocks, clock)
+        self._detector = detector
+        self._feedback: Feedback | None = None
+        self._former_edges: tuple[EdgeStatistics, ...] = ()
+        # What has just died still changes the answer of a set difference.
+        lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
+        longest = min(max(lives) + bool(query.subtracted), FOREVER)
+        self._schedule = Schedule(
+            lambda plan: loaded(executor_of(executor, self._sources, plan, statistics)), longest, self._advise
+        )
+        self._aliases = tuple(source.alias for source in query.sources)
+        self._answered = self._aliases[:1] if query.subtracted else self._aliases
+        self._entrance = Entrance(query)
+        self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
+        self._streams = tuple(s.name for s in streams)
+        self._durability = Durability(self._streams)
+        self.durable = False
+        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
+        self._input_tuples = 0
+        self._processed_tuples = 0
+        self._first_ts: int | None = None
+        self._last_ts = 0
+        self._slice_count = 0
+        self._busy_s = 0.0
+        self._results = 0
+        self._peak_tuples = 0
+        self._peak_bytes = 0
+        self._tables = tables or {}
+        self._load(self._tables)
+        if self._spills is not None:
+            self._spills.follow(self._executor, 0)
+        if callable(feedback):
+            self._feedback = feedback(self._executor)
+        elif feedback:
+            self._feedback = feedback_of(self._executor, 0, detector, clock)
+
+    def _load(self, tables: Mapping[str, Batch]) -> None:
+        """Begin with the tables' rows."""
+        for table in self.query.tables():
+            if table.name not in tables:
+                raise InvariantError(f"the rows of {table} are not given")
+            columns = tables[table.name].columns
+            batches = {table.name: Batch(np.full(len(tables[table.name]), TABLE_TS), columns)}
+            horizons = self._sources.horizons(batches)[table.name]
+            self._entrance.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
+        loaded(self._executor)
+
+    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
+        """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
+        late = self._intake.push(stream, partition, batch, offsets, floor)
+        self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
+        return late
+
+    def insert(self, stream: str, partition: int, batch: Batch) -> None:
+        """Take tuples, ascending by ts, that the partition's clock has passed. See `Intake.insert`."""
+        self._intake.insert(stream, partition, batch)
+        self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
+
+    def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
+        """Forget tuples of a partition that wait for the watermark; how many."""
+        return self._intake.withdraw(stream, partition, useless)
+
+    def store(self, stream: str, batch: Batch) -> dict[str, Tuples]:
+        """Store tuples, ascending by ts, that `cut` has passed: per alias, those that its selections let through."""
+        self._input_tuples += len(batch)
+        if self.taken is not None:
+            self.taken(stream, batch)
+        return self._entrance.enter(self._sources, stream, batch, {}, restored=False)
+
+    def results(self, found: Tuples) -> Batch:
+        """Results of the join, ascending by ts, as `advance` returns them."""
+        return self._output(found)
+
+    def migrate(self, plan: Plan, strategy: str, cut: int, goal: Goal | None = None) -> None:
+        """Change to another plan at an event time: what has ts < cut goes through the old plan.
+
+        Results stay what they are, in the same order. May be called again before an earlier migration has
+        finished, or begun.
+
+        Args:
+            strategy: one of `STRATEGIES`, or `auto`: chosen at the cut, for `goal`.
+
+        Raises:
+            UsageError: there is no such strategy, it cannot do this, or `cut` has passed.
+        """
+        check_strategy(strategy, self.executor, self.query)
+        check_plan(plan, self.query)
+        if cut < self.cut:
+            raise UsageError(f"cannot change plans at {cut}: everything before {self.cut} has been processed")
+        self._schedule.add(MigrationRecord(cut, plan, strategy, goal or Goal()))
+
+    def _advise(self, executor: Executor, plan: Plan, goal: Goal, running: str | None) -> Advice:
+        observed = self._statistics(executor, links=True)
+        return advise(
+            self.query,
+            executor.plan,
+            plan,
+            [observed],
+            executor=self.executor,
+            goal=goal,
+            load=self.load,
+            running=running,
+        )
+
+    @property
+    def migrations(self) -> tuple[MigrationRecord, ...]:
+        """All migrations that were asked for, in the order of their cuts."""
+        return tuple(self._schedule.records)
+
+    def advance(self, cut: int | None = None) -> Batch:
+        """Process all tuples with ts < cut (default: the watermark).
+
+        Returns:
+            The results, ascending by (ts, component row ids in FROM order): the same for every plan. Of a query
+            with aggregates what they emit at the multiples before `cut`, ascending by (ts, group).
+        """
+        cut = self.watermark() if cut is None else cut
+        if cut <= self.cut:
+            return self._nothing()
+        results: list[Batch] = []
+        begin = self.cut
+        for end in self._stops(begin, cut):
+            batches = self._intake.take(end)
+            for part, at in self._slices(batches, end):
+                began = self._clock()
+                results.append(self._process(part, at, restored=False))
+                self._step(at)
+                took = self._clock() - began
+                self._schedule.stood_still(took)
+                self._busy_s += took
+                self._slice_count += 1
+        self.plan = self._executor.plan
+        for stream in self._streams:
+            self._intake.forget(stream, self.horizon(stream))
+        out = Batch.concat(results) if results else self._nothing()
+        self._results += len(out)
+        return out
+
+    def _stops(self, begin: int, cut: int) -> list[int]:
+        """Where slices must end: what is to happen between two of them, and last the cut itself."""
+        spills = () if self._spills is None else self._spills.script.cuts(begin, cut)
+        return [*sorted({*self._schedule.cuts(begin, cut), *spills}), cut]
+
+    def _step(self, at: int) -> None:
+        """Begin and end migrations when everything before `at` has been processed. Feedback waits while one runs: its
+        strategy expects states to hold all that they can."""
+        if self._feedback is not None and self._schedule.due(at):
+            self._feedback.settle(at)
+            self._former_edges = added(self._former_edges, self._feedback.edges())
+            self._feedback = None
+        if self._spills is not None and self._schedule.due(at):
+            self._gather(at)
+        self._executor = self._schedule.step(self._executor, at)
+        if self._spills is not None:
+            self._spills.follow(self._executor, at)
+        owing = self._spills is not None and self._spills.owing
+        if self._feeds and self._feedback is None and not self._schedule.migrating and not owing:
+            self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
+
+    def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
+        """An epoch in pieces that suit the cache, the shortest window and the memory."""
+        total = sum(len(batch) for batch in batches.values())
+        made = self._schedule.intermediate_results(self._executor) / max(self._processed_tuples, 1)
+        least = 0 if self._spills is None else self._spills.pieces(total, made)
+        return slices(
+            batches, cut, made=made, window=self._shortest, rows=self._sources.rows_windows.values(), least=least
+        )
+
+    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
+        """One slice: store, join, purge. `restored` batches come from stores, selections already applied
+        where the store is not shared."""
+        horizons = self._sources.horizons(batches)
+        epoch: dict[str, Tuples] = {}
+        for name, batch in batches.items():
+            epoch |= self._entrance.enter(self._sources, name, batch, horizons[name], restored=restored)
+            self._processed_tuples += len(batch)
+        now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
+        if batches:
+            self._first_ts = now if self._first_ts is None else self._first_ts
+            self._last_ts = max(int(batch.ts[-1]) for batch in batches.values())
+        self._sources.cut = cut
+        dead = now if self._spills is None else self._spills.hold(now)
+        found = (self._feedback or self._executor).process(epoch, dead)
+        kept_back = 0 if self._feedback is None else self._feedback.kept_back()
+        self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
+        out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
+        self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
+        self._purge(cut)
+        return out
+
+    def _purge(self, cut: int) -> None:
+        """Drop what no tuple at or after `cut` can meet, and what is too much for the memory."""
+        if self._spills is None or self._spills.active is None:
+            self._executor.purge(min(cut, self.hold))
+            self._sources.purge(self._held(cut))
+            return
+        if cut == END:
+            # Nothing comes any more, but what is owed may be owed with anything that is held.
+            return
+        self._spills.purge(cut)
+        self._sources.purge(self._held(cut))
+        if self._spills.short(cut):
+            if self._feedback is not None:
+                # A group leaves with all its tuples, and meets all that is to come: none may be kept back.
+                self._feedback.settle(cut)
+                self._former_edges = added(self._former_edges, self._feedback.edges())
+                self._feedback = None
+                # Some of what was kept back has left its ROWS window meanwhile, and its rows are gone from the stores.
+                self._spills.purge(cut)
+            if self.durable:
+                self._durability.keep(self._sources)
+            self._spills.spill(cut)
+
+    def _held(self, cut: int) -> int:
+        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+        if self._spills is not None:
+            return min(cut, self.hold, self._spills.hold(cut))
+        return min(cut, self.hold) if self._aggregator is None else self._aggregator.held(cut)
+
+    def _size_bytes(self, executor: Executor) -> int:
+        above = 0 if self._aggregator is None else self._aggregator.size_bytes()
+        beside = 0 if self._feedback is None else self._feedback.size_bytes()
+        return executor.size_bytes() + self._sources.size_bytes() + above + beside
+
+    def _nothing(self) -> Batch:
+        """No results."""
+        if self._aggregator is not None:
+            return self._aggregator.nothing()
+        return self._output(Tuples.empty(self._answered))
+
+    def _output(self, found: Tuples) -> Batch:
+        """Results with the SELECT list's columns, in their final order; changes of a set difference with `_op`."""
+        if not self.query.subtracted:
+            found = found.reorder(self._aliases)
+            if len(found) > 1:
+                found = found.take(order_ties(found.ts, found.rows))
+        resolve = self._sources.resolver(found.aliases, found.rows)
+        columns = {o.name: evaluate(o.expr, resolve, len(found)) for o in self.query.outputs}
+        if self.query.subtracted:
+            columns[OP_KEY] = change_kinds(found)
+        return Batch(found.ts, columns)
+
+    # --- Spilled state ------------------------------------------------------------------------------
+
+    def _gather(self, at: int) -> None:
+        """Before a plan changes: what is owed is paid, and what has been spilled goes through the new plan like new.
+
+        A strategy takes states over as they are in memory. Where they are not all there, the tuples that still live
+        are read back and processed by the new plan from nothing, within the budget; their results are known.
+        """
+        spills = self._spills
+        if spills is None or not spills.owing:
+            return
+        spills.clean(at)
+        if self.durable:
+            self._durability.keep(self._sources)
+        living, before = spills.living(), self._sources
+        self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
+        for name in self._streams:
+            # Tuples keep their numbers, which ROWS windows count and snapshots know.
+            self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
+        self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
+        self._load(self._tables)
+        self._schedule.rebuild(at)
+        self._executor = self._schedule.step(self._executor, at)
+        spills.follow(self._executor, at, delivered=at)
+        for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
+            self._process(piece, cut, restored=True)
+
+    # --- Durability ---------------------------------------------------------------------------------
+
+    @property
+    def unsaved_tuples(self) -> int:
+        """Source tuples stored since the last checkpoint that are still needed."""
+        return self._durability.unsaved_tuples(self._sources)
+
+    def checkpoint(self) -> Checkpoint:
+        """Source tuples stored since the last checkpoint. Cost: proportional to those."""
+        return self._durability.checkpoint(self._sources, self.cut)
+
+    def restore(self, cut: int, blocks: Iterable[Block]) -> None:
+        """Rebuild all state on a fresh engine: the plan is run over the blocks and its results discarded.
+
+        Args:
+            cut: the checkpoint's cut.
+            blocks: ascending by their first tuple's ts; those of a stream in row order without gaps.
+
+        Raises:
+            StateError: a block does not follow the one before it.
+        """
+        if self.cut or self.pending_tuples:
+            raise InvariantError("restore needs a fresh engine")
+        durable, self.durable = self.durable, False
+        begin = 0
+        for batches, end in self._durability.read_back(self._sources, blocks, cut):
+            for stop in self._stops(begin, end):
+                ready = batches if stop == end else taken(batches, stop)
+                for piece, at in self._slices(ready, stop):
+                    self._process(piece, at, restored=True)
+            begin = end
+        self.durable = durable
+        self._intake.cut = cut
+
+    def horizon(self, stream: str) -> int:
+        """The smallest ts whose tuples of `stream` some window still needs."""
+        return self._sources.horizon(stream, self._held(self.cut))
+
+    # --- Introspection ------------------------------------------------------------------------------
+
+    def statistics(self, *, links: bool = False) -> EngineStatistics:
+        """Counters and sizes as of now; with `links` also how selective the predicates are, which takes a sample."""
+        return self._statistics(self._executor, links=links)
+
+    def _statistics(self, executor: Executor, *, links: bool) -> EngineStatistics:
+        size = self._size_bytes(executor)
+        return EngineStatistics(
+            input_tuples=self._input_tuples,
+            results=self._results,
+            late=self._intake.late_tuples,
+            comparisons=self._schedule.comparisons(executor),
+            intermediate_results=self._schedule.intermediate_results(executor),
+            state_tuples=executor.state_tuples(),
+            state_bytes=size,
+            peak_state_tuples=self._peak_tuples,
+            peak_state_bytes=max(self._peak_bytes, size),
+            pending_tuples=self.pending_tuples,
+            operators=executor.operators(),
+            plan=str(executor.plan),
+            executor=self.executor,
+            cut=self.cut,
+            span_ms=self._span_ms(),
+            slices=self._slice_count,
+            busy_s=self._busy_s,
+            sources=tuple(
+                self._entrance.statistics(self._sources, alias, self.cut, self._span_ms()) for alias in self._aliases
+            ),
+            links=measure_links(self._sources, self.cut) if links else (),
+            migrations=self._schedule.statistics(self.cut),
+            spill=None if self._spills is None else self._spills.statistics(),
+            feedback=added(self._former_edges, () if self._feedback is None else self._feedback.edges()),
+        )
+
+    def _span_ms(self) -> int:
+        return 0 if self._first_ts is None else self._last_ts - self._first_ts

@@ -1,0 +1,92 @@
+"""The executors by name, and which of them suits a query best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from operators.difference.pipeline import DifferencePipeline
+from operators.join.eddy import Eddy
+from operators.join.executor import JUGGLER, Executor
+from operators.join.mjoin import MJoin, probe_orders
+from operators.join.stairs import Stairs
+from operators.join.tree import XJoinTree
+from operators.juggler.mixed import MixedTree
+from operators.plan.choose import EXHAUSTIVE, CostModel, Statistics, declared_statistics
+from operators.plan.plan import Join, Plan, postorder
+from operators.state.sources import Sources
+from schemas.errors import UsageError
+from schemas.query import Query
+
+EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
+    "xjoin": lambda sources, plan, statistics: XJoinTree(sources, plan),
+    "mjoin": MJoin,
+    "eddy": lambda sources, plan, statistics: Eddy(sources, plan),
+    "stairs": lambda sources, plan, statistics: Stairs(sources, plan),
+}
+
+
+def executor_of(name: str, sources: Sources, plan: Plan, statistics: Statistics | None = None) -> Executor:
+    """The executor called `name` for a query's plan; a set difference has its own, which goes by `xjoin`'s name.
+
+    Raises:
+        UsageError: this executor cannot execute the query, or the plan does not fit it.
+    """
+    check_executor(name, sources.query)
+    if name == JUGGLER:
+        return MixedTree(sources, plan)
+    if sources.query.subtracted:
+        return DifferencePipeline(sources, plan)
+    return EXECUTORS[name](sources, plan, statistics)
+
+
+def check_executor(name: str, query: Query) -> None:
+    """Refuse an executor that cannot execute the query.
+
+    Raises:
+        UsageError: it joins, and the query is a set difference; it is `juggler`, and a window counts tuples.
+    """
+    if query.subtracted and name != "xjoin":
+        raise UsageError(f"executor {name} joins, and EXCEPT subtracts: leave the executor away, or give xjoin")
+    counting = next((source.alias for source in query.sources if source.window.kind == "ROWS"), None)
+    if name == JUGGLER and counting is not None:
+        raise UsageError(f"executor {name} does not count tuples, as [ROWS n] of {counting} asks: give another")
+
+
+KEPT_COST = 4.0
+"""What it costs to keep an intermediate result and probe with it, in units of making one. Measured on the
+4-way clique, where both make about a hundred per tuple: the states that a tree keeps do not fit the caches."""
+
+CLEARLY_LESS = 0.9
+"""An M-Join is chosen when it costs less than this share of the tree: its plan cannot be read off as easily."""
+
+
+def cheapest_executor(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
+    """`xjoin` or `mjoin`, whichever the cost model expects to do less for the plan's aliases.
+
+    Only for plans of so few aliases that all were considered: beyond, a chain has too many steps to be a good guess.
+    """
+    if query.subtracted or not 3 <= len(plan.aliases) <= EXHAUSTIVE or not isinstance(plan, Join):
+        return "xjoin"
+    model = CostModel(query, statistics or declared_statistics(query))
+    sizes = model.estimates(plan)
+    tree = 0.0
+    for node in postorder(plan):
+        if isinstance(node, Join) and node is not plan:
+            tree += sizes[frozenset(node.aliases)].rate * (1.0 + KEPT_COST)
+    tree += sum(model.leaf(alias).rate for alias in plan.aliases) * 2.0
+    chain = 0.0
+    states = set()
+    for source, order in probe_orders(query, plan, statistics).items():
+        rate = model.leaf(source).rate
+        covered = frozenset({source})
+        for alias in order:
+            other = frozenset({alias})
+            states.add((alias, covered if model.connected(covered, other) else None))
+            chain += rate
+            rate *= model.leaf(alias).alive * model.selectivity(covered, other)
+            if not model.hashed(covered, other):
+                chain += rate / max(model.selectivity(covered, other), 1e-9) * 0.1
+            chain += rate
+            covered |= other
+    chain += sum(model.leaf(alias).rate for alias, _ in states)
+    return "mjoin" if chain < CLEARLY_LESS * tree else "xjoin"

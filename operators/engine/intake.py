@@ -1,0 +1,248 @@
+"""The intake of a task: reorders what arrives into the total order of design section 2.
+
+Tuples wait here until the task's watermark passes them; `take(cut)` hands over, per stream, all tuples
+with `ts < cut` sorted by (ts, partition, offset). Each arriving chunk is sorted once; taking a prefix of
+it is a slice, so the cost of an epoch does not depend on how much is waiting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.data.watermark import END, NEVER, PartitionClock
+from schemas.columns import I64, Batch, Mask
+from schemas.errors import InvariantError
+from schemas.query import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPoint:
+    """Where to begin reading a partition again: its offset, and the clock's `max_ts` just before it."""
+
+    offset: int
+    max_ts: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Waiting tuples of one push, ascending by ts (ties in offset order); `start` rows are already taken."""
+
+    batch: Batch
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A stretch of the partition's history: where it began, and the clock before and after it."""
+
+    offset: int
+    clock_before: int
+    clock_after: int
+
+
+MAX_MARKS = 4096
+"""History is coarsened beyond this many stretches, so that endless windows need no endless memory."""
+
+
+class _Partition:
+    def __init__(self, stream: Stream) -> None:
+        self.clock = PartitionClock(stream.disorder_ms)
+        self.chunks: list[_Chunk] = []
+        self.marks: list[_Mark] = []
+        self.next_offset = 0
+
+    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int) -> tuple[Mask, int]:
+        n = len(batch)
+        if n == 0:
+            return np.zeros(0, np.bool_), 0
+        first = self.next_offset if offsets is None else int(offsets[0])
+        self.next_offset = first + n if offsets is None else int(offsets[-1]) + 1
+        before = self.clock.max_ts
+        late = self.clock.observe(batch.ts)
+        if floor > 0:
+            late &= batch.ts >= floor
+            taken = ~late & (batch.ts >= floor)
+        else:
+            taken = ~late
+        behind_cut = taken & (batch.ts < cut)
+        if behind_cut.any():
+            late |= behind_cut
+            taken &= ~behind_cut
+        self.clock.idle = False
+        self._remember(_Mark(first, before, self.clock.max_ts))
+        kept = batch if taken.all() else batch.take(taken)
+        if len(kept):
+            ts = kept.ts
+            if (ts[1:] < ts[:-1]).any():
+                kept = kept.take(np.argsort(ts, kind="stable").astype(np.int64))
+            self.chunks.append(_Chunk(kept, 0))
+        return late, len(kept)
+
+    def _remember(self, mark: _Mark) -> None:
+        self.marks.append(mark)
+        if len(self.marks) > MAX_MARKS:
+            pairs = zip(self.marks[::2], [*self.marks[1::2], mark], strict=False)
+            self.marks = [_Mark(a.offset, a.clock_before, b.clock_after) for a, b in pairs]
+
+    def first_mark(self, horizon_ms: int) -> int:
+        """Index of the first stretch that may hold a tuple with ts >= horizon. `clock_after` ascends."""
+        return bisect_left(self.marks, horizon_ms, key=lambda mark: mark.clock_after)
+
+    def take(self, cut: int) -> list[Batch]:
+        parts: list[Batch] = []
+        rest: list[_Chunk] = []
+        for chunk in self.chunks:
+            n = len(chunk.batch)
+            stop = n if cut == END else int(np.searchsorted(chunk.batch.ts, cut, side="left"))
+            if stop > chunk.start:
+                parts.append(chunk.batch.slice(chunk.start, stop))
+                chunk.start = stop
+            if chunk.start < n:
+                rest.append(chunk)
+        self.chunks = rest
+        return parts
+
+
+class Intake:
+    """Per-partition clocks and the tuples that wait for the watermark.
+
+    Attributes:
+        cut: everything below has been taken.
+        pending_tuples: tuples waiting.
+        late_tuples: tuples refused as late so far.
+    """
+
+    def __init__(self, streams: Sequence[Stream], partitions: Mapping[str, Sequence[int]]) -> None:
+        self.streams = tuple(streams)
+        self.cut = 0
+        self.pending_tuples = 0
+        self.late_tuples = 0
+        self._parts: dict[str, dict[int, _Partition]] = {
+            s.name: {p: _Partition(s) for p in sorted(partitions[s.name])} for s in streams
+        }
+
+    def _all(self) -> list[_Partition]:
+        return [part for parts in self._parts.values() for part in parts.values()]
+
+    def _part(self, stream: str, partition: int) -> _Partition:
+        parts = self._parts.get(stream)
+        if parts is None:
+            raise InvariantError(f"no stream {stream!r}; the query reads {', '.join(self._parts)}")
+        if partition not in parts:
+            raise InvariantError(f"no partition {partition} of {stream!r}; this task reads {list(parts)}")
+        return parts[partition]
+
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int = 0
+    ) -> Mask:
+        """Take tuples in arrival order.
+
+        Args:
+            offsets: (n,) int64 ascending log offsets; default: counted from the last one.
+            floor: rows with ts below it move the clock but are not taken, and are not late (for replay).
+
+        Returns:
+            (n,) bool: True where the tuple is late, by its own partition's clock or, after its partition
+            was idle, because the task has passed it.
+        """
+        late, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
+        self.pending_tuples += taken
+        self.late_tuples += int(np.count_nonzero(late))
+        return late
+
+    def insert(self, stream: str, partition: int, batch: Batch) -> None:
+        """Take tuples, ascending by ts and none below `cut`, that a partition's clock has passed already."""
+        if len(batch):
+            self._part(stream, partition).chunks.append(_Chunk(batch, 0))
+            self.pending_tuples += len(batch)
+
+    def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
+        """Forget those of a partition's waiting tuples for which (n,) bool `useless` is True; how many. O(waiting)."""
+        part = self._part(stream, partition)
+        gone = 0
+        for chunk in part.chunks:
+            rest = chunk.batch.slice(chunk.start, len(chunk.batch))
+            lost = useless(rest)
+            if lost.any():
+                gone += int(np.count_nonzero(lost))
+                chunk.batch, chunk.start = rest.take(~lost), 0
+        part.chunks = [chunk for chunk in part.chunks if chunk.start < len(chunk.batch)]
+        self.pending_tuples -= gone
+        return gone
+
+    def close(self, stream: str, partition: int) -> None:
+        """The partition has ended and holds the watermark back no longer."""
+        self._part(stream, partition).clock.closed = True
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark, or include it again."""
+        self._part(stream, partition).clock.idle = idle
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        self._part(stream, partition).clock.max_ts = max_ts
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """The watermark of one partition; -1 before its first tuple."""
+        return self._part(stream, partition).clock.watermark()
+
+    def watermark(self) -> int:
+        """The task's watermark: the least over open partitions that are not idle; never below `cut`.
+
+        -1 while some partition has shown nothing; END when all have ended. Where all open ones are idle, the
+        largest of theirs.
+        """
+        open_ = [p.clock for p in self._all() if not p.clock.closed]
+        if not open_:
+            return END
+        marks = [clock.watermark() for clock in open_ if not clock.idle]
+        if not marks:
+            return max(self.cut, *(clock.watermark() for clock in open_))
+        low = min(marks)
+        return low if low < 0 and self.cut == 0 else max(low, self.cut)
+
+    def take(self, cut: int) -> dict[str, Batch]:
+        """All waiting tuples with ts < cut, per stream, sorted by (ts, partition, offset).
+
+        Streams without any are absent. Afterwards `self.cut == cut`.
+        """
+        out: dict[str, Batch] = {}
+        for stream in self.streams:
+            parts: list[Batch] = []
+            for partition in self._parts[stream.name].values():
+                parts += partition.take(cut)
+            if not parts:
+                continue
+            batch = Batch.concat(parts)
+            if len(parts) > 1 and (batch.ts[1:] < batch.ts[:-1]).any():
+                batch = batch.take(np.argsort(batch.ts, kind="stable").astype(np.int64))
+            self.pending_tuples -= len(batch)
+            out[stream.name] = batch
+        self.cut = max(self.cut, cut)
+        return out
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """The latest known place from which reading again shows every tuple with ts >= horizon."""
+        part = self._part(stream, partition)
+        index = part.first_mark(horizon_ms)
+        if index < len(part.marks):
+            return ReplayPoint(part.marks[index].offset, part.marks[index].clock_before)
+        return ReplayPoint(part.next_offset, part.clock.max_ts)
+
+    def known_from(self, stream: str) -> int:
+        """The least ts whose tuples, and those of all later ones, `replay_point` knows a place for; NEVER for all."""
+        known = NEVER
+        for part in self._parts[stream].values():
+            before = part.marks[0].clock_before if part.marks else part.clock.max_ts
+            known = max(known, before if before == NEVER else before + 1)
+        return known
+
+    def forget(self, stream: str, horizon_ms: int) -> None:
+        """Drop the history of a stream that no horizon will ask for any more."""
+        for part in self._parts[stream].values():
+            if part.marks and part.marks[0].clock_after < horizon_ms:
+                del part.marks[: part.first_mark(horizon_ms)]

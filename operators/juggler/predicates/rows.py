@@ -1,0 +1,105 @@
+"""ROWS windows in an operator for many queries: numbers and horizons of tuples, kept in the stores beside their fields.
+
+As in `operators.state.sources` a combination lives while, for each of its tuples that is number r of a stream S and in
+a window `[ROWS n]`, r + n is larger than the horizons in S of all its other tuples: the number of the newest tuple of
+S at their place in the total order. So a ROWS window is a predicate over each pair of inputs, and those of all queries
+are in covering order like others (`operators.juggler.predicates.lists`).
+
+Where tuples of two streams have one ts, each query orders them by its own FROM; there are two horizons therefore, and a
+query reads the one that its order says.
+
+Invariants: a number counts every tuple of the stream, stored or not, from the first query on that counts it; those
+before that are numbered as far as they are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from operators.state.store import SourceStore
+from schemas.columns import I64, Batch, Column
+from schemas.groups import Member, QueryGroup
+from schemas.query import Column as ColumnRef
+from schemas.query import Type
+
+NUMBER = "#"
+"""The column with a tuple's number in its own stream; no name begins with it."""
+BEFORE, UP_TO = "#<", "#<="
+"""Columns with the horizon in the stream named after it, without and with the tuples of the same ts."""
+
+
+def counted_pairs(member: Member) -> Iterator[tuple[ColumnRef, ColumnRef, int]]:
+    """What a query's ROWS windows compare: horizon, number, and by how much at most the one may be behind the other."""
+    order = [stream.name for stream in member.query.streams()]
+    sources = member.over_inputs.sources
+    for counted in sources:
+        if counted.window.kind != "ROWS":
+            continue
+        for other in sources:
+            if other.alias == counted.alias or other.is_table:
+                continue
+            name = NUMBER
+            if other.stream.name != counted.stream.name:
+                first = order.index(counted.stream.name) < order.index(other.stream.name)
+                name = (UP_TO if first else BEFORE) + counted.stream.name
+            yield (
+                ColumnRef(other.alias, name, Type.BIGINT),
+                ColumnRef(counted.alias, NUMBER, Type.BIGINT),
+                counted.window.size,
+            )
+
+
+def kept_for_rows(group: QueryGroup) -> dict[str, list[str]]:
+    """By stream the columns that ROWS windows read."""
+    stream_of = {source.alias: source.stream.name for source in group.inputs}
+    kept: dict[str, dict[str, None]] = {}
+    for member in group.members:
+        for horizon, counted, _ in counted_pairs(member):
+            for column in (counted, horizon):
+                kept.setdefault(stream_of[column.alias], {})[column.name] = None
+    return {stream: list(names) for stream, names in kept.items()}
+
+
+def counted_in(name: str) -> str:
+    """The stream that a horizon column's numbers are of."""
+    return name.removeprefix(UP_TO) if name.startswith(UP_TO) else name.removeprefix(BEFORE)
+
+
+def columns_of_slice(
+    kept: Mapping[str, Sequence[str]], counts: Mapping[str, int], batches: Mapping[str, Batch]
+) -> dict[str, dict[str, Column]]:
+    """Per stream the columns of a slice's tuples, nothing of equal ts coming before them or after.
+
+    Args:
+        counts: how many tuples of each counted stream have come before.
+    """
+    nothing = np.zeros(0, np.int64)
+    found: dict[str, dict[str, Column]] = {}
+    for stream, batch in batches.items():
+        columns = found[stream] = {}
+        for name in kept.get(stream, ()):
+            of = stream if name == NUMBER else counted_in(name)
+            ts = batches[of].ts if of in batches else nothing
+            numbers = counts[of] + np.arange(len(ts))
+            if name != NUMBER:
+                side: Literal["left", "right"] = "right" if name.startswith(UP_TO) else "left"
+                numbers = counts[of] - 1 + np.searchsorted(ts, batch.ts, side=side)
+            columns[name] = Column(Type.BIGINT, numbers)
+    return found
+
+
+def columns_of_store(kept: Sequence[str], store: SourceStore) -> dict[str, Column]:
+    """Those columns that a store does not have, for the tuples that it holds.
+
+    A stream that was not counted has its row ids for numbers. Horizons are less than any number: a query gives no
+    result whose latest tuple came before it did, and the horizon of the latest is the largest.
+    """
+    return columns_of_rows([name for name in kept if name not in store.columns], store.held_rows())
+
+
+def columns_of_rows(names: Sequence[str], rows: I64) -> dict[str, Column]:
+    """The columns of rows of a stream that was not counted when they came."""
+    return {name: Column(Type.BIGINT, rows if name == NUMBER else np.full(len(rows), -1)) for name in names}

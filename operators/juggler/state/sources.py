@@ -1,0 +1,231 @@
+"""The stores of a group's streams: the columns that some query reads, of tables all.
+
+What is known of a stream's past does not depend on when rows were purged: exactly the rows that its windows have held
+without a gap, `known_from`; `operators.juggler.state.available_past` says what a query that comes may see of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from operators.data.tuples import FOREVER, Tuples
+from operators.juggler.predicates.rows import NUMBER, columns_of_slice, columns_of_store, kept_for_rows
+from operators.state.sources import Sources, life_of
+from schemas.columns import DTYPES, I64, Batch, Mask
+from schemas.columns import Column as Values
+from schemas.groups import QueryGroup
+from schemas.query import Column, Query, Source, Type, Window
+
+
+class GroupSources(Sources):
+    """The stores behind a group's inputs.
+
+    Attributes:
+        life: by input the longest RANGE; FOREVER too where a ROWS window may outlast it.
+        rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
+        away: by stream the rows lo .. hi that are on disk, and their last ts, ascending; all before those stored.
+    """
+
+    def __init__(self, group: QueryGroup, since: int = -FOREVER) -> None:
+        """Args: `since`: tuples that are older have not been seen; tables' rows are all there."""
+        self.since = since
+        self.away: dict[str, list[tuple[int, int, int]]] = {}
+        self._counts: dict[str, int] = {}
+        self._begin(group)
+        self._known = {stream.name: since for stream in group.query.streams()}
+
+    def _begin(self, group: QueryGroup) -> None:
+        self._kept_for_rows = kept_for_rows(group)
+        tables = (source for source in group.inputs if source.is_table)
+        kept = [*group.columns(), *(Column(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
+        super().__init__(_unbounded(group.query), kept=kept)
+        self._windows = {source.alias: group.windows(source.alias) for source in group.inputs}
+        for alias, windows in self._windows.items():
+            for window in windows:
+                if window.kind == "ROWS":
+                    self.rows_windows[alias] = window.size
+        self.life = {
+            s.alias: FOREVER if s.alias in self.rows_windows else life_of(s) for s in group.inputs
+        }
+        self._inputs: dict[str, tuple[str, ...]] = {
+            name: tuple(s.alias for s in group.inputs if s.stream.name == name) for name in self.stores
+        }
+        self._needs = {stream: self._need(group, stream) for stream in self.stores}
+        for stream in self.stores:
+            if NUMBER in self._kept_for_rows.get(stream, ()):
+                self._counts.setdefault(stream, 0)
+        self._counts = {s: count for s, count in self._counts.items() if NUMBER in self._kept_for_rows.get(s, ())}
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The streams whose tuples have numbers."""
+        return frozenset(self._counts)
+
+    def _horizon_columns(self, stream: str) -> list[str]:
+        return self._kept_for_rows.get(stream, [])
+
+    def _need(self, group: QueryGroup, stream: str) -> tuple[int, int | None]:
+        """What the longest windows of a stream hold: by time, and in tuples."""
+        if len(group.inputs) == 1:
+            # Nothing is joined: a tuple has given its results once it was processed.
+            return 0, None
+        lives, rows = [0], []
+        for source in group.inputs:
+            if source.stream.name != stream:
+                continue
+            for window in self._windows[source.alias]:
+                if window.kind == "ROWS":
+                    rows.append(window.size)
+                else:
+                    lives.append(life_of(Source(source.alias, source.stream, window)))
+        return max(lives), max(rows, default=None)
+
+    # --- What comes -------------------------------------------------------------------------------------
+
+    def enter(self, batches: Mapping[str, Batch], wanted: Mapping[str, Mask] | None = None) -> dict[str, Tuples]:
+        """Store a slice: by input what is new of it.
+
+        Args:
+            batches: by stream or table, ascending in the total order; nothing of equal ts comes before them or after.
+            wanted: (n,) False where a tuple of a stream need not be stored; absent streams are stored as they are.
+        """
+        wanted = wanted or {}
+        beside = columns_of_slice(self._kept_for_rows, self._counts, batches)
+        found: dict[str, Tuples] = {}
+        for name, batch in batches.items():
+            if name in self._counts:
+                self._counts[name] += len(batch)
+            store = self.stores[name]
+            kept = Batch(batch.ts, {**batch.columns, **beside[name]} if beside[name] else batch.columns)
+            if name in wanted:
+                read = {column: kept.columns[column] for column in store.columns if column != "_ts"}
+                kept = Batch(kept.ts, read).take(wanted[name])
+            rows = store.append(kept)
+            for alias in self._inputs[name]:
+                found[alias] = Tuples((alias,), rows[np.newaxis], kept.ts, np.full(len(rows), FOREVER))
+        return found
+
+    def change(self, group: QueryGroup, cut: int) -> None:
+        """Hold the inputs of another group from `cut` on; streams that both read keep their rows, others have none."""
+        stores, scratch, was = self.stores, self.scratch, self.cut
+        known = {name: self.known_from(name, cut) for name in stores}
+        counts = dict(self._counts)
+        self._begin(group)
+        self.scratch, self.cut = scratch, was
+        self._known = {name: known.get(name, cut) for name in self.stores}
+        fresh, self.stores = self.stores, {name: stores.get(name, store) for name, store in self.stores.items()}
+        for name in self._counts:
+            self._counts[name] = counts.get(name, self.stores[name].hi)
+        for source in group.inputs:
+            name = source.stream.name
+            store, before = fresh[name], self.stores[name]
+            if store is not before and store.columns != before.columns:
+                # What was not kept is null; nobody who reads it sees those rows.
+                new = [f for f in source.stream.fields if f.name in set(store.columns) - set(before.columns)]
+                empty = {field.name: nulls(field.type, len(before)) for field in new}
+                store.fill(before, empty | columns_of_store(self._horizon_columns(name), before))
+                self.stores[name] = store
+        self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}
+
+    # --- What is held -----------------------------------------------------------------------------------
+
+    def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
+        """(n,) the last ts at which stored tuples may be alive, as `Sources.expiry` says it."""
+        expiry = super().expiry(alias, rows, ts)
+        return np.maximum(expiry, ts + self._range(alias)) if alias in self.rows_windows else expiry
+
+    def _range(self, alias: str) -> int:
+        """The longest RANGE of an input with a ROWS window; less than any where there is none."""
+        return next((window.size for window in self._windows[alias] if window.kind == "RANGE"), -FOREVER)
+
+    def least_ts(self, name: str, ts: I64) -> I64:
+        """(n,) tuples of an input that are older than this can meet nothing from these times on; after `store`."""
+        if name not in self.rows_windows:
+            return ts - self.life[name] if self.life[name] < FOREVER else np.full(len(ts), -FOREVER)
+        store = self.store(name)
+        first = np.maximum(store.firsts_at(ts) - self.rows_windows[name], store.lo)
+        least = np.full(len(ts), -FOREVER)
+        some = first < store.hi
+        least[some] = store.gather("_ts", first[some]).values
+        return np.asarray(np.minimum(least, ts - self._range(name)), np.int64)
+
+    def known_from(self, stream: str, cut: int) -> int:
+        """Every tuple of the stream with at least this ts is stored, once everything before `cut` was processed."""
+        if stream not in self.stores:
+            return cut
+        known = self._known.get(stream, -FOREVER)
+        life, size = self._needs[stream]
+        if life >= FOREVER:
+            return known
+        least = cut - life
+        if size is not None:
+            least = min(least, self._first_counted(stream, cut, size))
+        return max(known, least)
+
+    def _first_counted(self, name: str, cut: int, size: int) -> int:
+        """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all that ever came."""
+        store = self.stores[name]
+        row = store.first_at(cut) - size
+        if row >= store.lo:
+            return int(store.gather("_ts", np.array([row])).values[0])
+        # Of those on disk it is enough to know a ts that is none of theirs.
+        return next((most + 1 for lo, hi, most in self.away.get(name, ()) if lo <= row < hi), -FOREVER)
+
+    def needed_from(self, stream: str, cut: int, first: int) -> tuple[int, int]:
+        """Tuples of a stream meet nothing from `cut` on that are older than a ts and come before a row.
+
+        Args:
+            first: the first row that is not older than `cut`, held or not.
+        """
+        life, size = self._needs[stream]
+        return cut - life if life < FOREVER else -FOREVER, FOREVER if size is None else first - size
+
+    def purge(self, cut: int) -> None:
+        """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of
+        its first one: what is known of a stream begins with a ts."""
+        for name, store in self.stores.items():
+            life, size = self._needs[name]
+            if size is not None:
+                size = store.first_at(cut) - store.first_at(self._first_counted(name, cut, size))
+            store.purge(life, cut, size)
+
+    def holds_all(self, source: Source, known: int, cut: int) -> bool:
+        """Whether a source's window holds nothing at `cut` that is older than `known`, since when tuples are held."""
+        if source.is_table or known == -FOREVER:
+            return True
+        if source.window.kind != "ROWS":
+            return known <= cut - life_of(source)
+        store = self.stores.get(source.stream.name)
+        return store is not None and store.first_at(cut) - source.window.size >= store.first_at(known)
+
+    def horizon(self, stream: str, cut: int) -> int:
+        """The smallest ts whose tuples of the stream any window still needs at `cut`; 0 too where a ROWS window could
+        hold more than is known."""
+        _, size = self._needs[stream]
+        store = self.stores[stream]
+        return 0 if size is not None and store.first_at(cut) - size < store.lo else super().horizon(stream, cut)
+
+    def stored_since(self, name: str, ts: int) -> Tuples:
+        """All stored tuples of an input with at least this ts."""
+        store = self.store(name)
+        rows = store.held_rows()
+        times = np.asarray(store.gather("_ts", rows).values, np.int64)
+        kept = times >= ts
+        rows, times = rows[kept], times[kept]
+        return Tuples((name,), np.ascontiguousarray(rows[np.newaxis]), times, self.expiry(name, rows, times))
+
+
+def _unbounded(query: Query) -> Query:
+    """The query with ROWS windows made endless: `rows_windows` says which end."""
+    ends = (replace(s, window=Window("UNBOUNDED")) if s.window.kind == "ROWS" else s for s in query.sources)
+    return replace(query, sources=tuple(ends))
+
+
+def nulls(type: Type, n: int) -> Values:
+    """(n,) nulls."""
+    offsets = np.zeros(n + 1, np.int64) if type is Type.STRING else None
+    values = np.zeros(0 if type is Type.STRING else n, DTYPES.get(type, np.uint8))
+    return Values(type, values, np.zeros(n, np.bool_), offsets)

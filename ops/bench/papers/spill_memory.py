@@ -1,0 +1,105 @@
+"""What a run of the engine with a memory budget says of its memory, and what its process takes.
+
+`python -m ops.bench.papers.spill_memory JSON` in a process of its own, set up as `weir run --memory` sets up its own;
+JSON is a `Probe`, and so is what is printed a `Footprint`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from operators.engine.engine import Engine
+from operators.spill.spilling import Budget
+from ops.bench.commands import run_command
+from ops.bench.measure import resident_bytes
+from ops.bench.papers.spill_runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
+from services.process.memory import choose_small_pages, prepare
+from services.spill.block_store import SpillStore
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One run. `budget_bytes` is None for all in memory; see `ops.bench.papers.spill_runs.run`."""
+
+    ratios: tuple[float, float, float]
+    tuple_range: int
+    tuples: int
+    partitions: int
+    strategy: str
+    budget_bytes: int | None
+    seed: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory at the end of each step.
+
+    Attributes:
+        minutes: of event time.
+        resident_bytes: of the process, less what it had before the first tuple.
+        accounted_bytes: what the engine says that states and source tuples take.
+        buffers_bytes: what RocksDB says that its write buffers and its tables' indexes take.
+    """
+
+    minutes: list[float]
+    resident_bytes: list[int]
+    accounted_bytes: list[int]
+    buffers_bytes: list[int]
+
+
+class _Store(SpillStore):
+    """A store that says what it takes of memory."""
+
+    def buffers_bytes(self) -> int:
+        """Write buffers, and what is read of open files to find blocks in them."""
+        names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+        return 0 if self._table is None else sum(int(self._table.property_int_value(name) or 0) for name in names)
+
+
+def footprint(probe: Probe) -> Footprint:
+    """Run it in a process of its own."""
+    command = (sys.executable, "-m", "ops.bench.papers.spill_memory", json.dumps(asdict(probe)))
+    return Footprint(**json.loads(run_command(command).output))
+
+
+def watch(probe: Probe) -> Footprint:
+    """Run it in this process, which should be fresh. The input is made before, so it is not in what is measured."""
+    workload = Workload(probe.ratios, tuple_range=probe.tuple_range, tuples=probe.tuples, partitions=probe.partitions)
+    small = Workload(probe.ratios, tuple_range=200, tuples=300, partitions=probe.partitions)
+    run(small, probe.strategy, 50_000, seed=probe.seed, steps=10)
+    batches = workload.batches(probe.seed)
+    budget = Budget(probe.budget_bytes or NO_LIMIT, probe.strategy, groups=probe.partitions)
+    minutes, resident, accounted, buffers = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(_Store(Path(folder))) as blocks:
+        engine = Engine(workload.query(), plan=workload.plan(), budget=budget, blocks=blocks)
+        gc.collect()
+        empty = resident_bytes()
+        for begin, end in workload.steps(probe.steps):
+            for name, batch in batches.items():
+                engine.push(name, 0, batch.slice(begin, end))
+            engine.advance(end * INTERARRIVAL_MS)
+            engine.cleaned()
+            minutes.append(end * INTERARRIVAL_MS / 60_000)
+            resident.append(resident_bytes() - empty)
+            accounted.append(spill_of(engine).used_bytes)
+            buffers.append(blocks.buffers_bytes())
+    return Footprint(minutes, resident, accounted, buffers)
+
+
+def main(argument: str) -> None:
+    """Run one probe and print what was seen, one line of JSON."""
+    prepare()
+    choose_small_pages()
+    given = json.loads(argument)
+    print(json.dumps(asdict(watch(Probe(**{**given, "ratios": tuple(given["ratios"])})))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,351 @@
+"""Binds statements: declarations to `Stream` and `Table`, SELECT to `Query`.
+
+All streams and tables of a program are declared before its queries are bound, wherever they stand in the text.
+Expressions are `schemas.language.expressions`, aggregates `schemas.language.grouping`, the clauses after FROM
+`schemas.language.clauses`;
+this module knows FROM, EXCEPT, the SELECT list and what a program as a whole must keep: names that are unique,
+queries that write to topics of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from lark import Token, Tree
+
+from schemas.language.clauses import Clauses, bind_window
+from schemas.language.declarations import bind_stream, bind_table, checked_topic
+from schemas.language.expressions import EVENT_TIME, Scope
+from schemas.language.grouping import bind_aggregation, check_partitions, grouped_scope
+from schemas.language.query_text import (
+    Node,
+    QueryText,
+    did_you_mean,
+    identifier,
+    span,
+    tree,
+    unquoted,
+)
+from schemas.query import (
+    Column,
+    Compare,
+    Expr,
+    Output,
+    Program,
+    Query,
+    Source,
+    Stream,
+    Subtraction,
+    Table,
+    Type,
+    Window,
+)
+
+RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
+"""Keys of a result object that Weir writes itself."""
+
+
+def bind_program(root: Tree[Token], text: QueryText) -> Program:
+    """The program that a parse tree means.
+
+    Raises:
+        QueryError: names that are unknown or not unique, types that do not fit, values out of range.
+    """
+    statements = [node for node in root.children if isinstance(node, Tree)]
+    if not statements:
+        raise text.error_at("there is no statement here; expected CREATE STREAM, SELECT or INSERT INTO", 0, 1)
+    streams: dict[str, Stream | Table] = {}
+    for node in statements:
+        if node.data in ("create", "create_table"):
+            stream = bind_stream(node, text) if node.data == "create" else bind_table(node, text)
+            if stream.name in streams:
+                earlier = streams[stream.name]
+                twice = "" if type(earlier) is type(stream) else f", first as a {str(earlier).split()[0]}"
+                raise text.error(f"{stream} is declared twice{twice}", node.children[0])
+            streams[stream.name] = stream
+    queries: list[Query] = []
+    for node in statements:
+        if node.data == "select":
+            queries.append(_bind_query(node, streams, [q.name for q in queries], text))
+    return Program(
+        tuple(stream for stream in streams.values() if isinstance(stream, Stream)),
+        tuple(queries),
+        tuple(stream for stream in streams.values() if isinstance(stream, Table)),
+    )
+
+
+# --- SELECT ----------------------------------------------------------------------------------------
+
+
+def _bind_query(
+    node: Tree[Token], streams: Mapping[str, Stream | Table], names: Sequence[str], text: QueryText
+) -> Query:
+    topic_node, items_node, sources_node, clauses_node = node.children
+    sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
+    source_nodes = _nodes_of(sources_tree, "source")
+    if clauses.excepts and len(source_nodes) > 1:
+        raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
+    source_nodes += [tree(clause.children[1]) for clause in clauses.excepts]
+    sources = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
+    _check_tables(sources, source_nodes, bool(clauses.excepts), text)
+    read = sources[:1] if clauses.excepts else sources
+    scope = Scope(text, {source.alias: source for source in read})
+    if clauses.excepts:
+        _check_reads(items_node, sources, 0, text)
+        for piece in tree(clauses_node).children:
+            if tree(piece).data not in ("except_", "partition_by"):
+                _check_reads(piece, sources, 0, text)
+    predicates: list[Expr] = []
+    for on in _nodes_of(sources_tree, "on"):
+        predicates += scope.conjuncts(on.children[0])
+    for kind, condition in clauses.conditions():
+        if kind == "where":
+            predicates += scope.conjuncts(condition)
+        else:
+            window_predicates = scope.for_window_condition().conjuncts(condition)
+            _check_times_only(condition, scope, text)
+            predicates += window_predicates
+    subtracted = tuple(_bind_excepts(clauses, sources, text))
+    grouped = grouped_scope(tree(items_node), clauses, scope)
+    if grouped is not None and subtracted:
+        raise text.error(
+            "aggregates above EXCEPT are not part of this version's language; aggregate a join, or drop EXCEPT",
+            clauses.excepts[0].children[0],
+        )
+    outputs = tuple(_bind_outputs(tree(items_node), grouped or scope))
+    everything = Scope(text, {source.alias: source for source in sources})
+    conditions = [*predicates, *(p for part in subtracted for p in part.on)]
+    partition_by, partition = _bind_partition_by(clauses, everything, conditions)
+    aggregation = None
+    if grouped is not None:
+        aggregation = bind_aggregation(grouped, clauses)
+        check_partitions(aggregation, partition, clauses, text)
+    sink = _bind_sink(topic_node, sources, text)
+    name = sink or "results"
+    if name in names:
+        place = topic_node if topic_node is not None else items_node
+        raise text.error(
+            f"a second query writes to {name!r}; each query needs a topic of its own, INSERT INTO 'topic'",
+            place,
+        )
+    start, end = span(node)
+    return Query(
+        name,
+        sink,
+        sources,
+        tuple(predicates),
+        outputs,
+        partition_by,
+        aggregation,
+        subtracted,
+        text=text.text[start:end],
+    )
+
+
+def _nodes_of(node: Tree[Token], kind: str) -> list[Tree[Token]]:
+    return [tree(child) for child in node.children if tree(child).data == kind]
+
+
+def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
+    """What is subtracted; `sources` are the first stream and those of the clauses, in order."""
+    first = sources[0]
+    for index, clause in enumerate(clauses.excepts, 1):
+        on, source = tree(clause.children[2]), sources[index]
+        _check_reads(on, sources, index, text)
+        scope = Scope(text, {first.alias: first, source.alias: source})
+        yield Subtraction(source.alias, scope.conjuncts(on.children[0]))
+
+
+def _check_reads(node: Node, sources: Sequence[Source], index: int, text: QueryText) -> None:
+    """Refuse a column of a stream that is out of reach; `index` is the subtracted stream's whose ON this is, or 0."""
+    first = sources[0].alias
+    others = {source.alias for source in sources[1:]} - {sources[index].alias}
+    for column in tree(node).find_data("column"):
+        alias, name = column.children
+        if name is None or identifier(alias) not in others:
+            continue
+        if index == 0:
+            what = f"what EXCEPT subtracts has no columns in the answer: this reads {first} only"
+        else:
+            what = f"ON after EXCEPT compares {first} with {sources[index].alias}"
+        raise text.error(f"{what}, not {identifier(alias)}", column)
+
+
+def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) -> str | None:
+    if node is None:
+        return None
+    token = tree(node).children[0]
+    written = str(token)
+    topic = unquoted(written) if written.startswith("'") else identifier(token)
+    checked_topic(topic, token, text)
+    for source in sources:
+        if isinstance(source.stream, Stream) and source.stream.topic == topic:
+            raise text.error(
+                f"this query would read its own results: {topic!r} is the topic of {source.alias}", token
+            )
+    return topic
+
+
+def _bind_sources(
+    nodes: Sequence[Tree[Token]], streams: Mapping[str, Stream | Table], window_of_all: Window | None, text: QueryText
+) -> tuple[Source, ...]:
+    sources: dict[str, Source] = {}
+    for source_node in nodes:
+        name_token, alias_token, window_node = source_node.children
+        stream = streams.get(identifier(name_token))
+        if stream is None:
+            hint = did_you_mean(identifier(name_token), streams)
+            declare = "; declare it with CREATE STREAM or CREATE TABLE" if not hint else ""
+            raise text.error(f"unknown stream {identifier(name_token)!r}{hint}{declare}", name_token)
+        alias = identifier(alias_token if alias_token is not None else name_token)
+        if alias in sources:
+            how = "give one of them another, as in " + f"{stream.name} {alias}2"
+            raise text.error(f"alias {alias!r} stands for two streams; {how}", alias_token or name_token)
+        if isinstance(stream, Table):
+            if window_node is not None:
+                raise text.error(
+                    f"{stream} takes no window: its rows are there from the start and for ever; write {stream.name}"
+                    + (f" {alias}" if alias_token is not None else ""),
+                    window_node,
+                )
+            window = Window("UNBOUNDED")
+        elif window_node is not None:
+            window = bind_window(tree(tree(window_node).children[0]), text)
+        elif window_of_all is not None:
+            window = window_of_all
+        else:
+            raise text.error(
+                f"{alias} has no window; write {text.shown(source_node)} [RANGE 5 MINUTES] "
+                f"(or [ROWS 100], [UNBOUNDED]), or WINDOW RANGE 5 MINUTES at the end for all streams",
+                source_node,
+            )
+        sources[alias] = Source(alias, stream, window)
+    return tuple(sources.values())
+
+
+def _check_tables(
+    sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText
+) -> None:
+    """Refuse a query whose results no stream would bring about."""
+    if subtracting and sources[0].is_table:
+        raise text.error(
+            f"EXCEPT takes from a stream: {sources[0].stream} does not change, and may only be what is taken away",
+            nodes[0],
+        )
+    if all(source.is_table for source in sources):
+        raise text.error(
+            f"a query needs a stream: nothing ever happens in {sources[0].stream}, so there is nothing to answer",
+            nodes[0],
+        )
+
+
+def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
+    """Every column of a WINDOW condition is a time; anything else belongs in WHERE."""
+    window_scope = scope.for_window_condition()
+    for node in tree(condition).find_data("column"):
+        column = window_scope.column(node)
+        stream = scope.sources[column.alias].stream
+        declared = (stream.timestamp, "ts") if isinstance(stream, Stream) else ()
+        if column.type is not Type.TIMESTAMP and column.name not in declared:
+            such = f", such as {column.alias}.{EVENT_TIME}" if declared else ""
+            raise text.error(
+                f"a WINDOW condition compares times{such}; "
+                f"{text.shown(node)} is {column.type}: move this condition to WHERE",
+                node,
+            )
+
+
+def _bind_outputs(node: Tree[Token], scope: Scope) -> Iterator[Output]:
+    """The SELECT list, expanded; every name once."""
+    seen: set[str] = set()
+    for item in node.children:
+        for output in _outputs_of(tree(item), scope):
+            if output.name in seen:
+                raise scope.text.error(f"two results are called {output.name!r}; rename one with AS", item)
+            if output.name in RESERVED_OUTPUTS:
+                raise scope.text.error(
+                    f"{output.name!r} is a key that Weir writes itself; rename this with AS", item
+                )
+            seen.add(output.name)
+            yield output
+
+
+def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
+    if item.data == "output":
+        expr_node, alias_token = item.children
+        expr = scope.value(expr_node)
+        if alias_token is not None:
+            yield Output(identifier(alias_token), expr)
+        elif isinstance(expr, Column) and tree(expr_node).data == "column":
+            yield Output(
+                ".".join(identifier(part) for part in tree(expr_node).children if part is not None), expr
+            )
+        else:
+            raise scope.text.error(
+                f"give this expression a name: {scope.text.shown(expr_node)} AS name", expr_node
+            )
+        return
+    if item.data == "every_column":
+        sources = tuple(scope.sources.values())
+    else:
+        alias = item.children[0]
+        sources = (scope.source(alias),)
+    for source in sources:
+        for field in source.stream.fields:
+            yield Output(f"{source.alias}.{field.name}", Column(source.alias, field.name, field.type))
+
+
+def _bind_partition_by(
+    clauses: Clauses, scope: Scope, predicates: Sequence[Expr]
+) -> tuple[tuple[Column, ...], frozenset[Column]]:
+    """One column per stream's alias, in FROM order, all equated by the predicates: results stay in a partition.
+
+    Every task has the whole of a table, so tables are not partitioned.
+
+    Returns:
+        The columns, and all that equal them.
+    """
+    nodes = clauses.partition_by()
+    if not nodes:
+        return (), frozenset()
+    found: dict[str, Column] = {}
+    for node in nodes:
+        column = scope.column(node)
+        if scope.sources[column.alias].is_table:
+            raise scope.text.error(
+                f"PARTITION BY takes columns of streams; every task reads the whole of "
+                f"{scope.sources[column.alias].stream}",
+                node,
+            )
+        if column.alias in found:
+            raise scope.text.error(
+                f"PARTITION BY takes one column of each stream; this is the second of {column.alias}", node
+            )
+        found[column.alias] = column
+    streams = [alias for alias, source in scope.sources.items() if not source.is_table]
+    missing = [alias for alias in streams if alias not in found]
+    if missing:
+        raise scope.text.error(
+            f"PARTITION BY takes one column of each stream; none is given of {', '.join(missing)}", nodes[-1]
+        )
+    equated = {found[streams[0]]}
+    pairs = [
+        (p.left, p.right)
+        for p in predicates
+        if isinstance(p, Compare)
+        and p.op == "="
+        and isinstance(p.left, Column)
+        and isinstance(p.right, Column)
+    ]
+    for _ in pairs:
+        equated |= {c for pair in pairs if equated & set(pair) for c in pair}
+    for node in nodes:
+        column = scope.column(node)
+        if column not in equated:
+            first = scope.text.shown(nodes[0])
+            raise scope.text.error(
+                "PARTITION BY takes columns that the query equates; "
+                f"no condition says {first} = {scope.text.shown(node)}",
+                node if node is not nodes[0] else nodes[-1],
+            )
+    return tuple(found[alias] for alias in streams), frozenset(equated)

@@ -1,0 +1,244 @@
+"""Binds declarations: CREATE STREAM to `schemas.query.Stream`, CREATE TABLE to `Table`; checks types and options.
+
+Without `timestamp` a stream's only TIMESTAMP column is its event time; if it has none or several, the Kafka
+record's own timestamp is. Without `topic` the topic is called like the stream; that name is checked against
+Kafka's rule by what connects to Kafka, since a stream read from a file may be called anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from lark import Token, Tree
+
+from schemas.durations import parse_duration
+from schemas.errors import QueryError, UsageError
+from schemas.language.expressions import EVENT_TIME
+from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
+from schemas.query import Field, Stream, Table, Type
+
+FORMATS = ("json",)
+TABLE_FORMATS = ("json", "csv", "parquet")
+
+_TABLE_OPTIONS = {
+    "path": "path = 'rooms.csv'",
+    "format": "format = 'csv'",
+}
+_OPTIONS = {
+    "topic": "topic = 'sensors.temperature'",
+    "format": "format = 'json'",
+    "timestamp": "timestamp = 'at'",
+    "disorder": "disorder = '2 SECONDS'",
+    "idle_timeout": "idle_timeout = '30 SECONDS'",
+    "rate": "rate = 1000",
+    "distinct": "distinct = 'room:20,mote:50'",
+}
+_OTHER_TYPE_NAMES = {
+    "INT": Type.BIGINT,
+    "INTEGER": Type.BIGINT,
+    "SMALLINT": Type.BIGINT,
+    "LONG": Type.BIGINT,
+    "FLOAT": Type.DOUBLE,
+    "REAL": Type.DOUBLE,
+    "DECIMAL": Type.DOUBLE,
+    "NUMERIC": Type.DOUBLE,
+    "VARCHAR": Type.STRING,
+    "CHAR": Type.STRING,
+    "TEXT": Type.STRING,
+    "BOOL": Type.BOOLEAN,
+    "DATE": Type.TIMESTAMP,
+    "DATETIME": Type.TIMESTAMP,
+}
+# Kafka's rule for topic names, less the room that `<query>.late` needs within 249 characters.
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
+
+
+def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
+    """The stream that CREATE STREAM declares."""
+    name, fields, options = _declared(node, _OPTIONS, text)
+    times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
+    return Stream(
+        name,
+        tuple(fields.values()),
+        topic=options.topic() or name,
+        format=options.format(FORMATS) or FORMATS[0],
+        timestamp=options.timestamp() or (times[0] if len(times) == 1 else None),
+        disorder_ms=options.duration("disorder") or 0,
+        idle_timeout_ms=options.duration("idle_timeout", positive=True),
+        rate=options.rate(),
+        distinct=options.distinct(),
+    )
+
+
+def bind_table(node: Tree[Token], text: QueryText) -> Table:
+    """The table that CREATE TABLE declares."""
+    name, fields, options = _declared(node, _TABLE_OPTIONS, text)
+    path = options.path()
+    if path is None:
+        raise text.error(
+            f"table {name!r} needs the file of its rows: CREATE TABLE {name} (...) WITH ({_TABLE_OPTIONS['path']})",
+            node.children[0],
+        )
+    return Table(name, tuple(fields.values()), path, options.format(TABLE_FORMATS))
+
+
+def _declared(
+    node: Tree[Token], accepted: Mapping[str, str], text: QueryText
+) -> tuple[str, dict[str, Field], _Options]:
+    """Name, columns and options."""
+    name_token, *column_nodes, options_node = node.children
+    fields: dict[str, Field] = {}
+    for column_node in column_nodes:
+        field = _bind_field(tree(column_node), text)
+        if field.name in fields:
+            raise text.error(f"column {field.name!r} is declared twice", tree(column_node).children[0])
+        fields[field.name] = field
+    option_nodes = [] if options_node is None else tree(options_node).children
+    return identifier(name_token), fields, _Options([tree(option) for option in option_nodes], accepted, fields, text)
+
+
+def _bind_field(node: Tree[Token], text: QueryText) -> Field:
+    name_token, type_token = node.children
+    name, written = identifier(name_token), str(type_token).upper()
+    if name == EVENT_TIME:
+        raise text.error(
+            f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token
+        )
+    if written not in Type.__members__:
+        other = _OTHER_TYPE_NAMES.get(written)
+        hint = f"; did you mean {other}?" if other else did_you_mean(written, Type.__members__)
+        raise text.error(f"unknown type {str(type_token)!r}; accepted: {', '.join(Type)}{hint}", type_token)
+    return Field(name, Type[written])
+
+
+class _Options:
+    """The WITH clause of a declaration, each option read and checked on demand.
+
+    Args:
+        accepted: the options that there are, with an example of each.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Tree[Token]],
+        accepted: Mapping[str, str],
+        fields: Mapping[str, Field],
+        text: QueryText,
+    ) -> None:
+        self._accepted = accepted
+        self._fields = fields
+        self._text = text
+        self._values: dict[str, Node] = {}
+        for node in nodes:
+            key_token, _, value = node.children
+            written = unquoted(str(key_token)) if str(key_token).startswith("'") else str(key_token)
+            key = written.lower()
+            if key not in accepted:
+                raise text.error(
+                    f"unknown option {written!r}; accepted: {', '.join(accepted)}{did_you_mean(key, accepted)}",
+                    key_token,
+                )
+            if key in self._values:
+                raise text.error(f"option {key!r} is given twice", key_token)
+            self._values[key] = value
+
+    def _string(self, key: str) -> str | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, Tree):
+            raise self._refused(key, "takes a string")
+        return unquoted(str(value))
+
+    def _refused(self, key: str, why: str) -> QueryError:
+        value = self._values[key]
+        return self._text.error(
+            f"option {key!r} {why}, as in {self._accepted[key]}; got {self._text.shown(value)}", value
+        )
+
+    def _no_column(self, key: str, name: str) -> QueryError:
+        known = did_you_mean(name, self._fields) or f"; declared: {shortened(', '.join(self._fields))}"
+        return self._text.error(
+            f"option {key!r} names no declared column: {name!r}{known}", self._values[key]
+        )
+
+    def topic(self) -> str | None:
+        topic = self._string("topic")
+        return None if topic is None else checked_topic(topic, self._values["topic"], self._text)
+
+    def path(self) -> str | None:
+        path = self._string("path")
+        if path is not None and (not path.strip() or "\0" in path):
+            raise self._refused("path", "names a file")
+        return path
+
+    def format(self, formats: Sequence[str]) -> str | None:
+        name = self._string("format")
+        if name is not None and name.lower() not in formats:
+            raise self._refused("format", f"is one of {', '.join(formats)}")
+        return None if name is None else name.lower()
+
+    def timestamp(self) -> str | None:
+        name = self._string("timestamp")
+        if name is None:
+            return None
+        field = self._fields.get(name)
+        if field is None:
+            raise self._no_column("timestamp", name)
+        if field.type not in (Type.BIGINT, Type.TIMESTAMP):
+            raise self._text.error(
+                f"option 'timestamp' takes a BIGINT (milliseconds) or TIMESTAMP column; {name!r} is "
+                f"{field.type}",
+                self._values["timestamp"],
+            )
+        return name
+
+    def duration(self, key: str, *, positive: bool = False) -> int | None:
+        written = self._string(key)
+        if written is None:
+            return None
+        try:
+            ms = parse_duration(written)
+        except UsageError as error:
+            raise self._text.error(f"option {key!r}: {error}", self._values[key]) from None
+        if positive and ms == 0:
+            raise self._refused(key, "must be > 0")
+        return ms
+
+    def rate(self) -> float | None:
+        value = self._values.get("rate")
+        if value is None:
+            return None
+        if not isinstance(value, Tree):
+            raise self._refused("rate", "takes a number of tuples per second")
+        rate = float(numeral(value.children))
+        if not 0 < rate < float("inf"):
+            raise self._refused("rate", "must be > 0 and finite")
+        return rate
+
+    def distinct(self) -> tuple[tuple[str, int], ...]:
+        written = self._string("distinct")
+        if written is None:
+            return ()
+        counts: dict[str, int] = {}
+        for pair in written.split(","):
+            name, colon, digits = (part.strip() for part in pair.rpartition(":"))
+            if not colon or not re.fullmatch(r"0*[1-9][0-9]{0,17}", digits):
+                raise self._refused("distinct", "takes column:count pairs with counts from 1")
+            if name not in self._fields:
+                raise self._no_column("distinct", name)
+            if name in counts:
+                raise self._refused("distinct", f"names column {name!r} twice")
+            counts[name] = int(digits)
+        return tuple(counts.items())
+
+
+def checked_topic(topic: str, node: Node, text: QueryText) -> str:
+    if _TOPIC.fullmatch(topic) is None:
+        raise text.error(
+            f"a topic's name has 1 to 240 of the characters a-z, A-Z, 0-9, '.', '_', '-'; got "
+            f"{shortened(topic)!r}",
+            node,
+        )
+    return topic

@@ -1,0 +1,56 @@
+"""The query language: text to `schemas.query.Program`.
+
+    CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
+      WITH (topic = 'sensors.temperature', timestamp = 'at', disorder = '2 SECONDS');
+    INSERT INTO 'alarms'
+    SELECT T.mote AS mote, T.celsius, H.percent
+    FROM temperature T [RANGE 5 MINUTES], humidity H [RANGE 5 MINUTES]
+    WHERE T.mote = H.mote AND T.celsius > 40;
+
+Two steps: Lark and `grammar.lark` make a tree of the text, `schemas.language.binder` resolves its names and types.
+Every text gives a Program or a QueryError with a place; nothing else is raised.
+
+Cost: linear in the text. Limits: expressions nest up to `schemas.language.expressions.MAX_NESTING` levels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from lark import Lark, Token, Tree, UnexpectedInput
+
+from schemas.language.binder import bind_program
+from schemas.language.query_text import QueryText
+from schemas.language.syntax_errors import syntax_error
+from schemas.query import Program
+
+
+def parse_program(text: str) -> Program:
+    """The streams and queries of a program, names resolved and types checked.
+
+    Raises:
+        QueryError: anything that the language does not accept, with line, column and a caret.
+    """
+    source = QueryText(text)
+    return bind_program(_parse(source), source)
+
+
+def _parse(source: QueryText) -> Tree[Token]:
+    parser = _parser()
+    try:
+        return parser.parse(source.text)
+    except UnexpectedInput:
+        raise syntax_error(parser, source) from None
+
+
+@cache
+def _parser() -> Lark:
+    # Built on first use: it takes about 70 ms, which commands that parse no query need not pay.
+    return Lark.open(
+        str(Path(__file__).with_name("grammar.lark")),
+        parser="lalr",
+        lexer="contextual",
+        propagate_positions=True,
+        maybe_placeholders=True,
+    )

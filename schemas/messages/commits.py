@@ -1,0 +1,185 @@
+"""The message that a task commits with its offsets, as Kafka offset metadata of each input partition.
+
+Offsets say which records have been taken; this says what was made of them, so that another machine can go
+on without the first one's disk: up to which event time results are out, and from where to read again to
+rebuild every window. All of it is a function of the log, because lateness is decided per partition.
+
+Format: compact JSON, ASCII, at most MAX_COMMIT_BYTES (Kafka's `offset.metadata.max.bytes` is 4096 by default,
+and Apache Kafka 4.1 refuses exactly 4096). Of versions: `schemas.messages.formats`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from schemas.errors import StateError
+from schemas.messages.formats import check_format
+
+COMMIT_VERSION = 1
+MAX_COMMIT_BYTES = 4000
+MAX_FLOOR_BYTES = 3200
+"""What the floors of one message may take, so that with everything else it fits; see `Floor`."""
+
+UNSEEN = -(2**62)
+"""The clock of a partition that has shown no tuple (the engine's `NEVER`); written as null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Of the records from `offset` on, tuples with ts < `cut` were refused: the task had passed them.
+
+    Such tuples are late though their own partition's clock does not say so. It happens only after a
+    partition was idle and stopped holding the watermark back; a replay must refuse the same tuples.
+    """
+
+    offset: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPoint:
+    """Where to begin reading a partition again for one stream.
+
+    Attributes:
+        offset: the first record that may be needed.
+        max_ts: the partition's clock just before it.
+        floors: what to refuse between `offset` and the committed offset, ascending.
+    """
+
+    offset: int
+    max_ts: int
+    floors: tuple[Floor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One partition's metadata.
+
+    Attributes:
+        fingerprint: of the query; another query's commit is of no use.
+        epoch: number of the commit, growing; the newest message of a task speaks for all its partitions.
+        cut: results with a smaller timestamp are out.
+        plan_version: the plan in force, 0 the first.
+        partitions: how many input partitions the task has.
+        points: one per stream that reads this partition, in order of first use in the query.
+        tables: hex digits of what is in each table, in order of first use in the query.
+        spilled: numbers of the first spill event that a recovery needs and of the next one to come; equal where it
+            needs none. See `services.spill.spill_log`.
+        incarnation: of the task that committed; with `epoch` it names one commit (`services.delivery.completion`).
+            Empty where it is at least once, or of a Weir that kept no transaction log.
+    """
+
+    fingerprint: str
+    epoch: int
+    cut: int
+    plan_version: int
+    partitions: int
+    points: tuple[StreamPoint, ...]
+    tables: tuple[str, ...] = ()
+    spilled: tuple[int, int] = (0, 0)
+    incarnation: str = ""
+
+    def encode(self) -> str:
+        """The message.
+
+        Raises:
+            StateError: it would be longer than MAX_COMMIT_BYTES.
+        """
+        points = [[p.offset, None if p.max_ts == UNSEEN else p.max_ts, _deltas(p.floors)] for p in self.points]
+        text = json.dumps(
+            {
+                "v": COMMIT_VERSION,
+                "q": self.fingerprint,
+                "e": self.epoch,
+                "w": self.cut,
+                "p": self.plan_version,
+                "n": self.partitions,
+                "r": points,
+                **({"t": self.tables} if self.tables else {}),
+                **({"s": self.spilled} if self.spilled[1] else {}),
+                **({"i": self.incarnation} if self.incarnation else {}),
+            },
+            separators=(",", ":"),
+        )
+        if len(text) > MAX_COMMIT_BYTES:
+            raise StateError(f"commit message of {len(text)} bytes, at most {MAX_COMMIT_BYTES} fit: {text[:200]}...")
+        return text
+
+
+def decode_commit(text: str | None, place: str) -> Commit:
+    """Read a message back. `place` names the partition, for errors.
+
+    Raises:
+        StateError: it was not written by Weir, or is damaged.
+        NewerFormatError: a newer Weir has written it.
+    """
+    try:
+        message = json.loads(text or "")
+        version = message["v"]
+    except (ValueError, KeyError, TypeError):
+        raise StateError(
+            f"committed offset of {place} carries {text!r}, which is no commit message of Weir: "
+            "another program commits in this consumer group; use a group of its own (--group)"
+        ) from None
+    check_format(version, COMMIT_VERSION, f"committed offset of {place}")
+    try:
+        points = tuple(_point(*point) for point in message["r"])
+        first, following = message.get("s", (0, 0))
+        return Commit(
+            str(message["q"]),
+            int(message["e"]),
+            int(message["w"]),
+            int(message["p"]),
+            int(message["n"]),
+            points,
+            tuple(str(content) for content in message.get("t", ())),
+            (int(first), int(following)),
+            str(message.get("i", "")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None
+
+
+def _deltas(floors: Iterable[Floor]) -> list[int]:
+    """offset, cut, then how far each further floor lies beyond the one before: short numbers."""
+    flat: list[int] = []
+    offset = cut = 0
+    for floor in floors:
+        flat += (floor.offset - offset, floor.cut - cut)
+        offset, cut = floor.offset, floor.cut
+    return flat
+
+
+def _point(offset: int, max_ts: int | None, flat: list[int]) -> StreamPoint:
+    floors: list[Floor] = []
+    last = Floor(0, 0)
+    for step, rise in zip(flat[::2], flat[1::2], strict=True):
+        last = Floor(last.offset + int(step), last.cut + int(rise))
+        floors.append(last)
+    return StreamPoint(int(offset), UNSEEN if max_ts is None else int(max_ts), tuple(floors))
+
+
+def floor_bytes(floors: Iterable[Floor]) -> int:
+    """What floors take in a message."""
+    return len(",".join(map(str, _deltas(floors))))
+
+
+def needed_floors(floors: Iterable[Floor], offset: int, horizon_ms: int) -> tuple[Floor, ...]:
+    """The floors that a replay from `offset` needs.
+
+    A later floor is never lower, so of those at or before `offset` only the last matters.
+
+    Args:
+        horizon_ms: tuples below it match nothing any more, had they been taken or not. 0 where that cannot be
+            said: with ROWS windows a tuple that was refused, but taken by a replay, would still be alive.
+    """
+    kept: list[Floor] = []
+    for floor in floors:
+        if floor.cut <= horizon_ms:
+            continue
+        if kept and kept[-1].offset <= offset and floor.offset <= offset:
+            kept.pop()
+        kept.append(floor)
+    return tuple(kept)

@@ -1,0 +1,79 @@
+"""Several queries over files, as `weir run` runs them: one engine of all, results of every query to its own sink.
+
+As `services.batch.query_run` for one query, and with the same bytes per query as that writes for it alone: epochs end
+at the same event times for all, and depend on the files alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from operators.groups.engine import GroupEngine
+from operators.groups.sharing import group_engine
+from schemas.codecs.encode import CLEANUP_PHASE
+from schemas.columns import Batch
+from schemas.query import Query
+from services.batch.file_run import COALESCED_TUPLES, FileRun, Outputs
+from services.files.sinks import ResultWriter
+from services.files.sources import SourceFile
+from services.files.tables import Tables
+from services.spill.budget import Spill
+
+
+class GroupRun(FileRun[GroupEngine]):
+    """One run of several queries over files, whose results go by their order to those of the outputs."""
+
+    def __init__(
+        self,
+        queries: Sequence[Query],
+        sources: Mapping[str, SourceFile],
+        outputs: Outputs,
+        *,
+        epoch_ms: int,
+        executor: str | None = None,
+        least_tuples: int = COALESCED_TUPLES,
+        tables: Tables | None = None,
+        spill: Spill | None = None,
+        feedback: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Args: those of `FileRun`, and
+        executor: see `operators.groups.sharing`; None for what suits the queries.
+        feedback: see `operators.groups.sharing.group_engine`.
+        """
+        super().__init__(
+            sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
+        )
+        self.queries = tuple(queries)
+        self._executor = executor
+        self._feedback = feedback
+        self._tables = (tables or Tables()).batches
+
+    def _engine(self, samples: Mapping[str, Batch]) -> GroupEngine:
+        return group_engine(
+            self.queries,
+            executor=self._executor,
+            samples=samples,
+            tables=self._tables,
+            clock=time.perf_counter,
+            budget=None if self._spill is None else self._spill.budget,
+            blocks=None if self._spill is None else self._spill.blocks,
+            feedback=self._feedback,
+        )
+
+    def _write(self, engine: GroupEngine, writer: ResultWriter, cut: int) -> None:
+        results = engine.advance(cut)
+        for number, query in enumerate(self.queries):
+            writer.write(results[query.name], sink=number)
+        self._write_cleaned(engine, writer)
+
+    def _clean(self, engine: GroupEngine, writer: ResultWriter) -> None:
+        engine.clean()
+        self._write_cleaned(engine, writer)
+
+    def _write_cleaned(self, engine: GroupEngine, writer: ResultWriter) -> None:
+        found = engine.cleaned()
+        for number, query in enumerate(self.queries):
+            for batch in found.get(query.name, ()):
+                writer.write(batch, CLEANUP_PHASE, sink=number)

@@ -1,0 +1,53 @@
+"""Plan changes as they are written on the command line: `TS:PLAN:STRATEGY`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from operators.join.executor import JUGGLER
+from operators.migration.advise import Goal
+from operators.migration.strategies import AUTO, STRATEGIES, check_strategy
+from operators.plan.plan import Plan, parse_plan
+from schemas.errors import UsageError
+from schemas.query import Query
+from schemas.timestamps import parse_iso
+
+_FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy>[^:()]*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """Change to `plan` at event time `cut` (ms) by `strategy`; where that is `auto`, by what serves `goal`."""
+
+    cut: int
+    plan: Plan
+    strategy: str
+    goal: Goal = field(default_factory=Goal)
+
+
+def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None = None) -> PlanChange:
+    """A plan change of a query that runs as `executor`.
+
+    Raises:
+        UsageError: it has another form, or the strategy cannot do it.
+        QueryError: the plan is wrong.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--migrate {text!r}: expected TS:PLAN:STRATEGY, such as '2026-01-31T12:00:00Z:((A B) C):jisc', with TS in "
+            f"milliseconds or ISO 8601 and one of the strategies {', '.join((AUTO, *STRATEGIES))}"
+        )
+    try:
+        cut = int(found["ts"]) if re.fullmatch(r"-?[0-9]+", found["ts"]) else parse_iso(found["ts"])
+    except ValueError as error:
+        raise UsageError(f"--migrate: {error}") from None
+    if cut < 0:
+        raise UsageError(f"--migrate: the event time {cut} is before 1970")
+    try:
+        check_strategy(found["strategy"], executor, query)
+    except UsageError as error:
+        raise UsageError(f"--migrate: {error}") from None
+    plan = parse_plan(found["plan"], query, several=executor == JUGGLER)
+    return PlanChange(cut, plan, found["strategy"], goal or Goal())

@@ -1,0 +1,1 @@
+"""A single-node Apache Kafka on loopback, for development, tests and benchmarks. Entry: `broker`."""

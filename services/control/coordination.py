@@ -1,0 +1,85 @@
+"""The coordinator's side of the barrier: takes requests up, waits for answers, decides.
+
+Pure: it is shown views of the log and returns what to append. It remembers nothing that the log does not say,
+but since when it has waited, so a successor goes on where it ended; two at once do no harm. The protocol is in
+`services.control.barrier`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schemas.messages.control import BarrierMessage, Cut, Propose, Request, Withdraw
+from services.control.barrier import View
+
+RESEND_S = 1.0
+"""What has had no effect in the log after this long is sent again."""
+
+BY = "coordinator"
+
+
+class Coordination:
+    """Decides for one query.
+
+    Args:
+        tasks: how many the query has, where its tasks do not say so themselves (`schemas.messages.control.Opened`).
+        check: why a request cannot be taken up; empty when it can.
+    """
+
+    def __init__(self, tasks: int, check: Callable[[Request], str]) -> None:
+        self._tasks = tasks
+        self._check = check
+        self._waiting_for: str | None = None
+        self._since = 0.0
+        self._sent: tuple[BarrierMessage, float] | None = None
+
+    def decide(self, view: View, now: float) -> list[BarrierMessage]:
+        """What to append, after a look at the log.
+
+        Args:
+            now: monotonic seconds.
+        """
+        message = self._next(view, now)
+        if message is None:
+            return []
+        if self._sent is not None and self._sent[0] == message and now - self._sent[1] < RESEND_S:
+            return []
+        self._sent = message, now
+        return [message]
+
+    def _next(self, view: View, now: float) -> BarrierMessage | None:
+        if view.open is None:
+            self._waiting_for = None
+            return self._take_up(view.waiting[0], view.tasks or self._tasks) if view.waiting else None
+        proposal = view.open
+        if self._waiting_for != proposal.id:
+            self._waiting_for, self._since = proposal.id, now
+        if view.refusals:
+            answer = min(view.refusals, key=lambda answer: answer.task)
+            return Withdraw(id=proposal.id, reason=f"task {answer.task} refused: {answer.error}", by=BY)
+        if not view.missing:
+            return Cut(id=proposal.id, cut=max(view.least_cut, proposal.at or 0))
+        waited_s = proposal.timeout_ms / 1000
+        if now - self._since < waited_s:
+            return None
+        some = ", ".join(map(str, view.missing[:8])) + (", ..." if len(view.missing) > 8 else "")
+        reason = (
+            f"{len(view.missing)} of {proposal.tasks} tasks did not answer within {waited_s:g} s (task {some}): "
+            "is their worker running, and not still recovering?"
+        )
+        return Withdraw(id=proposal.id, reason=reason, by=BY)
+
+    def _take_up(self, request: Request, tasks: int) -> BarrierMessage:
+        problem = self._check(request)
+        if problem:
+            return Withdraw(id=request.id, reason=problem, by=BY)
+        return Propose(
+            id=request.id,
+            plan=request.plan,
+            strategy=request.strategy,
+            fingerprint=request.fingerprint,
+            tasks=tasks,
+            at=request.at,
+            timeout_ms=request.timeout_ms,
+            prefer=request.prefer,
+        )

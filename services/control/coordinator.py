@@ -1,0 +1,112 @@
+"""The coordinator of a query: runs `services.control.coordination` on the control topic until it is stopped.
+
+It keeps nothing but what it reads: any number may run, and one that is killed is started again anywhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from operators.migration.strategies import check_strategy
+from operators.plan.plan import check_plan, parse_plan
+from schemas.errors import BrokerError, UsageError
+from schemas.messages.control import BarrierMessage, Cut, Propose, Request, Withdraw
+from schemas.query import Query
+from services.control.barrier import View
+from services.control.control_log import ControlLog
+from services.control.coordination import Coordination
+from services.kafka.topics import TopicAdmin
+from services.placement.tasks import lay_out
+from services.process.fingerprint import fingerprint
+from services.process.logs import get_log
+from services.process.security import KafkaClients
+from services.process.settings import EXECUTOR
+
+LOOK_S = 0.2
+"""How often it looks at its clock while the log is silent."""
+
+STALE_S = 60.0
+"""A request older than this is refused: who asked has given up, and the reasons for it may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """How a coordinator runs; see `WorkerSettings`."""
+
+    clients: KafkaClients
+    group: str
+    wait: bool | None = None
+    replication: int = -1
+
+
+class Coordinator:
+    """Coordinates the plan changes of one query."""
+
+    def __init__(self, query: Query, settings: CoordinatorSettings) -> None:
+        self._query = query
+        self._settings = settings
+        self._fingerprint = fingerprint(query)
+        self._log = get_log("coordinator", query=query.name, group=settings.group)
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop`.
+
+        Raises:
+            WeirError: input topics are missing, or Kafka cannot be reached at the start.
+        """
+        admin = TopicAdmin(self._settings.clients)
+        try:
+            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stopped=stop.wait)
+        except BrokerError:
+            if stop.is_set():
+                return
+            raise
+        tasks = lay_out(self._query, counts).tasks
+        topics = admin.control(self._settings.group, self._settings.replication)
+        coordination = Coordination(tasks, self._objection)
+        log = ControlLog(self._settings.clients, topics.control, f"weir-{self._settings.group}-coordinator").start()
+        try:
+            view = log.read_to_end(60.0)
+            self._log.info("coordinator running", tasks=tasks, plan_version=len(view.changes))
+            while not stop.is_set():
+                messages = coordination.decide(view, time.monotonic())
+                for message in messages:
+                    self._tell(message)
+                log.append(*messages)
+                seen, view = view, log.wait(view, LOOK_S)
+                self._tell_decisions(seen, view)
+        finally:
+            log.close()
+            self._log.info("coordinator stopped")
+
+    def _objection(self, request: Request) -> str:
+        """Why a request cannot be taken up; empty when it can."""
+        age_s = time.time() - request.asked_ms / 1000
+        if age_s > STALE_S:
+            return f"it was asked for {age_s:.0f} s ago, when no coordinator ran; ask again"
+        if request.fingerprint != self._fingerprint:
+            return "the coordinator runs another query than the one that the plan is for"
+        try:
+            check_plan(parse_plan(request.plan, self._query), self._query)
+            check_strategy(request.strategy, EXECUTOR, self._query)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _tell(self, message: BarrierMessage) -> None:
+        match message:
+            case Propose():
+                self._log.info("plan proposed", id=message.id, plan=message.plan, strategy=message.strategy)
+            case Cut():
+                self._log.info("cut announced", id=message.id, cut=message.cut)
+            case Withdraw():
+                self._log.warning("plan withdrawn", id=message.id, reason=message.reason)
+
+    def _tell_decisions(self, seen: View, view: View) -> None:
+        for change in view.changes[len(seen.changes) :]:
+            self._log.info("plan decided", id=change.id, version=change.version, plan=change.plan, cut=change.cut)
+        for key in view.done.keys() - seen.done.keys():
+            done = view.done[key]
+            self._log.info("task done", id=done.id, task=done.task, version=done.version, problem=done.error)

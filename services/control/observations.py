@@ -1,0 +1,92 @@
+"""What the tasks of a running query say of themselves: the statistics topic, read for a few seconds."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from operators.data.statistics import EngineStatistics
+from operators.explain.analyze import Observation
+from schemas.errors import BrokerError, DataError, StateError
+from schemas.messages.control import Statistics, decode_control
+from services.kafka.log_consumer import log_consumer
+from services.kafka.topics import ControlTopics, TopicAdmin
+from services.process.security import KafkaClients
+
+RECENT_S = 6.0
+"""Tasks publish every second: who has not for so long does not run."""
+
+APART_S = 1.5
+"""Least time between the two statements that rates are taken from."""
+
+PATIENCE_S = 4.0
+"""How long to wait for more statements."""
+
+TIMEOUT_S = 15.0
+
+
+def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observation], int]:
+    """The tasks of a group that run, by their numbers, and how many tasks the query has.
+
+    Raises:
+        NewerFormatError: a newer worker has said it.
+        BrokerError: nothing runs, or Kafka does not answer.
+    """
+    topic = ControlTopics.of(group).statistics
+    if not TopicAdmin(clients).exists(topic):
+        raise BrokerError(
+            f"no worker of group {group!r} has ever run on {clients.bootstrap} (topic {topic} is missing): "
+            "start `weir worker`, or give its --group"
+        )
+    consumer = log_consumer(clients, topic)
+    try:
+        since = TopicPartition(topic, 0, int((time.time() - RECENT_S) * 1000))
+        consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))
+        said = _collect(consumer, topic)
+    except KafkaException as error:
+        raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
+    finally:
+        consumer.close()
+    if not said:
+        raise BrokerError(f"no task of group {group!r} has said anything for {RECENT_S:g} s: does a worker run?")
+    tasks = max(messages[-1].tasks for messages in said.values())
+    return [_observation(messages) for _, messages in sorted(said.items())], tasks
+
+
+def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
+    """Statements per task, oldest first, until each task has made two that are far enough apart."""
+    said: dict[int, list[Statistics]] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for message in consumer.consume(1_000, 0.2):
+            if message.error() is not None:
+                continue
+            try:
+                decoded = decode_control(message.value(), f"{topic}[0]@{message.offset()}")
+            except StateError:
+                continue  # damaged, or another program's
+            if isinstance(decoded, Statistics):
+                said.setdefault(decoded.task, []).append(decoded)
+        enough = said and len(said) >= max(messages[-1].tasks for messages in said.values())
+        if enough and all(_before(messages) is not None for messages in said.values()):
+            break
+    return said
+
+
+def _before(messages: list[Statistics]) -> Statistics | None:
+    """The latest statement of the same life that is far enough from the last one."""
+    last = messages[-1]
+    same = [m for m in messages if m.life == last.life and last.seconds - m.seconds >= APART_S]
+    return same[-1] if same else None
+
+
+def _observation(messages: list[Statistics]) -> Observation:
+    last, before = messages[-1], _before(messages)
+    try:
+        now = EngineStatistics.from_document(last.engine)
+        then = None if before is None else EngineStatistics.from_document(before.engine)
+    except DataError as error:
+        raise BrokerError(f"task {last.task} runs another version of Weir: {error}") from None
+    apart = 0.0 if before is None else last.seconds - before.seconds
+    return Observation(last.task, now, then, apart, last.plan_version)

@@ -1,0 +1,99 @@
+"""Reads a stretch of a partition, as read_committed shows it: what earlier lives of a task have written.
+
+Who reads has fenced who wrote before (`services.delivery.sink`), so what the last transaction left open has been
+aborted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from schemas.errors import BrokerError
+from services.kafka.log_consumer import log_consumer
+from services.kafka.topics import MOVING
+from services.process.rights import reason
+from services.process.security import KafkaClients
+
+TIMEOUT_S = 60.0
+"""Longer than somebody else's open transaction hides what comes after it."""
+
+POLL_S = 0.2
+
+
+class Readback:
+    """Reads partitions of one topic."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+
+    def ends(self, partition: int, marked: int = 0) -> tuple[int, int]:
+        """The first offset and the one behind the last.
+
+        Args:
+            marked: an offset that the log is known to reach. A broker that its peers have cut off believes for some
+                seconds that it leads the partition still, and tells an earlier end
+                (`services.delivery.sink.Sink.mark_end`).
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() not in MOVING or time.monotonic() > deadline:
+                    raise
+                # After a broker's restart what the client believes of leaders is old until it asks again.
+                self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
+                time.sleep(POLL_S)
+                continue
+            if found is None:
+                raise BrokerError(f"topic {self._topic}[{partition}] could not be read: its ends are not known")
+            return found[0], max(found[1], marked)
+
+    def between(self, partition: int, begin: int, end: int) -> Iterator[tuple[int, Message]]:
+        """The records from one offset up to another, with their offsets.
+
+        Raises:
+            BrokerError: Kafka does not answer in time.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        self._consumer.assign([TopicPartition(self._topic, partition, begin)])
+        at = begin
+        while at < end:
+            if time.monotonic() > deadline:
+                place = f"topic {self._topic}[{partition}]"
+                raise BrokerError(f"{place} could not be read to offset {end} in {TIMEOUT_S:g} s")
+            message = self._consumer.poll(POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                # Behind the last record there may be marks of transactions.
+                at = max(at, message.offset() or 0)
+                continue
+            at = (message.offset() or 0) + 1
+            if at <= end:
+                yield at - 1, message
+
+
+@contextmanager
+def reading(clients: KafkaClients, topic: str) -> Iterator[Readback]:
+    """A reader of a topic.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+    """
+    consumer = log_consumer(clients, topic, isolation__level="read_committed")
+    try:
+        yield Readback(consumer, topic)
+    except KafkaException as error:
+        why = reason(error.args[0], f"READ on topic {topic!r}")
+        raise BrokerError(f"topic {topic} cannot be read: {why}") from None
+    finally:
+        consumer.close()

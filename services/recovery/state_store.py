@@ -1,0 +1,291 @@
+"""A task's table on disk: blocks of source tuples and one manifest, in RocksDB.
+
+Faust tables were considered and left: they demand a changelog topic per table and write a record per key
+to it, while here the source topics are the changelog (design 3.3); a snapshot is a few large blocks and must
+replace its manifest in the same atomic write.
+
+Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block.
+Blocks are added as tuples come, in small pieces; they count for nothing until a manifest says so. One write
+batch holds the last blocks, deletions of blocks that no window needs, and the manifest that makes both true,
+so after a crash the table is the old snapshot or the new one, and blocks beyond it are dropped. The manifest
+is written after the Kafka commit it belongs to, never before: the disk is at or behind the committed cut.
+
+When a write fails (disk full) the table is closed and stays as it was; the task goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import json
+import shutil
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+
+from operators.state.checkpoint import Block, Checkpoint
+from schemas.codecs.blocks import decode_block, encode_block
+from schemas.errors import StateError
+from schemas.messages.commits import Floor, StreamPoint
+from schemas.messages.formats import check_format
+from services.recovery.starting_point import Snapshot
+
+FORMAT = 1
+BLOCK_TUPLES = 8_192
+"""Rows per block: with the usual few columns 100 to 300 KiB."""
+
+_KEY = struct.Struct(">cHQI")
+_MANIFEST = b"m"
+
+
+class DamagedTableError(StateError):
+    """RocksDB finds the table's files damaged: only emptying it helps."""
+
+
+class StateStore:
+    """The table of one task. Owned by one thread at a time.
+
+    Args:
+        path: its folder, made when missing.
+        streams: stream names in their order of first use; their ordinals are part of the keys.
+    """
+
+    def __init__(self, path: Path, streams: Sequence[str]) -> None:
+        """Open the table.
+
+        Raises:
+            DamagedTableError: its files are damaged.
+            StateError: the folder cannot be used.
+        """
+        self.path = path
+        self._streams = list(streams)
+        self._held: dict[int, list[tuple[int, int]]] = {}
+        self._table: Rdict | None = None
+        self._open()
+
+    def _open(self) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
+        # Little memory, and as few merges as with few large files: the table is read only when a task starts.
+        options.set_write_buffer_size(1 << 20)
+        options.set_level_zero_file_num_compaction_trigger(16)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(1 << 20)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._table = Rdict(str(self.path), options)
+            self._held = {ordinal: [] for ordinal in range(len(self._streams))}
+            for _, ordinal, first, rows in self._keys():
+                self._held.setdefault(ordinal, []).append((first, rows))
+        except Exception as error:  # rocksdict raises bare Exception
+            self.close()
+            kind = DamagedTableError if str(error).startswith("Corruption") else StateError
+            raise kind(f"state table {self.path} cannot be opened: {error}") from None
+
+    def _keys(self) -> list[tuple[bytes, int, int, int]]:
+        found = []
+        it = self._open_table().iter()
+        try:
+            it.seek(b"b")
+            while it.valid() and it.key()[:1] == b"b":
+                key = bytes(it.key())
+                _, ordinal, first, rows = _KEY.unpack(key)
+                found.append((key, ordinal, first, rows))
+                it.next()
+            it.status()  # raises where damage, not the end, has stopped the iterator
+        finally:
+            del it  # or a traceback would keep it, and it the table's lock
+        return found
+
+    def _open_table(self) -> Rdict:
+        if self._table is None:
+            raise StateError(f"state table {self.path} is closed")
+        return self._table
+
+    def snapshot(self) -> Snapshot | None:
+        """The manifest; None in an empty table.
+
+        Raises:
+            StateError: it is damaged.
+            NewerFormatError: a newer Weir has written it.
+        """
+        try:
+            raw = self._open_table().get(_MANIFEST)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StateError(f"manifest in {self.path} cannot be read: {error}") from None
+        if raw is None:
+            self._forget_beyond([])
+            return None
+        try:
+            found = json.loads(bytes(raw))
+            check_format(found["v"], FORMAT, f"snapshot in {self.path}")
+            if found["streams"] != self._streams:
+                raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
+            self._forget_beyond(found["blocks"])
+            if found["blocks"] != (there := _summary(self._held)):
+                raise StateError(f"snapshot in {self.path} has blocks {there}, its manifest says {found['blocks']}")
+            points = {
+                (topic, int(number)): tuple(
+                    StreamPoint(offset, max_ts, tuple(Floor(*floor) for floor in floors))
+                    for offset, max_ts, floors in streams
+                )
+                for topic, number, streams in found["points"]
+            }
+            return Snapshot(found["cluster"], found["query"], found["epoch"], found["cut"], points)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"snapshot in {self.path} has a damaged manifest: {error}") from None
+
+    def _forget_beyond(self, summary: Sequence[Sequence[int]]) -> None:
+        """Delete blocks that were added after the manifest which `summary` is of."""
+        ends = dict(enumerate(first + rows for first, _, rows in summary))
+        batch = WriteBatch(raw_mode=True)
+        kept = {
+            ordinal: [(first, rows) for first, rows in held if first < ends.get(ordinal, 0)]
+            for ordinal, held in self._held.items()
+        }
+        for ordinal, held in self._held.items():
+            for first, rows in held:
+                if first >= ends.get(ordinal, 0):
+                    batch.delete(_KEY.pack(b"b", ordinal, first, rows))
+        self._write(batch)
+        self._held = kept
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, ascending by their first tuple's ts; those of a stream in row order.
+
+        Raises:
+            StateError: a block is damaged.
+        """
+        try:
+            keys = self._keys()
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StateError(f"blocks in {self.path} cannot be read: {error}") from None
+        streams = [self._read(list(own)) for _, own in itertools.groupby(keys, key=lambda key: key[1])]
+        yield from heapq.merge(*streams, key=lambda block: int(block.batch.ts[0]))
+
+    def _read(self, keys: Iterable[tuple[bytes, int, int, int]]) -> Iterator[Block]:
+        table = self._open_table()
+        for key, ordinal, first, rows in keys:
+            name = self._streams[ordinal] if ordinal < len(self._streams) else f"#{ordinal}"
+            place = f"{self.path}, stream {name}, row {first}"
+            try:
+                raw = bytes(table[key])
+            except Exception as error:  # rocksdict raises bare Exception
+                raise StateError(f"block at {place} cannot be read: {error}") from None
+            block = decode_block(raw, place)
+            if (block.stream, block.first_row, len(block.batch)) != (name, first, rows):
+                raise StateError(f"block at {place} is of stream {block.stream}, row {block.first_row}")
+            yield Block(block.stream, block.first_row, block.batch)
+
+    def add(self, blocks: Sequence[Block]) -> int:
+        """Add blocks that the next `write` will make part of its snapshot.
+
+        Returns:
+            their bytes.
+
+        Raises:
+            StateError: they could not be written; the table is closed and keeps its last snapshot.
+        """
+        size = 0
+        for block in blocks:
+            ordinal = self._streams.index(block.stream)
+            for begin in range(0, len(block.batch), BLOCK_TUPLES):
+                part = block.batch.slice(begin, min(begin + BLOCK_TUPLES, len(block.batch)))
+                first = block.first_row + begin
+                raw = encode_block(block.stream, first, part)
+                batch = WriteBatch(raw_mode=True)
+                batch.put(_KEY.pack(b"b", ordinal, first, len(part)), raw)
+                self._write(batch)
+                self._held[ordinal].append((first, len(part)))
+                size += len(raw)
+        return size
+
+    def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> int:
+        """Add a checkpoint's blocks and make `snapshot` the manifest of all that were added.
+
+        Returns:
+            bytes of the new blocks.
+
+        Raises:
+            StateError: it could not be written; the table is closed and keeps its former snapshot.
+        """
+        size = self.add(checkpoint.blocks)
+        batch = WriteBatch(raw_mode=True)
+        kept: dict[int, list[tuple[int, int]]] = {}
+        for ordinal, held in self._held.items():
+            live = checkpoint.live_from.get(self._streams[ordinal], 0)
+            kept[ordinal] = [(first, rows) for first, rows in held if first + rows > live]
+            for first, rows in held:
+                if first + rows <= live:
+                    batch.delete(_KEY.pack(b"b", ordinal, first, rows))
+        batch.put(_MANIFEST, self._manifest(snapshot, kept))
+        self._write(batch, flush=True)
+        self._held = kept
+        return size
+
+    def _write(self, batch: WriteBatch, *, flush: bool = False) -> None:
+        table = self._open_table()
+        try:
+            table.write(batch)
+            if flush:
+                # Without a flush RocksDB would notice a full disk only when the log is already behind.
+                table.flush()
+        except Exception as error:  # rocksdict raises bare Exception
+            self.close()
+            raise StateError(f"snapshot cannot be written to {self.path}: {error}") from None
+
+    def _manifest(self, snapshot: Snapshot, kept: Mapping[int, list[tuple[int, int]]]) -> bytes:
+        points = [
+            [
+                topic,
+                number,
+                [[p.offset, p.max_ts, [[f.offset, f.cut] for f in p.floors]] for p in streams],
+            ]
+            for (topic, number), streams in snapshot.points.items()
+        ]
+        return json.dumps(
+            {
+                "v": FORMAT,
+                "streams": self._streams,
+                "cluster": snapshot.cluster,
+                "query": snapshot.fingerprint,
+                "epoch": snapshot.epoch,
+                "cut": snapshot.cut,
+                "points": points,
+                "blocks": _summary(kept),
+            }
+        ).encode()
+
+    def wipe(self) -> None:
+        """Empty the table.
+
+        Raises:
+            StateError: the folder cannot be used.
+        """
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._open()
+
+    def close(self) -> None:
+        """Close the table. May be called twice; what a full disk refuses to flush is in no manifest."""
+        table, self._table = self._table, None
+        if table is not None:
+            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
+                table.close()
+
+
+def _summary(held: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
+    """Per stream the first row, the number of blocks and of rows: what a manifest says of its blocks."""
+    return [
+        [min((first for first, _ in blocks), default=0), len(blocks), sum(rows for _, rows in blocks)]
+        for _, blocks in sorted(held.items())
+    ]
+
+
+def held_rows(store: StateStore) -> Mapping[str, int]:
+    """Rows on disk per stream, for tests and messages."""
+    return {store._streams[ordinal]: sum(rows for _, rows in held) for ordinal, held in store._held.items()}

@@ -1,0 +1,97 @@
+"""Registers queries in a group, after checks that none of its workers would refuse them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from schemas.codecs.encode import check_output_names
+from schemas.errors import UsageError
+from schemas.groups import streams_of
+from schemas.language.program import parse_program
+from schemas.messages.control import RegisteredGroup, RegisteredQuery
+from schemas.query import Query, Stream
+from services.files.query_files import listed, pick_query
+from services.kafka.topics import TopicAdmin
+from services.process.decoders import decoder_of
+from services.process.security import KafkaClients
+from services.registry.group_registry import find_group
+from services.registry.query_registry import write
+
+
+def register_in_group(
+    clients: KafkaClients, name: str, text: str, pick: str | None, *, from_now: bool, replication: int
+) -> tuple[str, ...]:
+    """Register the queries of a file, or the one that is picked; makes the group where there is none.
+
+    A query that is there already, word for word, stays as it is.
+
+    Returns:
+        the names of those that begin.
+
+    Raises:
+        QueryError, UsageError: the group cannot take one of them; then none is registered.
+        BrokerError: Kafka does not take them.
+    """
+    TopicAdmin(clients).registry(replication)
+    entry = find_group(clients, name)
+    queries = parse_program(text).queries if pick is None else (pick_query(text, pick, "the file"),)
+    if not queries:
+        raise UsageError("the file declares streams but has no INSERT INTO")
+    names = [query.name for query in queries]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two queries of the file write to {twice!r}; each query of a group needs a topic of its own")
+    streams = streams_of(queries if entry is None else [entry.query()])
+    bound = {} if entry is None else {name: _bound(query) for name, query in entry.queries.items()}
+    there = {name: query for name, query in bound.items() if query is not None}
+    begin = [query for query in queries if there.get(query.name) != query]
+    check_group_queries(name, streams, {**there, **{query.name: query for query in queries}}.values())
+    records: dict[str, RegisteredQuery | RegisteredGroup | None] = {}
+    if entry is None:
+        records[f"{name}/"] = RegisteredGroup(name=name, text=text, streams=tuple(s.name for s in streams))
+    for query in begin:
+        records[f"{name}/{query.name}"] = RegisteredQuery(
+            name=query.name, text=text, pick=query.name, group=name, from_now=from_now, id=uuid.uuid4().hex[:12]
+        )
+    write(clients, records)
+    return tuple(query.name for query in begin)
+
+
+def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[Query]) -> None:
+    """Refuse queries that cannot run together as a service.
+
+    Args:
+        streams: those that the group reads.
+
+    Raises:
+        UsageError: says which query, and why.
+    """
+    known = {stream.name: stream for stream in streams}
+    queries = list(queries)
+    writers = {query.sink: query.name for query in queries}
+    for query in queries:
+        if query.sink is None:
+            raise UsageError("a query of a group needs to know where results go: begin it with INSERT INTO 'topic'")
+        check_output_names(query)
+        for stream in query.streams():
+            decoder_of(stream)
+            if known.get(stream.name) != stream:
+                how = "declares otherwise than" if stream.name in known else "reads, and that is not read by"
+                raise UsageError(
+                    f"{stream}, which query {query.name!r} {how} group {name!r}: a group reads what the queries read "
+                    f"that it was made with, {listed(list(known))}; make another group"
+                )
+            if stream.topic in writers:
+                raise UsageError(
+                    f"query {query.name!r} reads what query {writers[stream.topic]!r} of the same group writes, topic "
+                    f"{stream.topic!r}; put them into two groups"
+                )
+
+
+def _bound(query: RegisteredQuery) -> Query | None:
+    """The bound query; None where this version cannot read its text."""
+    try:
+        return next((one for one in parse_program(query.text).queries if one.name == query.pick), None)
+    except UsageError:
+        return None

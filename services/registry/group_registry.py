@@ -1,0 +1,96 @@
+"""Registered groups: several queries that one worker runs together, and that come and go while it does.
+
+A group is made with its first file: what streams its queries read is fixed then, since their topics are what its
+workers are members for. A query is known by its sink; to register another one under the same sink ends the one that
+is there and begins the new one in its place. What is registered is what is wanted; what a task makes of it, and when,
+is in the group's own topic (`services.task.group_members`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schemas.errors import UsageError
+from schemas.language.program import parse_program
+from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery
+from schemas.query import Query, Source, Stream, Table, Window
+from services.files.query_files import listed
+from services.process.security import KafkaClients
+from services.registry.query_registry import newest, write
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """What is registered of a group.
+
+    Attributes:
+        queries: by name, sorted.
+    """
+
+    declared: RegisteredGroup
+    queries: Mapping[str, RegisteredQuery]
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.declared.name
+
+    def query(self) -> Query:
+        """No query of anybody: the streams that queries may read, and all tables that are declared with them."""
+        program = parse_program(self.declared.text)
+        streams = [stream for stream in program.streams if stream.name in self.declared.streams]
+        read: list[Stream | Table] = [*streams, *program.tables]
+        sources = tuple(Source(stream.name, stream, Window("UNBOUNDED")) for stream in read)
+        return Query(self.name, None, sources, (), ())
+
+
+def find_group(clients: KafkaClients, name: str) -> GroupEntry | None:
+    """The group of that name, if there is one.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered it, or a query of it.
+    """
+    return groups_of(newest(clients, lambda key: key.startswith(f"{name}/"))).get(name)
+
+
+def registry_groups(clients: KafkaClients) -> dict[str, GroupEntry]:
+    """All groups, by name.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+    """
+    return groups_of(newest(clients))
+
+
+def groups_of(messages: Mapping[str, ControlMessage]) -> dict[str, GroupEntry]:
+    """The groups among the newest messages of the registry, by name."""
+    return {
+        declared.name: GroupEntry(
+            declared,
+            {
+                query.name: query
+                for query in messages.values()
+                if isinstance(query, RegisteredQuery) and query.group == declared.name
+            },
+        )
+        for declared in messages.values()
+        if isinstance(declared, RegisteredGroup)
+    }
+
+
+def drop_from_group(clients: KafkaClients, entry: GroupEntry, pick: str | None) -> None:
+    """Forget one query of a group, or all and the group itself.
+
+    Raises:
+        UsageError: there is no such query.
+        BrokerError: Kafka does not answer.
+    """
+    if pick is not None and pick not in entry.queries:
+        raise UsageError(f"group {entry.name!r} has no query {pick!r}, it has {listed(list(entry.queries)) or 'none'}")
+    names = list(entry.queries) if pick is None else [pick]
+    records: dict[str, RegisteredQuery | RegisteredGroup | None] = {f"{entry.name}/{name}": None for name in names}
+    write(clients, records if pick is not None else {**records, f"{entry.name}/": None})

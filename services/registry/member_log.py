@@ -1,0 +1,59 @@
+"""The topic in which the tasks of a group write which queries they run; see `services.task.group_members`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemas.errors import StateError
+from schemas.messages.control import Member, decode_control
+from services.kafka.readback import reading
+from services.process.security import KafkaClients
+
+BEGAN = ""
+"""The name under which a task writes that it has begun to write."""
+
+
+def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> list[Member]:
+    """The newest record of every query of a task, or of all tasks.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+    """
+    found: dict[tuple[int, str], Member] = {}
+    for member in _members(clients, topic, task, 0):
+        found.pop((member.task, member.name), None)
+        found[member.task, member.name] = member
+    return list(found.values())
+
+
+def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[Member]:
+    """All records of a task, or of all tasks, in order."""
+    with reading(clients, topic) as readback:
+        begin, end = readback.ends(0, marked)
+        for offset, message in readback.between(0, begin, end):
+            member = decode_control(message.value(), f"{topic}[0]@{offset}")
+            if isinstance(member, Member) and task in (None, member.task):
+                yield member
+
+
+def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0) -> list[Member]:
+    """What a task that has committed has written: the newest record of every registration.
+
+    Args:
+        marked: behind all that the task has written (`services.delivery.sink.Sink.mark_end`).
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: it has written nothing that is still there.
+    """
+    found: dict[str, Member] = {}
+    for member in _members(clients, topic, task, marked):
+        found.pop(member.id, None)
+        found[member.id] = member
+    if not any(member.name == BEGAN for member in found.values()):
+        raise StateError(
+            f"topic {topic} does not say which queries task {task} runs, though it has committed: the topic was "
+            "deleted; give the workers a new group (--group) to start anew"
+        )
+    return list(found.values())

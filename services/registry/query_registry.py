@@ -1,0 +1,145 @@
+"""Registered queries: whole query files under names, in the compacted topic `weir.queries`.
+
+Every command that takes a query file takes such a name in its place, so that a worker, its coordinator and
+`weir migrate` on other machines speak of the same text. Groups of queries are there too:
+`services.registry.group_registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException, Message, Producer
+
+from schemas.errors import BrokerError, UsageError
+from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery, decode_control, encode_control
+from schemas.query import Query
+from services.files.query_files import pick_query, read_query
+from services.kafka.readback import reading
+from services.kafka.topics import REGISTRY, TopicAdmin
+from services.process.rights import reason
+from services.process.security import KafkaClients
+
+TIMEOUT_S = 30.0
+
+
+def names_file(given: Path) -> bool:
+    """Whether a query's argument is a path, there or not, rather than the name of a registered query."""
+    return given.exists() or bool(given.suffix) or len(given.parts) > 1
+
+
+def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
+    """The query of a file, or the registered one of that name where there is no such file.
+
+    Raises:
+        UsageError: there is neither, or it holds no query or several.
+        QueryError: the text is wrong; shows where.
+        BrokerError: Kafka had to be asked and does not answer.
+    """
+    if names_file(given):
+        return read_query(given, pick)
+    found = registered(clients, str(given)).get(str(given))
+    if found is None:
+        raise UsageError(
+            f"{str(given)!r} is no file, and no query of that name is registered on {clients.bootstrap}; "
+            f"`weir query register {given} QUERY.sql` registers one"
+        )
+    return pick_query(found.text, pick or found.pick, f"registered query {found.name}")
+
+
+def register(clients: KafkaClients, query: RegisteredQuery, replication: int) -> None:
+    """Put a query under its name, in place of the one that is there.
+
+    Raises:
+        BrokerError: Kafka does not take it.
+    """
+    TopicAdmin(clients).registry(replication)
+    write(clients, {query.name: query})
+
+
+def drop(clients: KafkaClients, name: str) -> None:
+    """Forget a name. Workers that run its query go on.
+
+    Raises:
+        UsageError: there is no such name.
+        BrokerError: Kafka does not answer.
+    """
+    if name not in registered(clients):
+        raise UsageError(f"no query is registered as {name!r} on {clients.bootstrap}")
+    write(clients, {name: None})
+
+
+def registered(clients: KafkaClients, name: str | None = None) -> dict[str, RegisteredQuery]:
+    """All registered queries that run alone, or the one of that name, by name, sorted.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered one of them.
+    """
+    found = newest(clients, lambda key: name in (None, key))
+    return {
+        name: message for name, message in found.items() if isinstance(message, RegisteredQuery) and not message.group
+    }
+
+
+def newest(clients: KafkaClients, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, ControlMessage]:
+    """The newest message under every key that is wanted, sorted. Others, and older ones, may be of any version.
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: the topic holds something else.
+        NewerFormatError: a newer Weir has registered one of them.
+    """
+    if not TopicAdmin(clients).exists(REGISTRY):
+        return {}
+    last: dict[str, tuple[int, Message]] = {}
+    with reading(clients, REGISTRY) as readback:
+        begin, end = readback.ends(0)
+        for offset, message in readback.between(0, begin, end):
+            last[key_of(message)] = offset, message
+    found: dict[str, ControlMessage] = {}
+    for key in sorted(filter(wanted, last)):
+        fold(found, last[key][1], last[key][0])
+    return found
+
+
+def key_of(message: Message) -> str:
+    """The name that a message of the topic is under."""
+    key = message.key() or b""
+    return key if isinstance(key, str) else key.decode(errors="replace")
+
+
+def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> None:
+    """Take a message of the topic into what is known by key."""
+    value = message.value()
+    if value is None:
+        found.pop(key_of(message), None)
+    else:
+        found[key_of(message)] = decode_control(value, f"{REGISTRY}[0]@{offset}")
+
+
+def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | RegisteredGroup | None]) -> None:
+    """Put messages under their keys; None drops a key.
+
+    Raises:
+        BrokerError: Kafka does not take them.
+    """
+    failed: list[str] = []
+    right = f"WRITE on topic {REGISTRY!r}"
+    # In order, and twice does no harm; an idempotent producer ends in a fatal error where it may write nothing.
+    producer = Producer(clients.librdkafka(max__in__flight=1, log_level=0))
+    try:
+        for key, message in records.items():
+            producer.produce(
+                REGISTRY,
+                None if message is None else encode_control(message),
+                key.encode(),
+                partition=0,
+                on_delivery=lambda error, _: failed.append(reason(error, right)) if error is not None else None,
+            )
+    except KafkaException as error:
+        failed.append(reason(error.args[0], right))
+    if producer.flush(TIMEOUT_S) or failed:
+        raise BrokerError(f"topic {REGISTRY} cannot be written: {', '.join(failed) or 'no answer from Kafka'}")

@@ -1,0 +1,247 @@
+"""The disk tier of spilled state: blocks of bytes by key, in RocksDB.
+
+    folder/weir-spill      says that the folder is Weir's, and its format
+    folder/blocks/         the RocksDB table: `b` + key: a block; `n` + key: its length, 4 bytes, big endian
+
+A block is written once, read once or twice and deleted. So there is no log: blocks reach the disk when a buffer of
+BUFFER_BYTES is full, in the background, and for certain with `flush`; a process that dies without loses the rest, which
+nobody has been promised. Merges of files never hold writers up, since readers know the key they want and many files do
+not make them slow. Nothing is cached: a part is read when it is joined, and memory is what was short.
+
+Every failure is a `SpillError` that says what to do. A full disk refuses new blocks; those that were put before can
+still be read, from the buffers if need be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+
+from schemas.errors import StateError
+from schemas.messages.formats import check_format
+
+
+class SpillError(StateError):
+    """The disk tier fails, or does not hold what was put into it."""
+
+
+FORMAT = 1
+BUFFER_BYTES = 2 << 20
+BUFFERS = 6
+"""Memory of the store: so many buffers of BUFFER_BYTES at most, while the disk is behind. A put waits for one buffer to
+be written when all are full; on a disk that others keep busy small ones cut the longest wait from 230 ms to 50 ms."""
+
+MERGED_FILES = 64
+"""So many files of one buffer each are merged, by one background thread."""
+
+_OPEN_FILES = 256
+_NEVER = 1 << 20
+_MARK = "weir-spill"
+_CONFIG = "rocksdict-config.json"
+"""What rocksdict adds to RocksDB's files."""
+_BLOCK = b"b"
+_LENGTH = b"n"
+_SIZE = struct.Struct(">I")
+
+
+class SpillStore:
+    """The spilled blocks of one task; an `operators.spill.block_store.BlockStore`. Owned by one thread at a time.
+
+    Args:
+        path: its folder: made when missing, otherwise empty or one that a SpillStore made. What is in it stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder.
+
+        Raises:
+            SpillError: it is not Weir's, in use, damaged, or cannot be used.
+            NewerFormatError: a newer Weir has made it.
+        """
+        self.path = path
+        self._sizes: dict[str, int] = {}
+        self._table: Rdict | None = None
+        self._claim()
+        self._open()
+
+    def _claim(self) -> None:
+        """Make the folder ours, or see that it is."""
+        mark = self.path / _MARK
+        begins = "spilled state of Weir, format "
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            others = sorted(entry.name for entry in self.path.iterdir())
+            if not others:
+                mark.write_text(f"{begins}{FORMAT}\n")
+                return
+            found = mark.read_text() if _MARK in others else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpillError(
+                f"spill folder {self.path} cannot be used: {error}; give a folder that Weir may write to"
+            ) from None
+        if found is None:
+            raise SpillError(
+                f"spill folder {self.path} holds {others[0]!r} and is not Weir's; give an empty folder or a new one"
+            )
+        version = found.removeprefix(begins).removesuffix("\n")
+        if not (found.startswith(begins) and version.isdecimal()):
+            raise SpillError(f"spill folder {self.path} says {found[:60]!r}, no mark of Weir; give an empty folder")
+        check_format(int(version), FORMAT, f"spill folder {self.path}")
+
+    def _open(self) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
+        options.set_write_buffer_size(BUFFER_BYTES)
+        options.set_max_write_buffer_number(BUFFERS)
+        options.set_level_zero_file_num_compaction_trigger(MERGED_FILES)
+        options.set_level_zero_slowdown_writes_trigger(_NEVER)
+        options.set_level_zero_stop_writes_trigger(_NEVER)
+        options.set_soft_pending_compaction_bytes_limit(0)
+        options.set_hard_pending_compaction_bytes_limit(0)
+        options.set_bytes_per_sync(1 << 20)
+        options.set_max_open_files(_OPEN_FILES)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(1 << 20)
+        uncached = BlockBasedOptions()
+        uncached.disable_cache()
+        options.set_block_based_table_factory(uncached)
+        unlogged = WriteOptions()
+        unlogged.disable_wal = True
+        try:
+            table = self._table = Rdict(str(self.path / "blocks"), options)
+            table.set_write_options(unlogged)
+            self._sizes = self._read_sizes(table)
+        except Exception as error:  # rocksdict raises bare Exception
+            self.close()
+            raise self._error("cannot be opened", error) from None
+
+    def _read_sizes(self, table: Rdict) -> dict[str, int]:
+        found: dict[str, int] = {}
+        it = table.iter()
+        try:
+            it.seek(_LENGTH)
+            while it.valid() and it.key()[:1] == _LENGTH:
+                found[bytes(it.key())[1:].decode()] = _SIZE.unpack(bytes(it.value()))[0]
+                it.next()
+            it.status()  # raises where damage, not the end, has stopped the iterator
+        finally:
+            del it  # or a traceback would keep it, and it the table's lock
+        return found
+
+    def put(self, key: str, raw: bytes) -> None:
+        """Store a block, in place of any that the key has.
+
+        Raises:
+            SpillError: the disk is full or fails; the block is not stored.
+        """
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_BLOCK + key.encode(), raw)
+        batch.put(_LENGTH + key.encode(), _SIZE.pack(len(raw)))
+        self._do(f"block {key!r} cannot be written", lambda table: table.write(batch))
+        self._sizes[key] = len(raw)
+
+    def get(self, key: str) -> bytes:
+        """The key's block.
+
+        Raises:
+            SpillError: there is none, it is damaged or cannot be read.
+        """
+        raw = None
+        if key in self._sizes:
+            raw = self._do(f"block {key!r} cannot be read", lambda table: table.get(_BLOCK + key.encode()))
+        if raw is None:
+            raise SpillError(
+                f"block {key!r} is not in spill folder {self.path}: something else has deleted it; "
+                "run again from the sources with an empty folder"
+            )
+        return bytes(raw)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Forget blocks; keys that have none are passed over. The disk gets their room back by and by."""
+        known = [key for key in keys if key in self._sizes]
+        batch = WriteBatch(raw_mode=True)
+        for key in known:
+            batch.delete(_BLOCK + key.encode())
+            batch.delete(_LENGTH + key.encode())
+        if known:
+            self._do(f"{len(known)} blocks cannot be deleted", lambda table: table.write(batch))
+        for key in known:
+            self._sizes.pop(key, None)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin with `prefix`, ascending."""
+        return sorted(key for key in self._sizes if key.startswith(prefix))
+
+    def flush(self) -> None:
+        """Make everything that was put and deleted durable.
+
+        Raises:
+            SpillError: the disk is full or fails; what was durable before still is.
+        """
+        self._do("blocks cannot be written out", lambda table: table.flush())
+
+    def size_bytes(self) -> int:
+        """Bytes of all blocks held. The folder may take more until deleted blocks have been merged away."""
+        return sum(self._sizes.values())
+
+    def wipe(self) -> None:
+        """Empty the store.
+
+        Raises:
+            SpillError: the folder cannot be used.
+        """
+        self.close()
+        shutil.rmtree(self.path / "blocks", ignore_errors=True)
+        self._open()
+
+    def remove(self) -> None:
+        """Close the store and delete what it has made in its folder; the folder and other files stay.
+
+        Raises:
+            SpillError: something cannot be deleted.
+        """
+        self.close()
+        blocks = self.path / "blocks"
+        try:
+            Rdict.destroy(str(blocks), Options(raw_mode=True))
+            (blocks / _CONFIG).unlink(missing_ok=True)
+            if blocks.is_dir() and not any(blocks.iterdir()):
+                blocks.rmdir()
+            (self.path / _MARK).unlink(missing_ok=True)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._error("what is not needed any more cannot be deleted", error) from None
+
+    def close(self) -> None:
+        """Close the store. May be called twice; what was not flushed may be lost."""
+        table, self._table = self._table, None
+        if table is not None:
+            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
+                table.close()
+
+    def _do(self, failed: str, action: Callable[[Rdict], Any]) -> Any:
+        if self._table is None:
+            raise SpillError(f"spill folder {self.path} is closed: {failed}")
+        try:
+            return action(self._table)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._error(failed, error) from None
+
+    def _error(self, failed: str, error: Exception) -> SpillError:
+        """One line: what failed, why, and what to do."""
+        why = " ".join(str(error).split())
+        if "No space left" in why or "File too large" in why or "Disk quota exceeded" in why:
+            advice = "the disk is full: free some room or give a folder on another disk"
+        elif "lock" in why.lower() and why.startswith("IO error"):
+            advice = "another process uses it: stop that one or give another folder"
+        elif why.startswith("Corruption"):
+            advice = "its files are damaged: empty the folder and run again from the sources"
+        else:
+            advice = "see that the disk works and that Weir may write to the folder"
+        return SpillError(f"spill folder {self.path}: {failed}: {why}; {advice}")

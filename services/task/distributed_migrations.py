@@ -1,0 +1,162 @@
+"""Plan changes as a task of a placed query takes part in them: it promises, and at the cut it ends.
+
+It does what `services.task.migrations.TaskMigrations` does for a task that changes its plan in place; here the next
+version's tasks take over (`services.control.plan_versions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from operators.engine.engine import Engine
+from operators.plan.plan import Plan, parse_plan
+from schemas.columns import Batch
+from schemas.errors import UsageError
+from schemas.messages.control import Done, Propose, Started
+from schemas.query import Query
+from services.control.barrier import Change, View
+from services.control.participant import Participant
+from services.control.plan_versions import STRATEGIES
+from services.process.logs import Log
+from services.process.metrics import TaskMetrics
+from services.task.migrations import LOOK_S, Control
+
+
+class PlacedMigrations:
+    """One life of one task; used by its thread alone.
+
+    Args:
+        query: the whole one, `fingerprint` is of it.
+        plan: of the operator.
+        version: of the whole plan that the task is a part of.
+        objection: why the query cannot change to a plan by a strategy; empty when it can.
+    """
+
+    def __init__(
+        self,
+        *,
+        query: Query,
+        plan: Plan,
+        version: int,
+        task: int,
+        tasks: int,
+        life: str,
+        fingerprint: str,
+        objection: Callable[[Plan, str], str],
+        control: Control,
+        log: Log,
+        metrics: TaskMetrics,
+    ) -> None:
+        self.plan: Plan | None = plan
+        self.version = version
+        self._query = query
+        self._task = task
+        self._tasks = tasks
+        self._fingerprint = fingerprint
+        self._objection = objection
+        self._control = control
+        self._log = log
+        self._metrics = metrics
+        self._participant = Participant(task, life, self._check, version)
+        self._engine: Engine | None = None
+        self._next: Change | None = None
+        self._looked = 0.0
+        self._concluded = False
+        metrics.plan_version.set(version)
+        metrics.migrating.set(0)
+
+    def _check(self, proposal: Propose) -> str:
+        if proposal.fingerprint != self._fingerprint:
+            return "it runs another query than the one that the plan is for"
+        if proposal.tasks != self._tasks:
+            return f"it is one of {self._tasks} tasks, not {proposal.tasks}: has the plan just changed? ask again"
+        try:
+            return self._objection(parse_plan(proposal.plan, self._query), proposal.strategy)
+        except UsageError as error:
+            return str(error)
+
+    @property
+    def doubted(self) -> bool:
+        """True while another life of the task is the newest in the log: a commit shows who is."""
+        return self._participant.superseded is not None
+
+    def attach(self, engine: Engine) -> None:
+        """Begin with this engine."""
+        self._engine = engine
+        self._take(self._control.view)
+
+    def glance(self, committed: float, now: float) -> None:
+        """`look`, if the last one was a while ago."""
+        if now - self._looked >= LOOK_S:
+            self.look(committed, now)
+
+    def look(self, committed: float, now: float) -> None:
+        """See what the log says, and answer. A task that is to end answers no more: the next version's does."""
+        assert self._engine is not None
+        self._looked = now
+        view = self._control.view
+        self._take(view)
+        if self._next is None:
+            self._control.append(
+                *self._participant.look(view, reached=self._engine.cut, speed=0.0, committed=committed, now=now)
+            )
+
+    def _take(self, view: View) -> None:
+        for change in self._participant.changes(view):
+            if self._next is None:
+                self._next = change
+                self._log.info("plan will change", version=change.version, plan=change.plan, cut=change.cut)
+
+    def limit(self, watermark: int, now: float) -> int:
+        """How far the next epoch may go."""
+        if self._next is not None:
+            return min(watermark, self._next.cut)
+        bound = self._participant.bound
+        return watermark if bound is None else min(watermark, bound)
+
+    def advanced(self, results: Batch | None, now: float) -> None:
+        """Nothing: no migration runs within the task."""
+
+    def ended(self, cut: int) -> bool:
+        """True when the task has come to where the next version begins."""
+        return self._next is not None and cut >= self._next.cut
+
+    def conclude(self, now: float) -> None:
+        """What the task did is committed up to the cut: say so."""
+        change = self._next
+        if change is None or self._concluded:
+            return
+        self._concluded = True
+        self._log.info("plan left", version=self.version, cut=change.cut)
+        strategy = STRATEGIES[0]
+        self._control.append(
+            Started(
+                id=change.id,
+                task=self._task,
+                version=change.version,
+                began_at=change.cut,
+                exact=True,
+                strategy=strategy,
+                why="" if change.strategy == strategy else "placed operators have no other",
+            ),
+            Done(
+                id=change.id,
+                task=self._task,
+                version=change.version,
+                began_at=change.cut,
+                finished_at=change.cut,
+            ),
+        )
+
+
+def reports_of_the_dead(view: View, version: int) -> list[Done]:
+    """What tasks of the version before this one did not live to say: that they came to their cut, or this version would
+    not be in force."""
+    change = view.changes[version - 1]
+    if not view.reports_of(change.id):
+        return []
+    return [
+        Done(id=change.id, task=task, version=version, began_at=change.cut, finished_at=change.cut, restored=True)
+        for task in range(change.tasks)
+        if (change.id, task) not in view.done
+    ]

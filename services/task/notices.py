@@ -1,0 +1,62 @@
+"""Reads a task's own last notices back from the topic that it writes to (`operators.distributed.withholding`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from operators.distributed.decompose import Edge
+from schemas.codecs.notice import Notice, decode_notice, is_notice
+from services.kafka.readback import Readback, reading
+from services.kafka.topics import Lane
+from services.process.security import KafkaClients
+
+FIRST_LOOK = 512
+"""Records of a partition's end that are read first; each time WIDER times as many, until a whole notice is among
+them."""
+
+WIDER = 8
+
+
+def read_back(
+    clients: KafkaClients, edge: Edge, partitions: Iterable[int], channel: int, marked: Mapping[Lane, int]
+) -> dict[int, list[Notice]]:
+    """Per partition a channel's notices from the last whole one on, or all.
+
+    Args:
+        marked: per partition, behind all that the task has written (`services.delivery.sink.Sink.mark_end`).
+
+    Raises:
+        BrokerError: Kafka does not answer.
+        StateError: somebody else writes to the topic.
+    """
+    with reading(clients, edge.topic) as readback:
+        return {
+            partition: _last(readback, edge, partition, channel, marked.get((edge.topic, partition), 0))
+            for partition in partitions
+        }
+
+
+def _last(readback: Readback, edge: Edge, partition: int, channel: int, marked: int) -> list[Notice]:
+    low, high = readback.ends(partition, marked)
+    look = FIRST_LOOK
+    while True:
+        begin = max(low, high - look)
+        found = _between(readback, edge, partition, channel, begin, high)
+        for at in range(len(found) - 1, -1, -1):
+            if found[at].whole:
+                return found[at:]
+        if begin == low:
+            return found
+        look *= WIDER
+
+
+def _between(readback: Readback, edge: Edge, partition: int, channel: int, begin: int, end: int) -> list[Notice]:
+    """A channel's notices between two offsets."""
+    found: list[Notice] = []
+    for offset, message in readback.between(partition, begin, end):
+        raw = message.value() or b""
+        if is_notice(raw):
+            notice = decode_notice(edge.fields, raw, f"{edge.topic}[{partition}]@{offset}")
+            if notice.channel == channel:
+                found.append(notice)
+    return found

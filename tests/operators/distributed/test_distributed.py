@@ -1,0 +1,232 @@
+"""Plans taken apart against the oracle and the fused engine: random queries, plans, data, splits and interleavings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.distributed import edge_writer as route
+from operators.distributed.decompose import Edge, PlacedOperator, decompose
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
+from schemas.errors import UsageError
+from schemas.language.program import parse_program
+from schemas.query import Query, Window
+from tests import oracle
+from tests.cases import Case, cases
+from tests.chains import Chain, merged
+from tests.feeding import canonical, feed, partitions_of
+from tests.operators.profiles import PROPERTY
+
+
+def fused(case: Case) -> list[dict[str, object]]:
+    """The fused engine's results."""
+    engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    return feed(engine, case.rows, case.push_sizes, case.epoch_ms)
+
+
+def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
+    """Cases that can be taken apart."""
+
+    def ranged(case: Case) -> Case:
+        endless = Window("UNBOUNDED")
+        sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
+        return replace(case, query=replace(case.query, sources=tuple(sources)))
+
+    placeable = cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1 and not case.tables)
+    return placeable.map(ranged)
+
+
+def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
+    """Let tasks take turns at random, some die, then finish."""
+    for _ in range(data.draw(st.integers(0, 25))):
+        task = data.draw(st.sampled_from(chain.tasks))
+        if deaths and data.draw(st.integers(0, 3)) == 0:
+            task.die()
+        else:
+            chain.turn(task, data.draw(st.integers(1, 4)))
+    chain.finish()
+
+
+@PROPERTY
+@given(joins(), st.data())
+def test_a_chain_gives_the_fused_engines_sequence(case: Case, data: st.DataObject) -> None:
+    """Unsplit: the same results in the same order, ties included, whatever the turns."""
+    chain = Chain(case.query, case.plan, case.rows, 1)
+    drive(chain, data)
+    (got,) = chain.results()
+    assert got == fused(case)
+    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert not any(task.repeated for task in chain.tasks)
+
+
+@PROPERTY
+@given(joins(), st.integers(2, 3), st.booleans(), st.data())
+def test_a_split_chain_gives_the_oracles_results(case: Case, split: int, tiny: bool, data: st.DataObject) -> None:
+    """Split by keys: each result in one task, in order of time there; also when blocks are of one row."""
+    with pytest.MonkeyPatch.context() as patch:
+        if tiny:
+            patch.setattr(route, "BLOCK_BYTES", 1)
+        chain = Chain(case.query, case.plan, case.rows, split)
+        drive(chain, data)
+    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.rows))
+    for part in chain.results():
+        times = [row["_ts"] for row in part]
+        assert times == sorted(times)
+
+
+@PROPERTY
+@given(joins(), st.integers(1, 2), st.data())
+def test_tasks_die_and_blocks_come_twice(case: Case, split: int, data: st.DataObject) -> None:
+    """A task that reads everything again sends nothing twice; a block that is there twice changes nothing."""
+    chain = Chain(case.query, case.plan, case.rows, split)
+    drive(chain, data, deaths=True)
+    lanes = [(lane, log) for lane, log in chain.topics.logs.items() if log and isinstance(log[0], bytes)]
+    if lanes:
+        _, log = data.draw(st.sampled_from(lanes))
+        log.append(data.draw(st.sampled_from(log)))
+        chain.finish()
+    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.rows))
+
+
+STREAMS = """
+CREATE STREAM a (k BIGINT, x BIGINT, s STRING, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');
+CREATE STREAM b (k BIGINT, x BIGINT, s STRING, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at');
+CREATE STREAM c (k BIGINT, x BIGINT, s STRING, at TIMESTAMP) WITH (topic = 'tc', timestamp = 'at');
+"""
+THREE = "SELECT A.s FROM a A [RANGE 1 SECOND], b B [RANGE 2 SECONDS], c C [RANGE 3 SECONDS] "
+COUNTS = {"ta": 4, "tb": 4, "tc": 4}
+
+
+def query(text: str) -> Query:
+    """A query over the three streams."""
+    return parse_program(f"{STREAMS} INSERT INTO 'out' {text}").queries[0]
+
+
+def operators(text: str, plan: str, split: int | None = None) -> tuple[PlacedOperator, ...]:
+    """A query taken apart."""
+    bound = query(text)
+    return decompose(bound, parse_plan(plan, bound), COUNTS, split)
+
+
+def edge(operator: PlacedOperator) -> Edge:
+    """The one edge that an operator feeds."""
+    (found,) = operator.outputs
+    return found
+
+
+def test_only_what_is_read_later_travels() -> None:
+    """Times and positions of the components, what the rest of the plan reads, and the expiry."""
+    top, low, *intakes = operators(THREE + "WHERE A.k = B.k AND B.x = C.x AND A.x > 3", "((A B) C)", 1)
+    assert not intakes
+    assert [str(c) for c in (top.name, low.name)] == ["((A B) C)", "(A B)"]
+    names = [(c.alias, c.name) for c in edge(low).columns]
+    assert names == [
+        ("A", "_ts"), ("A", "@position"), ("B", "_ts"), ("B", "@position"), ("B", "x"), ("A", "s"),
+    ]  # fmt: skip
+    assert edge(low).expires
+    assert [s.window.size for s in top.query.sources] == [1000, 3000]
+
+
+def test_implied_equalities_are_keys() -> None:
+    """A and C are joined by what A.k = B.k and B.k = C.k say together, so that the join can be split."""
+    found = operators(THREE + "WHERE A.k = B.k AND B.k = C.k", "((A C) B)")
+    assert [(o.name, o.tasks) for o in found] == [("((A C) B)", 4), ("(A C)", 4), ("a", 1), ("b", 1), ("c", 1)]
+    assert [(e.partitions, e.channels) for o in found for e in o.outputs] == [(4, 4), (4, 1), (4, 1), (4, 1)]
+
+
+def test_a_join_without_key_is_one_task() -> None:
+    """Its sources are read as they are; what comes from a split join below comes by as many channels."""
+    top, low, *intakes = operators(THREE + "WHERE A.k = B.k AND B.x < C.x", "((A B) C)", 3)
+    assert (top.tasks, low.tasks) == (1, 3)
+    assert [o.name for o in intakes] == ["a", "b"]
+    assert (edge(low).partitions, edge(low).channels) == (1, 3)
+    assert edge(low).keys == ()
+
+
+def test_partition_by_needs_no_intake() -> None:
+    """Partition p of every source belongs to task p of every join already."""
+    found = operators(THREE + "WHERE A.k = B.k AND B.k = C.k PARTITION BY A.k, B.k, C.k", "((A B) C)", 2)
+    assert [(o.name, o.tasks, o.forward) for o in found] == [("((A B) C)", 4, True), ("(A B)", 4, True)]
+    assert (edge(found[1]).partitions, edge(found[1]).channels) == (4, 1)
+
+
+def test_a_stream_of_two_joins_is_read_once() -> None:
+    """Under two aliases a stream is read by an intake, with what each alias selects."""
+    text = "SELECT A.s FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND], a C [RANGE 1 SECOND] "
+    *_, intake = operators(text + "WHERE A.k = B.k AND B.x = C.x AND C.x > 3", "((A B) C)", 1)
+    assert intake.name == "a"
+    assert [(e.aliases, len(e.chosen)) for e in intake.outputs] == [(("A",), 0), (("C",), 1)]
+
+
+def test_a_result_expires_with_its_first_component() -> None:
+    """Of a at 0 and b at 800 (ms, both live 1 s) c at 1000 still makes a result, c at 1001 does not."""
+    text = "SELECT C.at AS at FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND], c C [RANGE 1 SECOND] "
+    bound = query(text + "WHERE A.k = B.k AND B.k = C.k")
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": at} for at in times]] for name, times in
+            {"a": [0], "b": [800], "c": [1000, 1001]}.items()}  # fmt: skip
+    for plan in ("((A B) C)", "(C (B A))"):
+        chain = Chain(bound, parse_plan(plan, bound), rows, 1)
+        chain.finish()
+        assert chain.results() == [[{"at": 1000, "_ts": 1000}]]
+
+
+def test_a_repeated_block_moves_nothing() -> None:
+    """Not even its channel's clock, back to where it was."""
+    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k")
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": at} for at in (1, 2, 3, 9)]] for name in "abc"}
+    chain = Chain(bound, parse_plan("((A B) C)", bound), rows, 1)
+    for _ in range(4):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 1)
+    top = chain.tasks[0]
+    ((lane, channels),) = top.channels.items()
+    before = top.engine.partition_watermark(lane[0], 0)
+    block = next(b for raw in chain.topics.log(lane) if len((b := channels.decode(raw, "a block")).batch))
+    assert channels.take(top.engine, block, 0).repeated == len(block.batch) > 0
+    assert top.engine.partition_watermark(lane[0], 0) == before > block.watermark
+
+
+def test_a_condition_without_columns_acts_at_every_join() -> None:
+    found = operators(THREE + "WHERE A.k = B.k AND B.k = C.k AND 1 = 2", "((A B) C)", 1)
+    rows = {name: [[{"k": 1, "x": 1, "s": "s", "at": 5}]] for name in "abc"}
+    assert [len(o.query.predicates) for o in found] == [3, 2]
+    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k AND 1 = 2")
+    chain = Chain(bound, parse_plan("((A B) C)", bound), rows, 1)
+    chain.finish()
+    assert chain.results() == [[]]
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "why"),
+    [
+        (THREE.replace("[RANGE 2 SECONDS]", "[ROWS 5]") + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", "ROWS"),
+        ("SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k", "(A B)", "EXCEPT"),
+        ("SELECT A.s FROM a A [RANGE 1 SECOND]", "A", "no join"),
+        (
+            "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k "
+            "GROUP BY A.k EMIT EVERY 1 SECOND",
+            "(A B)",
+            "aggregates",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused(text: str, plan: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"placement per-operator cannot run this query.*{why}.*placement fused"):
+        operators(text, plan)
+
+
+def test_two_streams_over_one_topic_are_refused() -> None:
+    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k")
+    first, second, third = bound.sources
+    shared = replace(second, stream=replace(second.stream, topic="ta"))
+    with pytest.raises(UsageError, match="two streams are declared over topic 'ta'"):
+        decompose(replace(bound, sources=(first, shared, third)), parse_plan("((A B) C)", bound), COUNTS)
+
+
+def test_too_many_channels_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 64 tasks, not 65"):
+        operators(THREE + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", 65)

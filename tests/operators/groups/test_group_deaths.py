@@ -1,0 +1,98 @@
+"""A group that dies at any point is rebuilt from the log and what was noted of its queries, and goes on exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.groups.engine import GroupEngine
+from operators.groups.sharing import APART
+from schemas.language.program import parse_program
+from tests.feeding import to_rows
+from tests.group_cases import GroupCase, group_cases
+from tests.operators.group_lives import GroupLife
+from tests.operators.profiles import PROPERTY
+from tests.operators.stays import Stays
+
+TURNS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6)
+
+
+class Life:
+    """One life after the other, while queries come and go."""
+
+    def __init__(self, case: GroupCase, executor: str | None) -> None:
+        self.stays = Stays(case)
+        self.got: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
+        self._now = GroupLife(case, self.stays.running.values(), {}, executor=executor)
+        self._executor = executor
+
+    @property
+    def engine(self) -> GroupEngine:
+        """Of this life."""
+        return self._now.engine
+
+    def turn(self, size: int, *, last: bool = False) -> None:
+        """See `GroupLife.turn`."""
+        for name, found in self._now.turn(size, last=last).items():
+            self.got[name] += to_rows(found)
+
+    def die(self) -> None:
+        """The heir goes on."""
+        dead, stays = self._now, self.stays
+        self._now = GroupLife(dead.case, stays.running.values(), stays.since, executor=self._executor)
+        self._now.read_again(dead.at, dead.points(), dead.engine.cut)
+
+
+@PROPERTY
+@given(group_cases(most_rows=14, tables=False), TURNS, st.data(), st.sampled_from([None, APART]))
+def test_queries_come_and_go_and_the_task_dies(
+    case: GroupCase, turns: list[tuple[int, bool]], data: st.DataObject, executor: str | None
+) -> None:
+    """Whatever comes and goes between deaths, every query gives what it gives alone of the tuples that it sees."""
+    life = Life(case, executor)
+    for size, dies in turns:
+        life.turn(size)
+        life.stays.change(life.engine, data)
+        if dies:
+            life.die()
+            assert set(life.engine.names) == set(life.stays.running)
+    life.turn(0, last=True)
+    life.stays.judge(life.got)
+
+
+COUNTED = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+INSERT INTO counts SELECT COUNT(*) AS n FROM {} EMIT EVERY 10 MILLISECONDS;
+"""
+BOTH = "a A [RANGE 8 MILLISECONDS], b B [RANGE 5 MILLISECONDS]"
+
+
+@pytest.mark.parametrize(
+    ("sources", "a", "b", "needed"),
+    [
+        # Alive at 10, for the last time.
+        (BOTH, [2, 15, 40], [10, 15, 40], {"a": 2, "b": 5}),
+        (BOTH.replace("b B", "a B"), [2, 10, 15, 40], [], {"a": 2}),
+        # Nothing is joined with it: only the count still needs it.
+        ("a A [RANGE 8 MILLISECONDS]", [2, 15, 40], [], {"a": 2}),
+        ("a A [UNBOUNDED]", [0, 15, 40], [], {"a": 0}),
+    ],
+)
+def test_what_was_alive_when_aggregates_were_emitted_last_is_read_again(
+    sources: str, a: list[int], b: list[int], needed: dict[str, int]
+) -> None:
+    """A heir that missed it would emit its group as if it had just come into being."""
+    (query,) = parse_program(COUNTED.format(sources)).queries
+    rows = {name: [[{"k": 1, "ts": ts} for ts in times]] for name, times in (("a", a), ("b", b)) if times}
+    case = GroupCase((query,), rows, [1], 1)
+    life = Life(case, None)
+    while life.engine.cut < 15:
+        life.turn(1)
+    assert {name: life.engine.horizon(name) for name in rows} == needed
+    life.die()
+    life.turn(0, last=True)
+    life.stays.judge(life.got)

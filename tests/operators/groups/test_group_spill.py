@@ -1,0 +1,441 @@
+"""Groups within a memory budget: every query's results are the oracle's, each once, those that were owed late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.data import slices as slicing
+from operators.data.watermark import END
+from operators.groups import budget as keeping
+from operators.groups import cleanup as settling
+from operators.groups import cleanup_steps as rounds
+from operators.groups import sharing as parts
+from operators.groups.engine import GroupEngine
+from operators.groups.sharing import APART, JUGGLER, group_engine
+from operators.juggler.operator import Juggler
+from operators.juggler.predicates.order import ADAPTIVE, ORDERS
+from operators.spill.spilling import Budget
+from schemas.columns import Batch, Column
+from schemas.errors import UsageError
+from schemas.groups import streams_of
+from schemas.language.program import parse_program
+from schemas.query import Query, Type
+from tests import oracle
+from tests.feeding import canonical, partitions_of, to_batch, to_rows
+from tests.group_cases import GroupCase, feed_group, group_cases
+from tests.operators.juggler.groups import eager
+from tests.operators.profiles import PROPERTY
+from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.stays import Stays
+
+BUDGETS = st.sampled_from([1, 150_000, 250_000, 350_000])
+SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])
+"""The least tuples of a slice, and of a block."""
+
+
+@contextmanager
+def cramped(sizes: tuple[int, int]) -> Iterator[None]:
+    """Small slices and blocks, as a budget asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping, "SLICE_LEAST", sizes[0])
+        patch.setattr(slicing, "SAMPLES_PER_SLICE", sizes[0])
+        patch.setattr(settling, "LEAST_BLOCK_TUPLES", sizes[1])
+        yield
+
+
+def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
+    """Batches of late results as rows; each ascends."""
+    for batches in found.values():
+        for batch in batches:
+            assert (batch.ts[1:] >= batch.ts[:-1]).all()
+    return {name: [row for batch in batches for row in to_rows(batch)] for name, batches in found.items()}
+
+
+@PROPERTY
+@given(
+    st.sampled_from([ADAPTIVE, *ORDERS]),
+    group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, most=3),
+    BUDGETS,
+    SIZES,
+    st.booleans(),
+)
+def test_within_any_budget_every_result_is_found_once(
+    order: str, case: GroupCase, limit: int, sizes: tuple[int, int], feedback: bool
+) -> None:
+    """In whatever order predicates are asked, and though tuples are set aside meanwhile."""
+    blocks = MemoryBlocks()
+    with cramped(sizes), eager(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "Juggler", partial(Juggler, order=order))
+        engine = group_engine(
+            case.queries,
+            executor=JUGGLER,
+            tables=case.batches(),
+            partitions=partitions_of(case.rows),
+            budget=Budget(limit, "bottom-up"),
+            blocks=blocks,
+            feedback=feedback,
+        )
+        got = feed_group(engine, case)
+        engine.clean()
+        late = rows_of(engine.cleaned())
+    assert engine.cleaned() == {}
+    for query in case.queries:
+        expected = oracle.results(query, case.given(query))
+        assert canonical(got[query.name] + late.get(query.name, [])) == canonical(expected)
+        times = [row["_ts"] for row in got[query.name]]
+        assert times == sorted(times)
+    found = [*got.values(), *late.values()]
+    assert sum(query.results for query in engine.statistics().queries) == sum(map(len, found))
+    assert not blocks.keys("")
+
+
+@PROPERTY
+@given(
+    group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, tables=False), BUDGETS, SIZES, st.data()
+)
+def test_queries_come_and_go_within_a_budget(
+    case: GroupCase, limit: int, sizes: tuple[int, int], data: st.DataObject
+) -> None:
+    engine = group_engine(
+        case.queries[:1],
+        executor=JUGGLER,
+        streams=streams_of(case.queries),
+        partitions=partitions_of(case.rows),
+        budget=Budget(limit, "bottom-up"),
+        blocks=MemoryBlocks(),
+    )
+    stays = Stays(case)
+    late: dict[str, list[dict[str, Any]]] = {}
+
+    def change() -> None:
+        stays.change(engine, data)
+        for name, rows in rows_of(engine.cleaned()).items():
+            late.setdefault(name, []).extend(rows)
+
+    with cramped(sizes):
+        got = feed_group(engine, case, change)
+        engine.clean()
+        change()
+    stays.judge(got, late)
+
+
+DECLARED = """
+CREATE STREAM a (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE STREAM c (k BIGINT, v BIGINT, s STRING, ts TIMESTAMP) WITH (topic = 'c', timestamp = 'ts');
+INSERT INTO pairs SELECT A.v, B.s, A.ts FROM a A [RANGE 900 MILLISECONDS], b B [RANGE 700 MILLISECONDS]
+WHERE A.k = B.k;
+INSERT INTO counted SELECT A.v, B.v AS w FROM b B [ROWS 500], a A [RANGE 50 MILLISECONDS] WHERE A.k = B.k;
+INSERT INTO self SELECT A.v, B.v AS w FROM a A [RANGE 600 MILLISECONDS], a B [ROWS 500] WHERE A.k = B.k AND A.v < B.v;
+INSERT INTO band SELECT A.v, C.v AS w FROM a A [RANGE 300 MILLISECONDS], c C [RANGE 900 MILLISECONDS]
+WHERE A.v <= C.v + 1 AND A.v >= C.v - 1 AND C.k < 9;
+INSERT INTO three SELECT A.v, B.v AS w, C.v AS x FROM c C [RANGE 400 MILLISECONDS], a A [RANGE 900 MILLISECONDS],
+b B [ROWS 300] WHERE A.k = B.k AND B.k = C.k;
+"""
+SPAN_MS = 4000
+
+
+def a_long_run(engine: GroupEngine, queries: tuple[Query, ...]) -> tuple[dict[str, list[tuple[Any, ...]]], int]:
+    """Every query's results in an order of their own, and how many came late."""
+    rng = np.random.default_rng(3)
+    got: dict[str, list[Batch]] = {query.name: [] for query in queries}
+    late = 0
+    for begin in range(0, SPAN_MS, 250):
+        for stream in streams_of(queries):
+            ts = np.sort(rng.integers(begin, begin + 250, 150))
+            strings = pa.array([f"{number % 7}" for number in range(len(ts))])
+            columns = {
+                "k": Column(Type.BIGINT, rng.integers(0, 150, len(ts))),
+                "v": Column(Type.BIGINT, rng.integers(0, 500, len(ts)), rng.random(len(ts)) < 0.95),
+                "s": Column.from_arrow(strings, Type.STRING),
+                "ts": Column(Type.TIMESTAMP, ts),
+            }
+            engine.push(stream.name, 0, Batch(ts, columns))
+        for name, batch in engine.advance(END if begin + 250 == SPAN_MS else None).items():
+            got[name].append(batch)
+        if begin + 250 == SPAN_MS:
+            engine.clean()
+        for name, batches in engine.cleaned().items():
+            late += sum(map(len, batches))
+            got[name] += batches
+    rows = {n: [tuple(row.items()) for batch in batches for row in to_rows(batch)] for n, batches in got.items()}
+    return {name: sorted(found, key=repr) for name, found in rows.items()}, late
+
+
+def test_a_long_run_settles_again_and_again() -> None:
+    """Windows of both kinds, of which many pass; what is dead leaves the disk."""
+    queries = parse_program(DECLARED).queries
+    whole, late = a_long_run(group_engine(queries, executor=JUGGLER), queries)
+    assert not late
+    assert all(whole.values())
+    blocks = MemoryBlocks()
+    engine = group_engine(queries, executor=JUGGLER, budget=Budget(600_000, "bottom-up"), blocks=blocks)
+    got, late = a_long_run(engine, queries)
+    assert got == whole
+    assert late > 1000
+    (part,) = engine.statistics().parts
+    assert part.spill is not None
+    assert part.spill.cleanups >= 3
+    assert part.spill.spilled_tuples >= 3000
+    assert part.spill.cleanup_results == late
+    assert (part.spill.on_disk_tuples, part.spill.owed) == (0, 0)
+    assert not blocks.keys("")
+
+
+class CountedBlocks(MemoryBlocks):
+    """What has been read is the time: an engine's clock that tells how much work a step was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def get(self, key: str) -> bytes:
+        self.reads += 1
+        return super().get(key)
+
+
+def test_what_is_owed_is_settled_in_instalments() -> None:
+    """No step between two slices reads more than a small part of all that is read, and what is found comes by and by.
+    Before, a run of 800,000 tuples stood still for seconds."""
+    queries = parse_program(DECLARED).queries[:1]
+    blocks = CountedBlocks()
+    engine = group_engine(
+        queries, executor=JUGGLER, budget=Budget(60_000, "bottom-up"), blocks=blocks, clock=lambda: blocks.reads
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "INSTALMENT_TUPLES", 1000)
+        got, late = a_long_run(engine, queries)
+    whole, _ = a_long_run(group_engine(queries, executor=JUGGLER), queries)
+    assert got == whole
+    assert late
+    (part,) = engine.statistics().parts
+    assert part.spill is not None
+    assert part.spill.cleanup_s == blocks.reads > 100
+    assert 0 < part.spill.longest_cleanup_s < blocks.reads / 10
+
+
+CHAIN = """
+CREATE STREAM a (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE STREAM c (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'c', timestamp = 'ts');
+CREATE STREAM d (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (topic = 'd', timestamp = 'ts');
+INSERT INTO chain SELECT A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d FROM a A, b B, c C, d D WINDOW RANGE 1 SECOND
+WHERE A.k = B.k AND B.v = C.v AND C.k = D.k;
+INSERT INTO others SELECT A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d FROM a A, b B, c C, d D
+WINDOW RANGE 500 MILLISECONDS
+WHERE A.k = B.k AND A.v = C.v AND D.v = B.v;
+"""
+
+
+def work_of_a_chain(each: int) -> tuple[int, GroupEngine]:
+    """How many blocks are read for 4 streams of so many tuples a second, and no more memory for any of them."""
+    queries = parse_program(CHAIN).queries
+    rng = np.random.default_rng(each)
+    blocks = CountedBlocks()
+    whole = group_engine(queries)
+    tight = group_engine(queries, budget=Budget(20_000, "bottom-up"), blocks=blocks)
+    found: list[dict[str, list[Batch]]] = []
+    batches = []
+    for stream in streams_of(queries):
+        ts = np.sort(rng.integers(0, 2000, 2 * each))
+        values = {name: Column(Type.BIGINT, rng.integers(0, each, len(ts))) for name in ("k", "v")}
+        batches.append((stream, Batch(ts, {**values, "ts": Column(Type.TIMESTAMP, ts)})))
+    for engine in (whole, tight):
+        got: dict[str, list[Batch]] = {query.name: [] for query in queries}
+        for cut in range(500, 2001, 500):
+            for stream, batch in batches:
+                engine.push(stream.name, 0, batch.take((batch.ts >= cut - 500) & (batch.ts < cut)))
+            for name, one in engine.advance(cut).items():
+                got[name].append(one)
+        engine.clean()
+        for name, late in engine.cleaned().items():
+            got[name] += late
+        found.append(got)
+    rows = [{name: canonical(row for one in of for row in to_rows(one)) for name, of in got.items()} for got in found]
+    assert rows[0] == rows[1]
+    assert all(len(of) > 20 for of in rows[0].values())
+    return blocks.reads, tight
+
+
+def test_what_is_settled_costs_the_sum_of_blocks_not_their_product() -> None:
+    """With twice the tuples per window there are twice the blocks, each of which meets twice as many. Before, every
+    choice of one block of each of four streams was joined: 8 times as many for twice as many blocks, and a group
+    of which a quarter fitted stood still for minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settling, "LEAST_BLOCK_TUPLES", 32)
+        small, _ = work_of_a_chain(80)
+        large, engine = work_of_a_chain(160)
+    (part,) = engine.statistics().parts
+    assert part.spill is not None
+    assert part.spill.spilled_tuples > 600
+    assert large < 6 * small
+
+
+PAIRS = "SELECT A.ts AS a, B.ts AS b FROM a A [RANGE 20 MILLISECONDS], b B [RANGE 20 MILLISECONDS];"
+
+
+def test_the_least_budget_that_would_do_is_known() -> None:
+    """Where more work is owed for a tuple than is done while one comes. What would do is between the budget that there
+    is and what would hold everything."""
+    queries = parse_program(DECLARED).queries[:1]
+    for most, short in ((1e9, False), (1.0, True)):
+        engine = group_engine(queries, executor=JUGGLER, budget=Budget(60_000, "bottom-up"), blocks=MemoryBlocks())
+        assert engine.least_budget() == 0, "nothing has been settled"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "MOST_WORK", most)
+            a_long_run(engine, queries)
+            least = engine.least_budget()
+        assert (least > 60_000) == short
+        assert least < 10 * engine.statistics().peak_state_bytes
+
+
+def told(engine: GroupEngine, queries: tuple[Query, ...], a: list[int], b: list[int]) -> dict[str, list[str]]:
+    """Push tuples with these times, advance to the watermark, and show what every query finds, as `a-b`."""
+    for stream, times in zip(queries[0].streams(), (a, b), strict=True):
+        rows = [{"k": 1, "v": 1, "s": "", "ts": ts} for ts in times]
+        engine.push(stream.name, 0, to_batch(stream, rows))
+    return {name: shown([batch]) for name, batch in engine.advance().items()}
+
+
+def shown(batches: list[Batch]) -> list[str]:
+    """Results as `a-b`."""
+    return [f"{row['a']}-{row['b']}" for batch in batches for row in to_rows(batch)]
+
+
+def late_of(engine: GroupEngine) -> dict[str, list[str]]:
+    """What was found late, as `a-b`."""
+    return {name: sorted(shown(batches)) for name, batches in engine.cleaned().items()}
+
+
+def test_what_left_is_met_late_by_whom_it_concerns() -> None:
+    """With no room at all: tuples leave after each slice. A query comes and goes though others are owed something, and
+    one of the same name though the former is. Before, all was settled first, in one pause."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    queries = parse_program(streams + "".join(f"INSERT INTO {name} {PAIRS}" for name in ("first", "second"))).queries
+    engine = group_engine(
+        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+    )
+    assert told(engine, queries, [1, 4], [2, 6]) == {"first": ["1-2"]}
+    assert told(engine, queries, [9], [9]) == {"first": ["4-6"]}
+    assert engine.cleaned() == {}
+    assert engine.add(queries[1], from_now=True) == {"A": 9, "B": 9}
+    assert late_of(engine) == {}
+    assert told(engine, queries, [12], [12]) == {"first": ["9-9"], "second": ["9-9"]}
+    engine.drop("first")
+    assert engine.names == ("second",)
+    assert engine.add(queries[0], from_now=True) == {"A": 12, "B": 12}
+    assert told(engine, queries, [30], [30]) == {"second": ["12-12"], "first": ["12-12"]}
+    engine.drop("second")
+    engine.drop("first")
+    assert (engine.names, late_of(engine)) == ((), {})
+    assert engine.clean()
+    of_first = ["1-6", "1-9", "4-2", "4-9", "9-2", "9-6"]
+    assert late_of(engine) == {"first": of_first, "second": ["12-9", "9-12"]}
+    assert engine.parts == ()
+
+
+def test_what_is_on_disk_is_known_and_what_is_gone_is_not() -> None:
+    """Who wants more tuples of a stream than anybody has held is told so, wherever those are that are held."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    text = "INSERT INTO r{0} SELECT A.ts AS a, B.ts AS b FROM a A [ROWS {0}], b B [UNBOUNDED];"
+    queries = parse_program(streams + "".join(text.format(size) for size in (2, 4, 3))).queries
+    engine = group_engine(
+        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+    )
+    for ts in range(0, 12, 2):
+        told(engine, queries, [ts, ts + 1], [ts])
+        engine.clean()
+    assert engine.cut == 10
+    assert engine.add(queries[1], from_now=False) == {"A": 10}
+    told(engine, queries, [12, 13], [13])
+    assert engine.add(queries[2], from_now=False) == {"A": 10}
+    told(engine, queries, [20], [20])
+    engine.cleaned()
+    engine.drop("r2")
+    engine.drop("r4")
+    assert engine.add(queries[1], from_now=False).keys() == {"A"}
+
+
+def test_what_cannot_be_kept_within_a_budget_is_refused() -> None:
+    streams, _, _ = DECLARED.partition("INSERT")
+    text = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
+    queries = parse_program(f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {text};").queries
+    with pytest.raises(UsageError, match="query 'n': this query cannot run with a memory budget"):
+        group_engine(queries, budget=Budget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
+
+
+@pytest.mark.parametrize("executor", [None, JUGGLER])
+def test_nor_may_it_come_later(executor: str | None) -> None:
+    """Neither to the shared operator nor apart, and nothing is settled for its sake."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    counted = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
+    without = "SELECT A.k FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k"
+    text = f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {counted}; INSERT INTO x {without};"
+    queries = parse_program(text).queries
+    engine = group_engine(
+        queries[:1],
+        streams=streams_of(queries),
+        executor=executor,
+        budget=Budget(1, "bottom-up"),
+        blocks=MemoryBlocks(),
+    )
+    assert not engine.clean(), "nothing is owed"
+    told(engine, queries, [1, 4], [2, 6])
+    told(engine, queries, [9], [9])
+    for query in queries[1:]:
+        with pytest.raises(UsageError):
+            engine.add(query)
+    assert engine.names == ("p",)
+    assert engine.cleaned() == {}
+    before = engine.statistics()
+    assert engine.clean()
+    assert late_of(engine) == {"p": ["1-6", "4-2"]}
+    assert engine.statistics().comparisons > before.comparisons, "settling is work"
+    assert engine.statistics().peak_state_bytes > before.peak_state_bytes
+
+
+def test_who_goes_takes_from_the_disk_what_nobody_else_needs() -> None:
+    streams, _, _ = DECLARED.partition("INSERT")
+    texts = PAIRS, PAIRS.replace("20 MILLI", "20000 MILLI"), PAIRS.replace("b B", "c B")
+    queries = parse_program(streams + "".join(f"INSERT INTO q{n} {text}" for n, text in enumerate(texts))).queries
+    engine = group_engine(queries, executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks())
+    for begin in range(0, 1000, 100):
+        for stream in streams_of(queries):
+            rows = [{"k": 1, "v": 1, "s": "", "ts": begin + n} for n in range(100)]
+            engine.push(stream.name, 0, to_batch(stream, rows))
+        engine.advance()
+
+    def on_disk() -> int:
+        (part,) = engine.statistics().parts
+        assert part.spill is not None
+        return part.spill.on_disk_tuples
+
+    before = on_disk()
+    engine.drop("q1")
+    assert on_disk() == before, "it is owed something"
+    engine.clean()
+    assert on_disk() < before / 2
+    # Nor does anybody look for the third stream's any more.
+    engine.drop("q2")
+    told(engine, queries, [2000, 2500], [2000, 2500])
+
+
+@pytest.mark.parametrize("executor", [None, APART])
+def test_queries_apart_have_a_share_each(executor: str | None) -> None:
+    queries = parse_program(DECLARED).queries[:2]
+    whole, _ = a_long_run(group_engine(queries), queries)
+    blocks = MemoryBlocks()
+    engine = group_engine(queries, executor=executor, budget=Budget(200_000, "bottom-up"), blocks=blocks)
+    got, late = a_long_run(engine, queries)
+    assert got == whole
+    assert late
+    assert not blocks.keys("")

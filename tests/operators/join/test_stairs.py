@@ -1,0 +1,142 @@
+"""The eddy with STAIRs: what it counts, and how its state moves when it routes by another plan (JISC 4.6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from operators.engine.engine import Engine
+from operators.join.stairs import Stairs
+from operators.migration.migration import MigrationCounters
+from operators.plan.plan import Plan, parse_plan
+from schemas.query import Query
+from tests.feeding import Rows, to_rows
+from tests.operators import migrating
+from tests.operators.tiny import chain, inputs, query
+
+ABCD = query(
+    "SELECT A.v, B.v, C.v, D.v FROM a A [RANGE 10 ms], b B [RANGE 10 ms], c C [RANGE 10 ms], d D [RANGE 10 ms] "
+    "WHERE A.k = B.k AND B.k = C.k AND C.k = D.k"
+)
+
+
+def started(given: Query, rows: Rows, tree: Plan | str) -> Engine:
+    """An eddy that has taken all rows and processed none."""
+    return migrating.started(given, rows, tree, executor="stairs")
+
+
+def stairs(engine: Engine) -> Stairs:
+    """The executor behind an engine that is not migrating."""
+    executor = engine._executor
+    assert isinstance(executor, Stairs)
+    return executor
+
+
+def covered(engine: Engine) -> dict[str, int]:
+    """Entries per STAIR."""
+    return {"".join(sorted(key)): len(stair.state) for key, stair in stairs(engine).stairs().items()}
+
+
+def reroute(engine: Engine, tree: str, strategy: str = "moving-state") -> MigrationCounters:
+    """Route by another plan from where the engine has come."""
+    engine.migrate(parse_plan(tree, engine.query), strategy, engine.cut)
+    engine.advance(engine.cut + 1)
+    return engine.migrations[-1].counters
+
+
+# --- Routing -----------------------------------------------------------------------------------------
+
+
+def test_every_tuple_is_inserted_and_probes_the_dual() -> None:
+    """A and B make AB, which C finds: four tuples to STAIRs, one to the way out."""
+    engine = started(chain(3), inputs(a0="1 k=1", a1="2 k=1", a2="3 k=1"), "((A0 A1) A2)")
+    assert len(engine.advance(100)) == 1
+    executor = stairs(engine)
+    assert executor.routings == 4
+    assert executor.intermediate_results() == 1
+    stair = executor.stairs()[frozenset({"A0", "A1"})]
+    assert stair.dual.aliases == ("A2",)
+    assert stair.dual.dual == stair
+
+
+# --- Another plan ------------------------------------------------------------------------------------
+
+
+def test_demote_what_the_new_plan_has_not_promote_what_it_needs() -> None:
+    """((A B) C) D to ((B C) A) D: AB goes, BC is made, ABC and the sources stay."""
+    rows = inputs(a="1 k=1 | 2 k=2", b="3 k=1 | 4 k=1", c="5 k=1 | 6 k=3", d="20 k=1")
+    engine = started(ABCD, rows, "(((A B) C) D)")
+    engine.advance(7)
+    assert covered(engine) == {"A": 2, "B": 2, "AB": 2, "C": 2, "ABC": 2, "D": 0}
+    before = stairs(engine)
+    counters = reroute(engine, "(((B C) A) D)")
+    assert covered(engine) == {"A": 2, "B": 2, "C": 2, "BC": 2, "ABC": 2, "D": 0}
+    assert (counters.dropped_tuples, counters.made_tuples) == (2, 2)
+    # Each pair is compared from both sides, and found from that of the later.
+    assert counters.comparisons == 4
+    assert stairs(engine) is not before
+    assert str(engine.plan) == "(((B C) A) D)"
+
+
+def test_on_demand_only_what_is_asked_for_is_promoted() -> None:
+    """The same with JISC: nothing at first; then what D's tuple looks for, by way of A."""
+    rows = inputs(a="1 k=1 | 2 k=2", b="3 k=1 | 4 k=2", c="5 k=1 | 6 k=2", d="9 k=2")
+    engine = started(ABCD, rows, "((A B) (C D))")
+    engine.advance(7)
+    counters = reroute(engine, "(((B C) A) D)", "jisc")
+    assert (counters.dropped_tuples, counters.made_tuples, counters.completed_keys) == (2, 0, 0)
+    assert len(engine.advance(10)) == 1
+    assert (counters.made_tuples, counters.completed_keys) == (2, 2), "BC and BCA, for one key each"
+
+
+def test_states_that_serve_as_they_are_are_not_copied() -> None:
+    """The plan's other half is left alone."""
+    engine = started(ABCD, inputs(a="1 k=1", b="2 k=1", c="3 k=1", d="4 k=1"), "((A B) (C D))")
+    engine.advance(5)
+    before = stairs(engine).stairs()
+    reroute(engine, "(((C D) B) A)")
+    after = stairs(engine).stairs()
+    assert after[frozenset("CD")].state is before[frozenset("CD")].state
+    assert after[frozenset("A")].state is before[frozenset("A")].state
+    assert covered(engine) == {"A": 1, "B": 1, "C": 1, "D": 1, "CD": 1, "BCD": 1}
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig", "hybmig-bsc", "jisc"])
+def test_the_same_plan_moves_nothing(strategy: str) -> None:
+    """Nor does it compare anything."""
+    engine = started(ABCD, inputs(a="1 k=1", b="2 k=1", c="3 k=1", d="4 k=1"), "((A B) (C D))")
+    engine.advance(5)
+    states = [stair.state for stair in stairs(engine).stairs().values()]
+    counters = reroute(engine, "((A B) (C D))", strategy)
+    assert [stair.state for stair in stairs(engine).stairs().values()] == states
+    assert (counters.made_tuples, counters.dropped_tuples, counters.comparisons) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("cut", "promoted"), [(11, 1), (12, 0)])
+def test_only_what_lives_is_promoted(cut: int, promoted: int) -> None:
+    """AB dies with its A after 11, though it is young and still in its state."""
+    rows = inputs(a="1 k=1", b="9 k=1", c="10 k=1", d="30")
+    engine = started(ABCD, rows, "((A B) (C D))")
+    engine.advance(cut)
+    assert covered(engine)["AB"] == 1
+    assert reroute(engine, "(((A B) C) D)").made_tuples == promoted
+
+
+def test_a_tie_is_promoted_once() -> None:
+    """Of B and C at one ts, only one finds the other."""
+    engine = started(ABCD, inputs(a="1", b="1 k=1", c="1 k=1", d="30"), "(((A B) C) D)")
+    engine.advance(5)
+    assert reroute(engine, "(((B C) A) D)").made_tuples == 1
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "jisc"])
+def test_what_a_rows_window_has_lost_gives_no_result(strategy: str) -> None:
+    """A at 1 met B and C, but A at 4 has taken its place since."""
+    latest = query(
+        "SELECT A.v, B.v, C.v, D.v FROM a A [ROWS 1], b B [ROWS 1], c C [ROWS 1], d D [ROWS 1] "
+        "WHERE A.k = B.k AND B.k = C.k AND C.k = D.k"
+    )
+    engine = started(latest, inputs(a="1 k=1 | 4", b="2 k=1", c="3 k=1", d="9 k=1"), "((A B) (C D))")
+    engine.advance(5)
+    assert covered(engine)["AB"] == 1
+    assert reroute(engine, "(((A B) C) D)", strategy).made_tuples == 0
+    assert to_rows(engine.advance(100)) == []

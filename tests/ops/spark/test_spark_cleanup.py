@@ -1,0 +1,228 @@
+"""`weir cleanup --spark` on a real Spark: what is owed, each result once, whatever fails on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from operators.spill.cleanup.offline import Payer, pay_all
+from ops.spark.cleanup import Cluster, forget, results_of_debt
+from ops.spark.cleanup_task import Paying, Row
+from ops.spark.session import spark_session
+from ops.spark.share import Share
+from schemas.columns import Batch
+from schemas.errors import StateError, UsageError
+from services.spill.backlog import OpenDebt, debt_in, open_debt
+from tests import oracle
+from tests.cases import Case
+from tests.feeding import canonical, to_rows
+from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
+from tests.ops.debts import owing
+from tests.services.spill.test_cleanup import Left, rows_of, weir
+from tests.worker_harness import wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""What makes Spark quick on rows that can be counted by hand."""
+
+Found = dict[int, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests of this file that do not kill it: it takes seconds to start."""
+    with spark_session("local[2,4]", tmp_path_factory.mktemp("spark"), **QUICK) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    return Left(tmp_path_factory.mktemp("left"))
+
+
+@pytest.fixture
+def folder(left: Left, tmp_path: Path) -> Path:
+    """A copy of the debt."""
+    return Path(shutil.copytree(left.path("debt"), tmp_path / "debt"))
+
+
+def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
+    """Results by group of the root, in an order that does not depend on who found them."""
+    found: Found = {}
+    for group, batches in groups:
+        assert group not in found
+        rows = [row for batch in batches for row in to_rows(batch)]
+        if rows:
+            found[group] = sorted(rows, key=json.dumps)
+    assert sorted(found) == list(found)
+    return found
+
+
+def locally(debt: OpenDebt) -> Found:
+    owed = debt.manifest.debt
+    return read(pay_all(Payer(debt.query, owed), owed, debt.blocks))
+
+
+@dataclass(frozen=True)
+class FailingOnce(Paying):
+    """Dies in the middle of the first task that it is given."""
+
+    mark: str = ""
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for number, row in enumerate(super().__call__(rows)):
+            if number == 1 and not os.path.exists(self.mark):
+                Path(self.mark).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield row
+
+
+def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """Same results as here, though a task was killed; once more, they are taken from what is in the share."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    mark, said = tmp_path / "died", []
+
+    def failing(query: Any, debt: bytes) -> Paying:
+        return FailingOnce(query, debt, str(mark))
+
+    with open_debt(folder) as debt:
+        here = Cluster("local[2]")
+        expected = locally(debt)
+        assert read(results_of_debt(debt, here, said.append, failing)) == expected
+        assert mark.exists()
+        assert said == [
+            "exporting parts",
+            "joining level 1 of 3 with Spark",
+            "joining level 2 of 3 with Spark",
+            "joining level 3 of 3 with Spark",
+            "delivering",
+        ]
+
+        share = folder / "share" / debt.manifest.id
+        files = {path: path.stat().st_mtime_ns for path in share.rglob("*")}
+        assert read(results_of_debt(debt, here, said.append)) == expected
+        assert {path: path.stat().st_mtime_ns for path in share.rglob("*")} == files
+        forget(debt, here)
+    assert not (folder / "share").exists()
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(case=SPILLABLE, budget=BUDGETS)
+def test_any_debt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case, budget: Any) -> None:
+    found, debt = owing(case, replace(budget, limit_bytes=0), MemoryBlocks(), tmp_path_factory.mktemp("debt"))
+    if debt is not None:
+        here = Cluster("local[2]", str(tmp_path_factory.mktemp("share")))
+        for rows in read(results_of_debt(debt, here, lambda text: None)).values():
+            found += rows
+    assert canonical(found) == canonical(oracle.results(case.query, case.given))
+
+
+@pytest.mark.slow
+def test_what_was_not_written_to_its_end_is_written_again(spark: SparkSession, folder: Path) -> None:
+    with open_debt(folder) as debt:
+        here = Cluster("local[2]")
+        expected = read(results_of_debt(debt, here, lambda text: None))
+        share = folder / "share" / debt.manifest.id
+        for name in ("parts", "level-1"):
+            (share / name / "_SUCCESS").unlink()
+            for path in (share / name).glob("part-*"):
+                path.unlink()
+        assert read(results_of_debt(debt, here, lambda text: None)) == expected
+        assert (share / "level-1" / "_SUCCESS").exists()
+
+
+@pytest.mark.slow
+def test_the_command(spark: SparkSession, left: Left, folder: Path, tmp_path: Path) -> None:
+    rest, share = tmp_path / "rest.jsonl", tmp_path / "share"
+    command = ("cleanup", str(folder), "--spark", "local[2]", "--share", str(share), "--out", str(rest))
+    code, _, said = weir(*command)
+    assert code == 0, said
+    assert left.exact(rows_of(rest))
+    assert list(share.iterdir()) == []
+    code, _, said = weir(*command)
+    assert code == 0
+    assert "nothing to do" in said
+
+
+@pytest.mark.slow
+def test_a_run_that_lets_spark_clean_up(spark: SparkSession, left: Left, tmp_path: Path) -> None:
+    whole = left.folder / "both.jsonl"
+    told = left.folder / "stats.json"
+    budget = ("--memory", "60KiB", "--cleanup", "spark", "--spark", "local[2]")
+    left.run(whole.name, *budget, "--stats", str(told))
+    rows = rows_of(whole)
+    assert left.exact([row for row in rows if "_phase" in row])
+    assert [row for row in rows if "_phase" not in row] == rows[: left.found.total()]
+    stats = json.loads(told.read_text())
+    assert stats["results"] == len(rows)
+    assert stats["spill"]["cleanup_results"] == len(rows) - left.found.total()
+    assert 0 < stats["spill"]["cleanup_seconds"] < stats["seconds"]
+    assert (stats["spill"]["owed"], stats["spill"]["on_disk_tuples"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed(left: Left, folder: Path, tmp_path: Path) -> None:
+    """Killed when the first level is there; the second one takes that as it is, and ends as if nothing had been."""
+    rest = tmp_path / "rest.jsonl"
+    command = [sys.executable, "-m", "services.cli", "cleanup", str(folder), "--spark", "local[2]", "--out", str(rest)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    share = folder / "share" / debt_in(folder).id
+    try:
+        wait_for(lambda: (share / "level-0" / "_SUCCESS").exists() or rest.exists(), "the first level", 300)
+    finally:
+        process.kill()
+        process.wait()
+    first = (share / "level-0" / "_SUCCESS").stat().st_mtime_ns
+    with open_debt(folder) as debt:
+        read(results_of_debt(debt, Cluster("local[2]"), lambda text: None))
+    assert (share / "level-0" / "_SUCCESS").stat().st_mtime_ns == first
+    code, _, said = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
+    assert code == 0, said
+    assert left.exact(rows_of(rest))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+
+
+def test_shares(tmp_path: Path) -> None:
+    share = Share(str(tmp_path / "a"))
+    share.forget("")
+    share.begin("parts")
+    assert not share.whole("parts")
+    share.done("parts")
+    assert share.whole("parts")
+    share.begin("parts")
+    assert not share.whole("parts")
+    assert share.uri("parts") == (tmp_path / "a" / "parts").as_uri()
+    for scheme in ("s3", "s3a"):
+        assert Share(f"{scheme}://bucket/folder/?region=us-east-1").uri("x") == "s3a://bucket/folder/x"
+    with pytest.raises(UsageError, match=r"--share nowhere://x: .*; accepted: a folder, or a URI such as s3://"):
+        Share("nowhere://x")
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match=r"cannot write file://.*/file/parts: .*; see that it has room"):
+        Share(str(tmp_path / "file")).begin("parts")

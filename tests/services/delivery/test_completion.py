@@ -1,0 +1,360 @@
+"""What is written again of transactions that Kafka has ended in part: the decision alone, over partitions in memory.
+
+`Disk` is what Kafka holds of one task. A transaction appends to it, and then each of its parts gets a marker, the wrong
+one, or none. Incarnations of the task die at any point, in the middle of a repair as well; at the end each epoch must
+be visible once and in order in every partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from schemas.errors import StateError
+from schemas.messages.commits import Commit, StreamPoint, decode_commit
+from schemas.messages.prepared import Partition, Prepared, Written, decode_prepared
+from services.delivery.completion import Completion, Fate, Mark, Stretch, Transaction, complete, fate
+
+LOG: Partition = ("log", 0)
+OFFSETS: Partition = ("__consumer_offsets", 0)
+SOURCE: Partition = ("source", 0)
+SINKS: tuple[Partition, ...] = (("out", 0), ("late", 0), ("inner", 3))
+PRODUCER, OTHER = 7, 8
+GAP = -1
+
+COMMIT, ABORT, OPEN = "commit", "abort", "open"
+Outcomes = Mapping[Partition, str]
+
+
+@dataclass
+class Disk:
+    """Per partition what was appended: (producer, epoch, records), or (producer, epoch, True or False) for a marker."""
+
+    logs: dict[Partition, list[tuple[int, int, object]]] = field(default_factory=dict)
+
+    def append(self, lane: Partition, epoch: int, what: object, producer: int = PRODUCER) -> None:
+        self.logs.setdefault(lane, []).append((producer, epoch, what))
+
+    def end(self, lane: Partition) -> int:
+        return sum(_size(what) for _, _, what in self.logs.get(lane, ()))
+
+    def visible(self, lane: Partition) -> list[object]:
+        """What a read_committed consumer sees, in the order of offsets."""
+        shown: list[tuple[int, object]] = []
+        pending: dict[int, list[tuple[int, object]]] = {}
+        for place, (producer, _, what) in enumerate(self.logs.get(lane, ())):
+            if isinstance(what, bool):
+                shown += pending.pop(producer, []) if what else []
+                pending.pop(producer, None)
+            else:
+                assert isinstance(what, list)
+                pending.setdefault(producer, []).extend((place, record) for record in what)
+        return [record for _, record in sorted(shown, key=lambda found: found[0])]
+
+    def is_open(self, lane: Partition) -> bool:
+        own = [what for producer, _, what in self.logs.get(lane, ()) if producer == PRODUCER]
+        return bool(own) and not isinstance(own[-1], bool)
+
+    def stretches(self, lane: Partition, since: int) -> list[Stretch]:
+        found, offset = [], 0
+        for producer, epoch, what in self.logs.get(lane, ()):
+            if isinstance(what, bool):
+                found.append(Stretch(producer, epoch, offset, 0, what))
+            else:
+                assert isinstance(what, list)
+                found.append(Stretch(producer, epoch, offset, len(what)))
+            offset += _size(what)
+        return [stretch for stretch in found if stretch.offset >= since]
+
+    def records(self, lane: Partition, since: int, epoch: int, count: int) -> list[object]:
+        found: list[object] = []
+        offset = 0
+        for producer, own, what in self.logs[lane]:
+            if isinstance(what, list) and offset >= since and (producer, own) == (PRODUCER, epoch):
+                found += what
+            offset += _size(what)
+        return found[:count]
+
+
+def _size(what: object) -> int:
+    return 1 if isinstance(what, bool) else len(what)  # type: ignore[arg-type]
+
+
+class Died(Exception):
+    """The incarnation ends here."""
+
+
+class Task:
+    """One incarnation, over a disk that outlives it."""
+
+    def __init__(self, disk: Disk, number: int) -> None:
+        self.disk = disk
+        self.number = number
+        self.name = f"incarnation {number}"
+
+    def open(self, outcomes: Outcomes | None) -> int:
+        """Complete what is to be completed; `outcomes` is what becomes of that, None for a commit. The last epoch."""
+        found = self._transactions()
+        for lane in (*SINKS, LOG, OFFSETS):
+            if self.disk.is_open(lane):
+                self.disk.append(lane, self.number, False)
+        completion = complete(found, self._mark())
+        todo = completion.missing
+        records: dict[Partition, list[object]] = {}
+        offsets: dict[Partition, tuple[int, str]] = {}
+        for each in todo:
+            prepared = each.transaction.prepared
+            for lane in each.partitions:
+                part, (_, epoch) = prepared.written[lane], each.transaction.producer
+                records.setdefault(lane, []).extend(self.disk.records(lane, part.since, epoch, part.records))
+            offsets |= prepared.offsets if each.offsets else {}
+        if todo:
+            self.transaction(records, offsets, outcomes)
+            if outcomes is not None:
+                raise Died
+        committed = self._mark()
+        assert completion.commit is None or committed == completion.commit
+        return 0 if committed is None else committed.epoch
+
+    def deliver(self, epoch: int, sinks: Mapping[Partition, int], outcomes: Outcomes | None = None) -> None:
+        message = Commit("query", epoch, epoch, 0, 1, (StreamPoint(epoch, epoch),), incarnation=self.name).encode()
+        records: dict[Partition, list[object]] = {
+            lane: [(epoch, i) for i in range(count)] for lane, count in sinks.items() if count
+        }
+        self.transaction(records, {SOURCE: (epoch, message)}, outcomes)
+
+    def transaction(
+        self,
+        records: Mapping[Partition, list[object]],
+        offsets: Mapping[Partition, tuple[int, str]],
+        outcomes: Outcomes | None,
+    ) -> None:
+        """All parts are written; then each gets what `outcomes` says, a commit where it says nothing."""
+        disk = self.disk
+        written = {lane: Written(disk.end(lane), len(own)) for lane, own in records.items()}
+        for lane, own in records.items():
+            # In two batches, and another producer between them.
+            disk.append(lane, self.number, own[:1])
+            disk.append(lane, 0, ["other"], OTHER)
+            disk.append(lane, 0, True, OTHER)
+            if own[1:]:
+                disk.append(lane, self.number, own[1:])
+        disk.append(LOG, self.number, [Prepared(self.name, written, offsets).encode()])
+        if offsets:
+            disk.append(OFFSETS, self.number, [offsets])
+        for lane in (*records, LOG, *([OFFSETS] if offsets else [])):
+            outcome = COMMIT if outcomes is None else outcomes[lane]
+            if outcome != OPEN:
+                disk.append(lane, self.number, outcome == COMMIT)
+
+    def dies_writing(self, epoch: int, sinks: Mapping[Partition, int], lanes: Mapping[Partition, str]) -> None:
+        """Only some partitions have been reached, the log among them or not; Kafka aborts, or forgets to."""
+        since = {lane: self.disk.end(lane) for lane in sinks}
+        for lane, outcome in lanes.items():
+            if lane == LOG:
+                written = {sink: Written(since[sink], count + 1) for sink, count in sinks.items()}
+                self.disk.append(LOG, self.number, [Prepared(self.name, written, {}).encode()])
+            elif sinks.get(lane):
+                self.disk.append(lane, self.number, [(epoch, 0)])
+            else:
+                continue
+            if outcome == ABORT:
+                self.disk.append(lane, self.number, False)
+
+    def _mark(self) -> Mark | None:
+        seen = self.disk.visible(OFFSETS)
+        if not seen:
+            return None
+        messages = [decode_commit(text, "") for found in seen for _, text in found.values()]  # type: ignore[attr-defined]
+        return Mark(messages[-1].incarnation, messages[-1].epoch)
+
+    def _transactions(self) -> list[Transaction]:
+        found, offset = [], 0
+        for producer, epoch, what in self.disk.logs.get(LOG, ()):
+            if isinstance(what, list):
+                prepared = decode_prepared(what[0], "")
+                own = {
+                    lane: fate(self.disk.stretches(lane, part.since), (producer, epoch), part)
+                    for lane, part in prepared.written.items()
+                }
+                own[LOG] = fate(self.disk.stretches(LOG, offset), (producer, epoch), Written(offset, 1))
+                found.append(Transaction(prepared, (producer, epoch), own))
+            offset += _size(what)
+        return found
+
+
+PARTS = (*SINKS, LOG, OFFSETS)
+any_outcome = st.fixed_dictionaries({lane: st.sampled_from([COMMIT, ABORT, OPEN]) for lane in PARTS})
+forgotten = st.fixed_dictionaries({lane: st.sampled_from([COMMIT, OPEN]) for lane in PARTS})
+partly = st.dictionaries(st.sampled_from([*SINKS, LOG]), st.sampled_from([ABORT, OPEN]))
+incarnation = st.tuples(
+    st.one_of(st.none(), any_outcome),
+    st.lists(st.one_of(st.none(), forgotten), max_size=4),
+    st.one_of(st.none(), st.tuples(st.just("torn"), any_outcome), st.tuples(st.just("writing"), partly)),
+)
+
+
+COUNTS = st.lists(st.integers(0, 2), min_size=7, max_size=7)
+"""How many records epochs give to sinks; see `_sinks`."""
+
+
+def _sinks(counts: list[int], epoch: int) -> dict[Partition, int]:
+    """What an epoch gives: always the same, as the input says."""
+    return {lane: counts[(epoch * len(SINKS) + i) % len(counts)] for i, lane in enumerate(SINKS)}
+
+
+@given(st.lists(incarnation, max_size=5), COUNTS)
+@settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_every_epoch_is_visible_once(
+    incarnations: list[tuple[Outcomes | None, list[Outcomes | None], tuple[str, Outcomes] | None]],
+    counts: list[int],
+) -> None:
+    """Each incarnation repairs (and may die of a torn repair), delivers, with markers forgotten, and dies."""
+    disk = Disk()
+    confirmed = 0
+    for number, (repair, deliveries, death) in enumerate(incarnations):
+        task = Task(disk, number)
+        try:
+            epoch = task.open(repair)
+        except Died:
+            confirmed = 0  # What was forgotten everywhere can be computed once more.
+            continue
+        assert epoch >= confirmed
+        for outcomes in deliveries:
+            epoch += 1
+            task.deliver(epoch, _sinks(counts, epoch), outcomes)
+        confirmed = epoch
+        if death is not None and death[0] == "torn":
+            task.deliver(epoch + 1, _sinks(counts, epoch + 1), death[1])
+        elif death is not None:
+            task.dies_writing(epoch + 1, _sinks(counts, epoch + 1), death[1])
+    last = Task(disk, len(incarnations))
+    goes_on(last, confirmed, counts)
+
+
+def goes_on(last: Task, confirmed: int, counts: list[int]) -> None:
+    """The last incarnation dies of nothing, and all is right in the end."""
+    disk = last.disk
+    reached = last.open(None)
+    assert reached >= confirmed
+    for epoch in range(reached + 1, reached + 3):
+        last.deliver(epoch, _sinks(counts, epoch))
+    for lane in SINKS:
+        expected = [(epoch, i) for epoch in range(1, reached + 3) for i in range(_sinks(counts, epoch)[lane])]
+        assert [found for found in disk.visible(lane) if found != "other"] == expected
+    assert last._mark() == Mark(last.name, reached + 2)
+
+
+@pytest.mark.parametrize("more", [None, 0, 1])
+def test_all_combinations(more: int | None) -> None:
+    """One transaction that is torn in any way, of a task that dies with it, or in the next one, which is aborted in all
+    partitions that it writes to."""
+    for outcomes in product([COMMIT, ABORT, OPEN], repeat=len(PARTS)):
+        if more is not None and ABORT in outcomes:
+            continue  # no broker aborts what it has confirmed
+        task = Task(Disk(), 0)
+        task.deliver(1, dict.fromkeys(SINKS, 1))
+        task.deliver(2, dict.fromkeys(SINKS, 1), dict(zip(PARTS, outcomes, strict=True)))
+        if more is not None:
+            task.deliver(3, dict.fromkeys(SINKS, more), dict.fromkeys(PARTS, ABORT))
+        goes_on(Task(task.disk, 1), 1 if more is None else 2, [1])
+
+
+@pytest.mark.parametrize(
+    ("stretches", "expected"),
+    [
+        ([(7, 1, 2), (7, 1, True)], Fate.COMMITTED),
+        ([(7, 1, 1), (8, 1, 9), (8, 1, False), (7, 1, 1), (7, 2, True)], Fate.COMMITTED),
+        ([(7, 1, 2), (8, 1, True)], Fate.OPEN),
+        ([(7, 1, 3), (7, 2, False), (7, 2, 2), (7, 2, True)], Fate.ABORTED),
+        ([(7, 1, 1), (7, 2, False), (7, 2, 2), (7, 2, True)], Fate.PARTIAL),
+        ([(7, 1, 1), (7, 2, 1)], Fate.PARTIAL),
+        ([(7, 0, True), (7, 1, 2), (7, 1, True)], Fate.COMMITTED),
+        ([(7, 0, 2), (7, 0, True), (7, 1, 2)], Fate.OPEN),
+        ([], Fate.PARTIAL),
+        ([(GAP, 0, 1), (7, 1, 1), (7, 1, True)], Fate.THINNED),
+        ([(7, 1, 1), (GAP, 0, 1), (7, 1, True)], Fate.THINNED),
+        ([(GAP, 0, 1), (7, 1, 2), (7, 1, True)], Fate.COMMITTED),
+        ([(GAP, 0, 1), (7, 1, 2), (GAP, 0, 1)], Fate.OPEN),
+        ([(7, 1, 1), (7, 1, True), (GAP, 0, 2), (8, 1, 1)], Fate.PARTIAL),
+        ([(GAP, 0, 3), (8, 1, 1)], Fate.THINNED),
+        ([(GAP, 0, 1), (8, 1, 1)], Fate.PARTIAL),
+    ],
+)
+def test_what_became_of_two_records(stretches: list[tuple[int, int, int | bool]], expected: Fate) -> None:
+    """Of producer 7 in its epoch 1, among what other producers and other epochs have left, or compaction has taken."""
+    found, offset = [], 10
+    for producer, epoch, what in stretches:
+        if isinstance(what, bool):
+            found.append(Stretch(producer, epoch, offset, 0, what))
+        elif producer != GAP:
+            found.append(Stretch(producer, epoch, offset, what))
+        offset += int(what) or 1
+    assert fate(found, (7, 1), Written(10, 2)) is expected
+
+
+def test_what_compaction_has_taken_is_not_missed() -> None:
+    """A keyed sink that is compacted may have dropped the last transaction's records of a task that has been idle."""
+    task = Task(Disk(), 0)
+    task.deliver(1, dict.fromkeys(SINKS, 2))
+    (found,) = task._transactions()
+    thinned = Transaction(found.prepared, found.producer, {**found.fates, SINKS[0]: Fate.THINNED})
+    assert complete([thinned], Mark(task.name, 1)) == Completion((), Mark(task.name, 1))
+    hanging = {lane: Fate.THINNED if lane == SINKS[0] else Fate.OPEN for lane in found.fates}
+    assert complete([Transaction(found.prepared, found.producer, hanging)], None) == Completion()
+
+
+def test_a_log_of_other_commits_is_left_alone() -> None:
+    """A Weir that kept no log has committed since: its commits are the truth."""
+    task = Task(disk := Disk(), 0)
+    for epoch in (1, 2):
+        task.deliver(epoch, dict.fromkeys(SINKS, 1), dict.fromkeys(PARTS, COMMIT if epoch == 1 else ABORT))
+    disk.append(SINKS[0], 0, False)
+    found = task._transactions()
+    found[1] = Transaction(found[1].prepared, found[1].producer, {**found[1].fates, SINKS[1]: Fate.COMMITTED})
+    completion = complete(found, Mark(task.name, 1))
+    assert [each.transaction for each in completion.missing] == [found[1]]
+    assert completion.commit == Mark(task.name, 2)
+    assert complete(found, Mark("", 5)) == Completion()
+
+
+def test_offsets_that_are_older_than_the_log() -> None:
+    """A group coordinator that is just being loaded answers with old offsets or with none: the log knows better."""
+    task = Task(Disk(), 0)
+    for epoch in range(1, 6):
+        task.deliver(epoch, dict.fromkeys(SINKS, 1))
+    known = task._transactions()[2:]
+    for committed in (None, Mark(task.name, 1), Mark(task.name, 4)):
+        completion = complete(known, committed)
+        assert completion.commit == Mark(task.name, 5)
+        assert [each.partitions for each in completion.missing] == [()] * len(completion.missing)
+    assert complete(known, Mark(task.name, 5)) == Completion((), Mark(task.name, 5))
+
+
+def test_lost_records_are_told() -> None:
+    """Kafka has lost what it made visible elsewhere: nothing that could be written again."""
+    task = Task(Disk(), 0)
+    task.deliver(1, dict.fromkeys(SINKS, 2))
+    (found,) = task._transactions()
+    lost = Transaction(found.prepared, found.producer, {**found.fates, ("out", 0): Fate.PARTIAL})
+    with pytest.raises(StateError, match=r"out\[0\] does not hold the 2 records from offset 0 on"):
+        complete([lost], Mark(task.name, 1))
+
+
+def test_a_repair_without_offsets_names_the_newest_commit() -> None:
+    """Epoch 2 hangs in one sink, epoch 3 is aborted; the repair writes records alone. The next incarnation took epoch 3
+    for the newest commit, because the log tells of it, and waited for its offsets in vain."""
+    task = Task(Disk(), 0)
+    task.deliver(1, dict.fromkeys(SINKS, 1))
+    task.deliver(2, dict.fromkeys(SINKS, 1), {**dict.fromkeys(PARTS, COMMIT), SINKS[0]: OPEN})
+    task.deliver(3, {SINKS[1]: 1}, dict.fromkeys(PARTS, ABORT))
+    for number in (1, 2):
+        heir = Task(task.disk, number)
+        assert heir.open(None) == 2
+        assert complete(heir._transactions(), heir._mark()).commit == Mark(task.name, 2)
+    goes_on(Task(task.disk, 3), 2, [1])

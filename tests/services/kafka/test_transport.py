@@ -1,0 +1,214 @@
+"""The batched transport: what it unpacks is what any read_committed consumer sees, and batches chain."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import aiokafka
+import pytest
+from aiokafka.consumer.fetcher import FetchResult
+from aiokafka.errors import KafkaError
+from confluent_kafka import Consumer, Producer, TopicPartition
+from faust.types import TP
+
+from services.kafka.records import RecordBatch, rough_size, unpack
+from services.kafka.transport import ConsumerThread, _Forgetful, connect
+from tests.broker_fixture import RestartableBroker, Topics
+from tests.worker_harness import Reader, wait_for
+
+pytestmark = pytest.mark.kafka
+
+
+async def fetch_all(bootstrap: str, topic: str, start: int, end: int, fetch_bytes: int) -> list[RecordBatch]:
+    """Fetch a partition as the consumer thread does."""
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="none",
+        max_partition_fetch_bytes=fetch_bytes,
+    )
+    at = aiokafka.TopicPartition(topic, 0)
+    await consumer.start()
+    batches: list[RecordBatch] = []
+    try:
+        consumer.assign([at])
+        consumer.seek(at, start)
+        fetcher: Any = consumer._fetcher
+        while start < end:
+            if at not in fetcher._records:
+                await asyncio.wait_for(fetcher._create_fetch_waiter(), 20)
+                continue
+            found = fetcher._records.pop(at)
+            fetcher._notify(fetcher._wait_consume_future)
+            assert isinstance(found, FetchResult)
+            if not found.check_assignment(at):
+                continue
+            part = found._partition_records
+            begin = part.next_fetch_offset
+            records = unpack(part)
+            found._update_position()
+            start = part.next_fetch_offset
+            batches.append(RecordBatch(topic, 0, begin, start, 1, records, rough_size(records)))
+    finally:
+        await consumer.stop()
+    return batches
+
+
+def log_end(bootstrap: str, topic: str) -> int:
+    """The offset after the last record, markers of transactions included."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": "read_uncommitted"})
+    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+    reader.close()
+    return int(end)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_committed_records_and_nothing_else(topics: Topics, compression: str) -> None:
+    """Transactions of two producers, some aborted, interleaved with plain records; fetched in small pieces."""
+    topic = topics(f"mixed-{compression}")
+    rng = random.Random(compression)
+    conf = {"bootstrap.servers": topics.bootstrap, "compression.type": compression, "linger.ms": 0}
+    plain = Producer(conf)
+    writers = [Producer({**conf, "transactional.id": f"{topic}-{i}"}) for i in range(2)]
+    for writer in writers:
+        writer.init_transactions(30)
+    open_: set[int] = set()
+    for step in range(120):
+        who = rng.randrange(3)
+        if who == 2:
+            plain.produce(topic, b"plain %d" % step, key=b"k", partition=0)
+            plain.flush()
+            continue
+        if who not in open_:
+            writers[who].begin_transaction()
+            open_.add(who)
+        for i in range(rng.randrange(1, 6)):
+            writers[who].produce(topic, b"%d %d %d" % (who, step, i), partition=0)
+        writers[who].flush()
+        if rng.random() < 0.5:
+            (writers[who].commit_transaction if rng.random() < 0.6 else writers[who].abort_transaction)(30)
+            open_.discard(who)
+    for who in open_:
+        writers[who].abort_transaction(30)
+    plain.produce(topic, b"last", partition=0)
+    plain.flush()
+    reader = Reader(topics.bootstrap, topic)
+    wait_for(lambda: bool(reader.poll()) and reader.records[-1].value == b"last", "the last record is read")
+    expected = [(r.offset, r.key, r.value) for r in reader.records]
+    end = log_end(topics.bootstrap, topic)
+    for start in (0, expected[len(expected) // 2][0], end - 1):
+        batches = asyncio.run(fetch_all(topics.bootstrap, topic, start, end, 600))
+        found = [(r.offset, r.key, r.value) for batch in batches for r in batch.records]
+        assert found == [record for record in expected if record[0] >= start]
+        assert batches[0].start == start
+        assert all(a.next_offset == b.start for a, b in itertools.pairwise(batches))
+        for batch in batches:
+            assert batch.offsets().tolist() == [r.offset for r in batch.records]
+            assert batch.values() == [r.value for r in batch.records]
+            assert batch.timestamps().tolist() == [r.timestamp for r in batch.records]
+
+
+def test_fetching_begins_again_after_an_error(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    """aiokafka's fetch routine dies of an error without a word to us: all partitions would be silent for ever."""
+    topic = topics("revived")
+    writer = Producer({"bootstrap.servers": topics.bootstrap})
+
+    async def read() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=topics.bootstrap, auto_offset_reset="none")
+        thread = object.__new__(ConsumerThread)
+        thread.consumer = SimpleNamespace(flow_active=True)  # Faust's
+        thread.log = logging.getLogger("transport")
+        tp, at = TP(topic, 0), aiokafka.TopicPartition(topic, 0)
+        thread._seeks = {tp: 7}
+        await consumer.start()
+        try:
+            consumer.assign([at])
+            consumer.seek(at, 0)
+            for number, value in enumerate([b"before", b"between", b"after"]):
+                if number:
+                    await _end_fetching(consumer._fetcher)
+                writer.produce(topic, value, partition=0)
+                writer.flush()
+                batches: list[RecordBatch] = []
+                async with asyncio.timeout(20):
+                    while not batches:
+                        batches = (await thread._fetch_records(consumer, {tp})).get(tp, [])
+                assert [batch.values() for batch in batches] == [[value]]
+                assert (batches[0].start, batches[0].seek) == (number, 7)
+        finally:
+            await consumer.stop()
+
+    asyncio.run(read())
+    told = [record for record in caplog.records if "it begins again" in record.getMessage()]
+    assert len(told) == 2
+
+
+async def _end_fetching(fetcher: Any) -> None:
+    """As aiokafka's own assertions do, in one of the tasks that it waits for."""
+
+    async def fail() -> bool:
+        raise AssertionError("a second error of one partition")
+
+    fetcher._pending_tasks.add(asyncio.get_running_loop().create_task(fail()))
+    fetcher._notify(fetcher._wait_consume_future)
+    await asyncio.wait([fetcher._fetch_task], timeout=20)
+    assert isinstance(fetcher._fetch_task.exception(), KafkaError)
+
+
+def test_a_batch_is_cut_by_offset() -> None:
+    """Whatever the gaps, the two parts of a cut chain and hold everything."""
+
+    class Fake:
+        def __init__(self, offset: int) -> None:
+            self.offset, self.value, self.key, self.timestamp = offset, b"v", None, None
+
+    batch = RecordBatch("t", 0, 5, 20, 1, [Fake(n) for n in (6, 7, 9, 15)], 4)
+    for at in range(5, 21):
+        low, high = batch.until(at), batch.since(at)
+        assert (low.start, low.next_offset, high.start, high.next_offset) == (5, at, at, 20)
+        assert [r.offset for r in (*low.records, *high.records)] == [6, 7, 9, 15]
+        assert all(r.offset < at for r in low.records)
+    assert batch.timestamps().tolist() == [-1] * 4
+    assert RecordBatch("t", 0, 5, 5, 1, [], 0).offsets().tolist() == []
+
+
+def test_faust_is_kept_from_remembering_offsets() -> None:
+    """Faust drops what lies before the last offset it noted; a task that goes back would lose input."""
+    noted = _Forgetful()
+    noted[TP("t", 0)] = 7
+    noted.update({TP("t", 0): 9})
+    assert noted[TP("t", 0)] is None
+    assert noted.pop(TP("t", 0), None) is None
+
+
+def test_a_consumer_begins_although_no_broker_answers_yet(restartable_broker: RestartableBroker) -> None:
+    """It tries on until one does, or until it is told to stop.
+
+    A worker whose broker went away between its first look at the topics and the start of its consumer, or while another
+    plan took over, ended with three stack traces and exit code 1.
+    """
+    restartable_broker.stop()
+
+    async def begin() -> None:
+        stopped = False
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=restartable_broker.bootstrap, group_id="late")
+        beginning = asyncio.create_task(connect(consumer, lambda: stopped))
+        done, _ = await asyncio.wait([beginning], timeout=2)
+        assert not done
+        await asyncio.to_thread(restartable_broker.start)
+        assert await asyncio.wait_for(beginning, 60)
+        await consumer.stop()
+        await asyncio.to_thread(restartable_broker.stop)
+        other = aiokafka.AIOKafkaConsumer(bootstrap_servers=restartable_broker.bootstrap, group_id="late")
+        beginning = asyncio.create_task(connect(other, lambda: stopped))
+        await asyncio.sleep(0)
+        stopped = True
+        assert not await asyncio.wait_for(beginning, 60)
+        await other.stop()
+
+    asyncio.run(begin())

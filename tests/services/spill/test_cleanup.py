@@ -1,0 +1,302 @@
+"""`weir run --cleanup none` and `weir cleanup`: all results, each once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from operators.spill.cleanup.offline import Payer, pay_all
+from ops.spark.delivery import TopicDestination
+from schemas.columns import Batch
+from schemas.errors import BrokerError
+from services.cli import app
+from services.process.security import KafkaClients
+from services.spill import backlog as debts
+from services.spill.backlog import FILE, open_debt
+from services.spill.block_store import SpillStore
+from services.spill.destinations import deliver
+from tests.broker_fixture import Topics
+from tests.services.four_streams import QUERY, SOURCES, write_four_streams
+from tests.worker_harness import Reader, wait_for
+
+Rows = list[dict[str, Any]]
+
+
+def weir(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and what is said of a command."""
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr + str(result.exception or "")
+
+
+def counted(rows: Rows) -> Counter[str]:
+    return Counter(json.dumps({key: value for key, value in row.items() if key != "_phase"}) for row in rows)
+
+
+def rows_of(path: Path) -> Rows:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Left:
+    """A run that has left a debt in `debt`, and what it should have found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = write_four_streams(folder, 100)
+        query = QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED").replace("b B", "b B [ROWS 70]")
+        (folder / "q.sql").write_text(query)
+        self.run("all.jsonl")
+        budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("debt"))
+        budget += ("--stats", self.path("stats.json"))
+        self.said = self.run("some.jsonl", *budget)
+        self.expected = counted(rows_of(folder / "all.jsonl"))
+        self.found = counted(rows_of(folder / "some.jsonl"))
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def run(self, out: str, *options: str) -> str:
+        sources = [f"--source={name}={self.path(name)}.jsonl" for name in "abcd"]
+        plan = ("--plan", "(((A B) C) D)")
+        code, _, said = weir("run", self.path("q.sql"), *sources, *plan, "--out", self.path(out), *options)
+        assert code == 0, said
+        return said
+
+    def exact(self, rest: Rows) -> bool:
+        return self.found + counted(rest) == self.expected and all(row["_phase"] == "cleanup" for row in rest)
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    return Left(tmp_path_factory.mktemp("left"))
+
+
+@pytest.fixture
+def debt(left: Left, tmp_path: Path) -> Path:
+    """A copy of the debt."""
+    return Path(shutil.copytree(left.path("debt"), tmp_path / "debt"))
+
+
+def test_a_run_leaves_what_it_owes_and_says_so(left: Left) -> None:
+    assert re.fullmatch(
+        r"weir: [0-9,]+ pairs of tuples were not compared for want of memory; "
+        rf"`weir cleanup {left.path('debt')}` finds the results among them\n",
+        left.said,
+    )
+    assert left.found.total() < left.expected.total()
+    assert not left.found - left.expected
+    stats = json.loads(Path(left.path("stats.json")).read_text())
+    owed = int(left.said.split()[1].replace(",", ""))
+    assert (stats["results"], stats["spill"]["cleanup_results"]) == (left.found.total(), 0)
+    assert stats["spill"]["owed"] == owed > 0
+
+
+def test_a_cleanup_finds_the_rest_once(left: Left, debt: Path, tmp_path: Path) -> None:
+    rest = tmp_path / "rest.jsonl"
+    code, shown, said = weir("cleanup", str(debt), "--out", str(rest), "--of", left.path("q.sql"))
+    assert (code, shown) == (0, ""), said
+    assert left.exact(rows_of(rest))
+    owed = (left.expected - left.found).total()
+    assert said.startswith(f"weir: {owed:,} results that were owed are in {rest}, ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+
+    rest.unlink()
+    code, shown, said = weir("cleanup", str(debt), "--out", str(rest))
+    assert (code, shown) == (0, "")
+    assert said == f"weir: the debt in {debt} is paid: {owed:,} results, to {rest}; nothing to do\n"
+    assert not rest.exists()
+    # A folder whose debt is paid is free for the next run.
+    debts.check_free(debt)
+    assert not (debt / FILE).exists()
+
+
+def test_standard_output(left: Left, debt: Path) -> None:
+    code, shown, said = weir("cleanup", str(debt))
+    assert code == 0, said
+    assert left.exact([json.loads(line) for line in shown.splitlines()])
+
+
+def test_a_cleanup_that_is_killed_is_repeated(left: Left, debt: Path, tmp_path: Path) -> None:
+    rest = tmp_path / "rest.jsonl"
+    command = [sys.executable, "-m", "services.cli", "cleanup", str(debt), "--out", str(rest)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    wait_for(lambda: list(tmp_path.glob(".rest.jsonl.*")) or rest.exists(), "a payment that has begun")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
+    assert code == 0, said
+    assert left.exact(rows_of(rest))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+
+
+def test_what_dies_before_it_is_settled_gives_the_same_file_again(left: Left, debt: Path, tmp_path: Path) -> None:
+    rest = tmp_path / "rest.jsonl"
+    before = (debt / FILE).read_bytes()
+    shutil.copytree(debt, tmp_path / "kept")
+    assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
+    first = rest.read_bytes()
+    # As it is when the file has its name and the debt does not know yet.
+    shutil.rmtree(debt)
+    shutil.copytree(tmp_path / "kept", debt)
+    assert (debt / FILE).read_bytes() == before
+    with open_debt(debt) as opened:
+        debts.begin(opened, str(rest))
+    other = str(tmp_path / "other.jsonl")
+    code, _, said = weir("cleanup", str(debt), "--out", other)
+    assert code == 1
+    assert f"a payment of {debt} to {rest} has begun, and some of it may be there: finish it there" in said
+    assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
+    assert rest.read_bytes() == first
+
+
+class Shelf:
+    """A destination that has some groups already."""
+
+    def __init__(self, has: dict[int, int]) -> None:
+        self.has = has
+        self.given: dict[int, int] = {}
+
+    def paid(self) -> dict[int, int]:
+        return self.has
+
+    def write(self, group: int, batches: Iterable[Batch]) -> int:
+        self.given[group] = sum(len(batch) for batch in batches)
+        return self.given[group]
+
+    def finish(self) -> None:
+        assert self.given
+
+    def close(self) -> None:
+        raise AssertionError("whoever opens it closes it")
+
+
+def test_a_destination_is_not_given_what_it_has(debt: Path) -> None:
+    """Also by who does not know what it has, as Spark, which finds all groups."""
+    shelf = Shelf({0: 10, 5: 2})
+    with open_debt(debt) as opened:
+        batches = [Batch(np.arange(3), {}), Batch(np.arange(4), {})]
+        assert deliver(opened, "a shelf", shelf, [(0, batches), (1, batches)]) == 19
+    assert shelf.given == {1: 7}
+    assert debts.debt_in(debt).results == 19
+    store = SpillStore(debt)
+    assert store.keys() == []
+    store.close()
+
+
+def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
+    rest = tmp_path / "rest.jsonl"
+    store = SpillStore(debt)
+    key = store.keys()[0]
+    raw = store.get(key)
+    store.put(key, raw[:-1] + bytes([raw[-1] ^ 1]))
+    store.close()
+    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
+    assert code == 1
+    assert f"block at {debt} under '{key}' is damaged: checksum " in said
+    assert "run the query again from its sources, with an empty folder" in said
+    store = SpillStore(debt)
+    store.delete([key])
+    store.close()
+    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
+    assert code == 1
+    assert f"block '{key}' is not in spill folder {debt}" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["debt"]
+    assert debts.debt_in(debt).results is None
+
+    raw = (debt / FILE).read_bytes()
+    for text, shown in (
+        (raw[:-2], f"{debt / FILE} is damaged: checksum "),
+        (raw.replace(b'"format":1', b'"format":2'), "written by a newer Weir (format 2, this one reads 1): upgrade"),
+        (b"{}", "is no debt of Weir ("),
+    ):
+        (debt / FILE).write_bytes(text)
+        code, _, said = weir("cleanup", str(debt))
+        assert code == 1
+        assert shown in said
+
+
+def test_refusals(left: Left, debt: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.sql"
+    other.write_text(QUERY)
+    cases = [
+        ((str(debt), "--of", str(other)), "the debt is of query 'results' ("),
+        ((str(tmp_path),), f"{tmp_path} holds no debt; accepted is a folder that `weir run --cleanup none"),
+        ((str(debt), "--out", "x", "--topic", "y"), "--out x and --topic y: results go to one of them"),
+        ((str(debt), "--share", "x"), "--share x has no effect without --spark"),
+        ((str(debt), "--out", "/no/x"), "--out: cannot create /no/x: No such file"),
+    ]
+    for arguments, shown in cases:
+        code, _, said = weir("cleanup", *arguments)
+        assert code != 0
+        assert shown in said
+    manifest = debts.debt_in(debt)
+    debts.write(debt, msgspec.structs.replace(manifest, fingerprint="0" * 16))
+    assert "is the debt of query 0000000000000000, and this Weir reads its text as " in weir("cleanup", str(debt))[2]
+    debts.write(debt, msgspec.structs.replace(manifest, text="SELECT"))
+    assert f"the query in {debt / FILE} is not one of this Weir: " in weir("cleanup", str(debt))[2]
+
+
+def test_runs_refuse_what_makes_no_debt(left: Left, debt: Path) -> None:
+    command = ("run", left.path("q.sql"), *SOURCES)
+    cases = [
+        (("--cleanup", "none"), "--cleanup none has no effect without --memory"),
+        (("--memory", "1MiB", "--cleanup", "none"), "name it with --spill-dir"),
+        (("--memory", "1MiB", "--spill-dir", str(debt)), f"--spill-dir {debt} holds what query 'results' owes"),
+    ]
+    for options, shown in cases:
+        code, _, said = weir(*command, *options)
+        assert code != 0
+        assert shown in said
+
+
+def test_who_owes_nothing_says_so(left: Left, tmp_path: Path) -> None:
+    folder = str(tmp_path / "debt")
+    said = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
+    assert said == "weir: nothing is owed\n"
+    assert counted(rows_of(left.folder / "again.jsonl")) == left.expected
+    assert f"{folder} holds no debt; accepted is" in weir("cleanup", folder)[2]
+
+
+@pytest.mark.kafka
+def test_a_topic_gets_each_result_once(left: Left, debt: Path, topics: Topics) -> None:
+    """Of a payment that was ended in the middle, what has a commit record is not paid again; of two that pay at once
+    the later one goes on."""
+    sink = topics("cleaned")
+    clients = KafkaClients(topics.bootstrap)
+    to = ("--topic", sink, "--bootstrap", topics.bootstrap)
+    told: list[str] = []
+    with open_debt(debt) as opened:
+        owed = opened.manifest.debt
+        arguments = (clients, sink, "results", opened.manifest.id, 2, lambda: told.append("begun"))
+        first = TopicDestination(*arguments, say=told.append, replication=1)
+        assert first.paid() == {}
+        assert told == []
+        groups = pay_all(Payer(opened.query, owed), owed, opened.blocks)
+        done = {group: first.write(group, batches) for _, (group, batches) in zip(range(3), groups, strict=False)}
+        assert told == ["begun"]
+        second = TopicDestination(*arguments, say=told.append, replication=1)
+        assert second.paid() == done
+        with pytest.raises(BrokerError, match="another `weir cleanup` pays debt"):
+            first.write(99, [])
+        first.close()
+        second.close()
+    code, _, said = weir("cleanup", str(debt), *to)
+    assert code == 0, said
+    reader = Reader(topics.bootstrap, sink)
+    reader.wait_for_count((left.expected - left.found).total())
+    assert left.exact(reader.rows())
+    code, _, said = weir("cleanup", str(debt), *to)
+    assert "nothing to do" in said
+    assert f", to topic {sink} of cluster " in said
+    reader.close()

@@ -1,0 +1,100 @@
+"""The log of spilled state: what a commit says of it, what is kept, and what a successor reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from schemas.errors import StateError
+from schemas.messages.spills import SpillEvent, decode_events
+from services.delivery.epoch_output import BlockRecord
+from services.process.security import KafkaClients
+from services.spill.spill_log import RECORD_EVENTS, Logged, SpillLog, read_log
+from tests.broker_fixture import Topics
+
+
+def left(at: int) -> SpillEvent:
+    return SpillEvent(at, "leave", ((0, (at % 64,)),))
+
+
+def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]:
+    """Where it has been written."""
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        assert record.written is not None
+        record.written(message.offset() or 0)
+
+    return delivered
+
+
+def test_records_are_numbered_on_from_earlier_lives() -> None:
+    log = SpillLog(("q.spills", 3), 64, [Logged(7, (left(10),), "(A B)", 100)], 8)
+    assert log.span == (7, 8)
+    (record,) = log.add([left(11), left(12)], "(B A)")
+    assert (record.topic, record.partition, record.key) == ("q.spills", 3, b"8")
+    said = decode_events(record.value, 64, "it")
+    assert (said.events, said.plan) == ((left(11), left(12)), "(B A)") == (said.events, log.plan)
+    assert log.add([], "(A B)") == []
+    assert log.events == [left(10), left(11), left(12)]
+    assert log.span == (7, 9)
+
+
+def test_many_events_are_many_records() -> None:
+    log = SpillLog(("q.spills", 0), 64)
+    records = log.add([left(at) for at in range(RECORD_EVENTS + 1)], "(A B)")
+    assert [record.key for record in records] == [b"0", b"1"]
+    assert len(log.events) == RECORD_EVENTS + 1
+    assert log.span == (0, 2)
+
+
+def test_what_is_needed_no_more_is_forgotten_from_the_beginning() -> None:
+    """A plan's first events may be of before it: what comes behind them stays with them."""
+    log = SpillLog(("q.spills", 0), 64, [Logged(0, (left(5),), "", 40), Logged(1, (left(9), left(6)), "", 42)], 2)
+    (record,) = log.add([left(3)], "(A B)")
+    log.forget(8)
+    assert log.span == (1, 3)
+    assert log.trimming() == {("q.spills", 0): 41}
+    assert log.trimming() == {}
+    assert record.written is not None
+    record.written(44)
+    log.forget(9)
+    assert log.events == []
+    assert log.span == (3, 3)
+    assert log.trimming() == {("q.spills", 0): 45}
+
+
+@pytest.mark.kafka
+def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
+    """The later record where a number is there twice; a clear error where one is missing."""
+    topic = topics("spills", 2)
+    clients = KafkaClients(topics.bootstrap)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(30)
+    for begin, texts in ((0, (1, 2, 3)), (1, (20, 30)), (3, (4,))):
+        log = SpillLog((topic, 1), 64, (), begin)
+        producer.begin_transaction()
+        for at in texts:
+            for record in log.add([left(at)], "(A B)"):
+                producer.produce(topic, record.value, record.key, partition=1, on_delivery=telling(record))
+        producer.commit_transaction(30)
+    log.forget(4)
+    assert log.trimming() == {(topic, 1): 8}, "the three transactions end with a mark each"
+    producer.begin_transaction()
+    producer.produce(topic, b"never", b"4", partition=1)
+    # Else it need not be written at all, and the marks of the commit before it may still be on their way.
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    found = read_log(clients, (topic, 1), 64, (1, 4))
+    assert found.events == [left(20), left(30), left(4)]
+    assert found.span == (1, 4)
+    assert read_log(clients, (topic, 0), 64, (6, 6)).span == (6, 6)
+    with pytest.raises(StateError, match=r"has no record 4, and those up to 4 tell which results are still owed"):
+        read_log(clients, (topic, 1), 64, (2, 5))
+    producer.begin_transaction()
+    producer.produce(topic, b"x", b"mine", partition=1)
+    producer.commit_transaction(30)
+    with pytest.raises(StateError, match=r"has key b'mine', no number"):
+        read_log(clients, (topic, 1), 64, (2, 4))

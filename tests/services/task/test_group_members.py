@@ -1,0 +1,382 @@
+"""Which queries a group's task runs, over lives that end after commits and before them; without Kafka."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from operators.spill.spilling import Budget
+from schemas.errors import UsageError
+from schemas.groups import seeing
+from schemas.language.program import parse_program
+from schemas.messages.control import Member, RegisteredQuery, decode_control
+from schemas.messages.spills import decode_events
+from schemas.query import Query, Source, Window
+from services.delivery.epoch_output import BlockRecord
+from services.kafka.topics import Lane, OutputTopics
+from services.process.logs import get_log
+from services.process.metrics import WorkerMetrics
+from services.process.security import KafkaClients
+from services.process.settings import WorkerSettings
+from services.registry.group_registration import check_group_queries
+from services.registry.group_watch import Wanted
+from services.registry.member_log import BEGAN
+from services.spill.spill_log import Logged, SpillLog
+from services.task.group_members import GroupMembers
+from services.task.group_program import GroupProgram
+from services.task.spec import Again, TaskSpec, streams_by_topic
+from services.task.spill import TaskSpill
+from tests import oracle
+from tests.feeding import to_batch
+from tests.worker_harness import canonical, in_time, unmarked
+
+DECLARED = """
+CREATE STREAM a (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
+CREATE STREAM b (k BIGINT, v BIGINT, at TIMESTAMP) WITH (topic = 'b', timestamp = 'at');
+"""
+PAIRS = "SELECT A.v AS a, B.v AS b FROM a A [RANGE {} MILLISECONDS], b B [RANGE {} MILLISECONDS] WHERE A.k = B.k"
+SELECTS = (
+    PAIRS.format(30, 30),
+    PAIRS.format(10, 50) + " AND A.v > B.v - 990",
+    PAIRS.format(30, 30) + " AND A.at > B.at",
+    "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 20 MILLISECONDS], b B [RANGE 20 MILLISECONDS] WHERE A.k = B.k "
+    "GROUP BY A.k EMIT EVERY 10 MILLISECONDS",
+    "SELECT A.v FROM a A [RANGE 30 MILLISECONDS] EXCEPT b B [RANGE 30 MILLISECONDS] ON A.k = B.k",
+)
+END = 600
+BUDGETS = [1, 150_000, 1 << 30]
+GROUPS = 1
+
+
+class Registry:
+    """What is registered, as `GroupWatch` shows it."""
+
+    def __init__(self) -> None:
+        self.wanted: tuple[Wanted, ...] = ()
+        self._ids = 0
+
+    def register(self, name: str, select: str, *, from_now: bool = False) -> None:
+        """Register a query, in place of the one of that name."""
+        self._ids += 1
+        text = f"{DECLARED}INSERT INTO {name} {select};"
+        message = RegisteredQuery(name=name, text=text, pick=name, group="g", from_now=from_now, id=f"id{self._ids}")
+        others = tuple(one for one in self.wanted if one.message.name != name)
+        self.wanted = (*others, Wanted(message, parse_program(text).queries[0]))
+
+    def drop(self, name: str) -> None:
+        """Forget a query."""
+        self.wanted = tuple(one for one in self.wanted if one.message.name != name)
+
+
+class Lives:
+    """One task's lives over a log of input, and what they have committed.
+
+    Attributes:
+        out: results by topic.
+        written: records of members, in order.
+        reads_again: whether the log has everything.
+        agains: how often a life has begun for that.
+        metrics: of the worker.
+    """
+
+    def __init__(
+        self, registry: Registry, rng: random.Random, *, reads_again: bool = True, spilled: Path | None = None
+    ) -> None:
+        """Args: `spilled`: where what does not fit into memory goes, by another budget in each life; None: no limit."""
+        self._rng = rng
+        self._spilled = spilled
+        self._records: list[BlockRecord] = []
+        self._span = (0, 0)
+        self.registry = registry
+        self.reads_again = reads_again
+        self.agains = 0
+        self.metrics = WorkerMetrics("g")
+        self.streams = parse_program(DECLARED).streams
+        self.rows = {
+            s.name: [{"k": rng.randrange(4), "v": 1000 * n + at, "at": at} for at in range(n, END, 3)]
+            for n, s in enumerate(self.streams)
+        }
+        self.out: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.written: list[Member] = []
+        self._cut = 0
+        self._committed: dict[str, int] = {}
+        self._points: dict[str, tuple[int, int]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A life begins, at the last commit."""
+        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in self.streams)
+        query = Query("g", None, sources, (), ())
+        topics = OutputTopics("", "g.late", "g.dead", {}, {f"q{n}": 1 << 20 for n in range(6)})
+        settings = WorkerSettings(KafkaClients("localhost:1"), "weir-g")
+        spec = TaskSpec(query, None, streams_by_topic(query.streams()), "f", "c", topics, settings)
+
+        def readable(places: Mapping[Lane, int]) -> bool:
+            assert set(places) == {("a", 0), ("b", 0)}
+            return self.reads_again
+
+        newest = {member.id: member for member in self.written}
+        known = list(newest.values()) if self._committed else None
+        self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, readable, get_log("test"))
+        self.spill = None if self._spilled is None else self._spill(self._spilled)
+        self.program = GroupProgram(spec, self.members, self.spill, self._cut, {s.name: (0,) for s in self.streams})
+        self.program.begin()
+        self._taken: dict[str, int] = {}
+        self._starts = dict(self._points)
+        for name in self.rows:
+            offset, max_ts = self._points.get(name, (0, -1))
+            if max_ts >= 0:
+                self.program.engine.set_clock(name, 0, max_ts)
+            self._push(name, offset, self._committed.get(name, 0))
+        if self._cut:
+            self.program.engine.advance(self._cut)
+
+    def _spill(self, folder: Path) -> TaskSpill:
+        numbers = range(*self._span)
+        records = [record for record in self._records if int(record.key or b"") in numbers]
+        said = [decode_events(record.value, GROUPS, "log") for record in records]
+        known = [Logged(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
+        log = SpillLog(("spills", 0), GROUPS, known, self._span[1])
+        return TaskSpill(Budget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
+
+    def die(self) -> None:
+        """Nothing is left but what was committed."""
+        if self.spill is not None:
+            self.spill.close()
+        self.begin()
+
+    def _push(self, name: str, begin: int, end: int) -> None:
+        stream = next(stream for stream in self.streams if stream.name == name)
+        if end > begin:
+            self.program.engine.push(name, 0, to_batch(stream, self.rows[name][begin:end]), np.arange(begin, end))
+        self._taken[name] = end
+
+    def epoch(self, until: int, *, commit: bool) -> None:
+        """Process what has come before an event time, and commit it, or die before that is done."""
+        for name, rows in self.rows.items():
+            end = self._taken[name]
+            while end < len(rows) and rows[end]["at"] <= until:
+                end += 1
+            self._push(name, self._taken[name], end)
+            if until >= END:
+                self.program.engine.close(name, 0)
+        try:
+            self.members.look(0.0, 0.0)
+        except Again:
+            self.agains += 1
+            self.die()
+            self.epoch(until, commit=commit)
+            return
+        engine = self.program.engine
+        found = self.program.advance(self.members.limit(engine.watermark(), 0.0))
+        if self.spill is not None:
+            self.spill.advanced()
+            if commit:
+                late, events = self.spill.commit()
+                for topic, piece in late:
+                    self.out[topic] += [orjson.loads(line) for line in piece.data.splitlines()]
+                self._records += events
+                self._span = self.spill.span
+        if not commit:
+            return
+        owes = self.program.owes()
+        encoded, records = self.program.encode()
+        assert found == bool(encoded)
+        assert owes == bool(records)
+        assert self.program.encode() == ([], []), "once"
+        for topic, piece in encoded:
+            rows = [orjson.loads(line) for line in piece.data.splitlines()]
+            self.out[topic] += rows
+            self.program.count({topic: len(rows)}, self.metrics.of("0"))
+        for record in records:
+            member = decode_control(record.value, "log")
+            assert isinstance(member, Member)
+            assert (record.topic, record.partition) == ("members", 0)
+            if record.key == f"0/{member.name}".encode():
+                self.written.append(member)
+            else:
+                assert (record.key, member.ended is None) == (f"0/{member.name}/{member.id}".encode(), False)
+        self._cut, self._committed = engine.cut, dict(self._taken)
+        for name in self.rows:
+            point = engine.replay_point(name, 0, engine.horizon(name))
+            start = self._starts.get(name, (0, -1))
+            self._points[name] = start if point.offset <= start[0] else (point.offset, point.max_ts)
+
+    def expected(self) -> dict[str, Counter[str]]:
+        """By topic, what its queries find between their beginnings and ends, of the tuples that they see."""
+        last = {member.id: member for member in self.written if member.name != BEGAN}
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for member in last.values():
+            assert member.began is not None
+            end = 2**62 if member.ended is None else member.ended
+            (query,) = parse_program(member.text).queries
+            rows = oracle.results(seeing(query, member.since), {name: [part] for name, part in self.rows.items()})
+            found[member.name] += canonical(row for row in rows if member.began <= row["_ts"] < end)
+        return found
+
+
+@pytest.mark.parametrize("reads_again", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
+    """Registered, replaced and dropped at random, while commits fail and tasks die."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    registry = Registry()
+    for number, select in enumerate(SELECTS[:3]):
+        registry.register(f"q{number}", select)
+    lives = Lives(registry, rng, reads_again=reads_again)
+    until = 0
+    while until < END:
+        until += rng.randrange(5, 25)
+        if rng.random() < 0.3:
+            registry.register(f"q{rng.randrange(6)}", rng.choice(SELECTS), from_now=rng.random() < 0.3)
+        if rng.random() < 0.15 and registry.wanted:
+            registry.drop(rng.choice(registry.wanted).message.name)
+        commit = until >= END or rng.random() < 0.7
+        lives.epoch(until, commit=commit)
+        if until < END and (not commit or rng.random() < 0.2):
+            lives.die()
+    for _ in range(3):
+        lives.epoch(END, commit=True)
+    assert (lives.agains > 0) == reads_again
+    expected = lives.expected()
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == {
+        n: rows for n, rows in expected.items() if rows
+    }
+    page = lives.metrics.page().decode()
+    counted = re.findall(r'weir_group_results_total{member="(.*)",query="g",task="0"} (.*)', page)
+    assert {name: float(results) for name, results in counted} == {n: len(rows) for n, rows in lives.out.items()}
+    for rows in lives.out.values():
+        times = [row["_ts"] for row in rows]
+        assert times == sorted(times)
+    running = {member.name for member in {m.name: m for m in lives.written}.values() if member.ended is None} - {BEGAN}
+    assert running == {one.message.name for one in registry.wanted} == set(lives.program.engine.names)
+    assert sum(sum(rows.values()) for rows in expected.values()) > 500
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
+    """With more memory in one life than in another: what is owed comes late, marked so, and once, whoever dies."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    registry = Registry()
+    for number, select in enumerate(SELECTS[:3]):
+        registry.register(f"q{number}", select)
+    lives = Lives(registry, rng, spilled=tmp_path / "spilled")
+    until = 0
+    while until < END:
+        until += rng.randrange(5, 25)
+        if rng.random() < 0.2:
+            registry.register(f"q{rng.randrange(5)}", rng.choice(SELECTS[:3]), from_now=rng.random() < 0.3)
+        if rng.random() < 0.1 and len(registry.wanted) > 1:
+            registry.drop(rng.choice(registry.wanted).message.name)
+        commit = until >= END or rng.random() < 0.7
+        lives.epoch(until, commit=commit)
+        if rng.random() < 0.3 and lives.spill is not None:
+            lives.spill.clean(math.inf)
+        if until < END and (not commit or rng.random() < 0.2):
+            lives.die()
+    lives.epoch(END, commit=True)
+    lives.program.engine.clean()
+    lives.epoch(END, commit=True)
+    expected = {name: rows for name, rows in lives.expected().items() if rows}
+    assert {name: canonical(unmarked(rows)) for name, rows in lives.out.items()} == expected
+    late = sum(not in_time(row) for rows in lives.out.values() for row in rows)
+    assert 100 < late < sum(len(rows) for rows in lives.out.values())
+    for rows in lives.out.values():
+        times = [row["_ts"] for row in rows if in_time(row)]
+        assert times == sorted(times)
+
+
+def test_a_query_with_a_longer_window_sees_all_of_it() -> None:
+    """What the group has not held is read again from the log, with what the group's tasks know of it; a query that
+    shares no operator sees its past too."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(10, 10) + " AND A.v > 5")
+    lives = Lives(registry, random.Random(1))
+    for until in range(20, 300, 20):
+        lives.epoch(until, commit=True)
+    registry.register("q1", PAIRS.format(200, 200))
+    registry.register("q2", SELECTS[3])
+    registry.register("q3", PAIRS.format(200, 200), from_now=True)
+    for until in (300, 320, 320, END, END):
+        lives.epoch(until, commit=True)
+    assert lives.agains == 1
+    began = {member.name: (member.began, member.since) for member in lives.written if member.began}
+    cut = began["q3"][0]
+    assert began == {"q1": (cut, {}), "q2": (cut, {}), "q3": (cut, {"A": cut, "B": cut})}
+    expected = lives.expected()
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == expected
+    assert sum(expected["q1"].values()) > 1.2 * sum(expected["q3"].values())
+
+
+def test_what_a_later_life_does_not_know_is_not_promised() -> None:
+    """A life that has begun lately knows no places in the log from before; how far back the tuples of a ROWS window
+    lie, none does."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(10, 10))
+    lives = Lives(registry, random.Random(2))
+    for until in range(20, 300, 20):
+        lives.epoch(until, commit=True)
+    lives.begin()
+    registry.register("q1", PAIRS.format(200, 200))
+    for until in (320, 340, 360):
+        lives.epoch(until, commit=True)
+    registry.register("q2", "SELECT A.v, B.v AS w FROM a A [ROWS 90], b B [RANGE 50 MILLISECONDS] WHERE A.k = B.k")
+    for until in (380, 400, END, END):
+        lives.epoch(until, commit=True)
+    began = {member.name: (member.began or 0, member.since) for member in lives.written if member.began}
+    cut, since = began["q1"]
+    assert cut - 200 < since["A"] < cut
+    assert cut - 200 < since["B"] < cut
+    cut, since = began["q2"]
+    assert set(since) == {"A"}
+    assert {name: canonical(rows) for name, rows in lives.out.items()} == lives.expected()
+
+
+def test_what_a_group_cannot_take_is_written_once() -> None:
+    """A query over a table that no query of the group has read: its error is written, and it is not tried again."""
+    registry = Registry()
+    registry.register("q0", PAIRS.format(30, 30))
+    lives = Lives(registry, random.Random(0))
+    lives.epoch(50, commit=True)
+    table = "CREATE TABLE t (k BIGINT) WITH (path = 't.csv');"
+    text = f"{DECLARED}{table}INSERT INTO bad SELECT A.v FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k;"
+    message = RegisteredQuery(name="bad", text=text, pick="bad", group="g", id="bad")
+    registry.wanted = (*registry.wanted, Wanted(message, parse_program(text).queries[0]))
+    for until in (100, 150):
+        lives.epoch(until, commit=True)
+        lives.begin()
+    registry.register("q1", PAIRS.format(10, 10))
+    lives.epoch(200, commit=True)
+    (refused,) = [member for member in lives.written if member.error]
+    assert (refused.name, refused.began) == ("bad", None)
+    assert refused.error == "query 'bad' reads table 't', which no query of the group has read so far"
+    assert lives.program.engine.names == ("q0", "q1")
+
+
+def test_a_group_is_checked_before_it_is_registered() -> None:
+    """Streams that the group does not read, and queries that read each other."""
+
+    def check(select: str, declared: str = DECLARED) -> None:
+        check_group_queries("g", parse_program(DECLARED).streams, parse_program(f"{declared}{select}").queries)
+
+    check(f"INSERT INTO q {PAIRS.format(1, 1)}")
+    other = DECLARED + "CREATE STREAM c (k BIGINT) WITH (topic = 'c');"
+    with pytest.raises(UsageError, match="stream 'c', which query 'q' reads, and that is not read by group 'g'"):
+        check("INSERT INTO q SELECT C.k FROM c C [RANGE 1 SECOND], a A [RANGE 1 SECOND] WHERE A.k = C.k", other)
+    with pytest.raises(UsageError, match="stream 'a', which query 'q' declares otherwise than group 'g'"):
+        check(f"INSERT INTO q {PAIRS.format(1, 1)}", DECLARED.replace("topic = 'a'", "topic = 'a2'"))
+    with pytest.raises(UsageError, match="query 'q' reads what query 'b' of the same group writes, topic 'b'"):
+        check(f"INSERT INTO b SELECT A.v FROM a A [RANGE 1 SECOND]; INSERT INTO q {PAIRS.format(1, 1)}")
+    with pytest.raises(UsageError, match="begin it with INSERT INTO 'topic'"):
+        check(PAIRS.format(1, 1))

@@ -1,0 +1,80 @@
+"""What a task commits of the partitions that it reads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import orjson
+
+from operators.engine.engine import Engine
+from services.kafka.records import RecordBatch
+from services.kafka.topics import Lane
+from services.process.metrics import WorkerMetrics
+from tests.broker_fixture import wait_until
+from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
+
+BEGIN = 1_700_000_000_000
+WINDOW = 10_000
+
+
+class FurtherBack(NoChanges):
+    """A wish to see more of the past, as a query has that begins in a group."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self.hold: int | None = None
+
+    def attach(self, engine: Engine) -> None:
+        """Of this engine."""
+        self.engine = engine
+
+    def look(self, committed: float, now: float) -> None:
+        """More is needed from here on."""
+        if self.hold is not None and self.engine is not None:
+            self.engine.hold = self.hold
+
+
+def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
+    """Records of these times, which join with nothing."""
+    rows = [Row(begin + n, orjson.dumps({"k": hash(lane), "at": BEGIN + at})) for n, at in enumerate(times)]
+    return RecordBatch(*lane, begin, begin + len(rows), 0, rows, 40 * len(rows))
+
+
+def test_who_needs_more_of_the_past_commits_where_all_partitions_are_read_again() -> None:
+    """A query began in a group, and only one partition moved in that commit. The next incarnation read the others from
+    where the group had needed them before, and the new query lacked tuples."""
+    kafka, changes = Kafka(), FurtherBack()
+    left, right = LANES
+    with ThreadPoolExecutor(1) as executor:
+        task = open_task(
+            kafka, executor, WorkerMetrics("out"), threading.Event(), lambda task, outcome: None, changes=changes
+        )
+        task.start()
+        for n in range(5):
+            for lane in LANES:
+                task.offer(lane, batch(lane, n, n * WINDOW))
+            wait_until(lambda n=n: all(committed(kafka, lane) > n for lane in LANES), "both are committed")
+        assert needed(kafka, left) > 0 < needed(kafka, right), "of the first record nothing is needed any more"
+        count = len(kafka.deliveries)
+        task.offer(left, batch(left, 5, 4 * WINDOW + 1))
+        wait_until(lambda: len(kafka.deliveries) > count, "the left one is committed")
+        assert kafka.deliveries[-1].offsets.keys() == {left}
+        changes.hold = BEGIN + 1
+        count = len(kafka.deliveries)
+        task.offer(left, batch(left, 6, 4 * WINDOW + 2))
+        wait_until(lambda: len(kafka.deliveries) > count, "the left one is committed once more")
+        assert kafka.deliveries[-1].offsets.keys() == set(LANES)
+        task.abandon()
+        assert task.join(30)
+
+
+def committed(kafka: Kafka, lane: Lane) -> int:
+    """Its next record."""
+    return kafka.offsets[lane].offset if lane in kafka.offsets else 0
+
+
+def needed(kafka: Kafka, lane: Lane) -> int:
+    """From where the partition is to be read again."""
+    return min(point.offset for point in kafka.offsets[lane].message.points)
+

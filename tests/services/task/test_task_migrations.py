@@ -1,0 +1,383 @@
+"""A task's plan changes against its engine, the control log in memory: where a life begins, what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.engine.engine import Engine
+from operators.migration.strategies import STRATEGIES
+from operators.plan.plan import parse_plan
+from schemas.columns import Batch, Column
+from schemas.language.program import parse_program
+from schemas.messages.control import Answer, BarrierMessage, Cut, Done, Opened, Propose, Request, Started
+from schemas.query import Type
+from services.control.barrier import Barrier, View
+from services.control.coordination import Coordination
+from services.control.participant import GRACE_S, RESEND_S
+from services.process.logs import get_log
+from services.process.metrics import WorkerMetrics
+from services.recovery.starting_point import RecoveryPlan
+from services.task.migrations import TaskMigrations
+from tests.feeding import to_rows
+
+QUERY = parse_program(
+    """
+    CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');
+    CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at');
+    CREATE STREAM c (k BIGINT, at TIMESTAMP) WITH (topic = 'tc', timestamp = 'at');
+    INSERT INTO 'out' SELECT A.at AS a, B.at AS b, C.at AS c
+    FROM a A, b B, c C WINDOW RANGE 50 MILLISECONDS WHERE A.k = B.k AND B.k = C.k
+    """
+).queries[0]
+OWN, OTHER, THIRD = "((A B) C)", "((B C) A)", "((A C) B)"
+
+
+@dataclass
+class Log:
+    """A control log whose messages are read as soon as they are appended."""
+
+    messages: list[BarrierMessage] = field(default_factory=list)
+
+    @property
+    def view(self) -> View:
+        barrier = Barrier()
+        for message in self.messages:
+            barrier.apply(message)
+        return barrier.view()
+
+    def append(self, *messages: BarrierMessage) -> None:
+        self.messages += messages
+
+    def propose(self, id_: str, plan: str, **more: str) -> None:
+        settings = {"strategy": "jisc", "fingerprint": "f", **more}
+        self.append(Propose(id=id_, plan=plan, tasks=1, timeout_ms=1000, **settings))
+
+    def decide(self, id_: str, plan: str, cut: int) -> None:
+        """A change that was decided before the life in question."""
+        self.append(Opened(task=0, life="former"))
+        self.propose(id_, plan)
+        self.append(Answer(id=id_, task=0, life="former", watermark=0, bound=0), Cut(id=id_, cut=cut))
+
+
+class Life:
+    """One life of the task; tuples with ts = 10, 20, ... of all streams."""
+
+    def __init__(
+        self, log: Log, *, version: int = 0, cut: int = 0, push: Callable[[Engine, int], None] | None = None
+    ) -> None:
+        """Args: `push` gives an engine what a recovery reads again, before it advances to `cut`."""
+        self.log = log
+        name = f"life-{len(log.messages)}"
+        log.append(Opened(task=0, life=name))
+        self.metrics = WorkerMetrics("out")
+        self.migrations = TaskMigrations(
+            query=QUERY,
+            own=parse_plan(OWN, QUERY),
+            task=0,
+            tasks=1,
+            life=name,
+            fingerprint="f",
+            recovery=RecoveryPlan("window", cut, 0, 1, version, {}, 0),
+            control=log,
+            view=log.view,
+            log=get_log("test"),
+            metrics=self.metrics.of("0"),
+        )
+        self.engine = Engine(QUERY, plan=self.migrations.plan)
+        self.migrations.attach(self.engine)
+        self.pushed = 0
+        if cut:
+            if push is None:
+                self.push(cut)
+            else:
+                push(self.engine, cut)
+            self.engine.advance(cut)
+
+    def push(self, until: int) -> None:
+        ts = np.arange(self.pushed + 10, until + 1, 10, dtype=np.int64)
+        self.pushed = until
+        for stream in "abc":
+            columns = {"k": Column(Type.BIGINT, np.zeros(len(ts), np.int64)), "at": Column(Type.TIMESTAMP, ts)}
+            self.engine.push(stream, 0, Batch(ts, columns))
+
+    def epoch(self, until: int, now: float) -> int:
+        """One epoch of the task; where it ended."""
+        self.push(until)
+        self.migrations.look(now, now)
+        self.migrations.advanced(self.engine.advance(self.migrations.limit(until, now)), now)
+        return self.engine.cut
+
+    def said(self) -> list[Started | Done]:
+        return [message for message in self.log.messages if isinstance(message, Started | Done)]
+
+
+def test_a_change_from_proposal_to_done() -> None:
+    log = Log()
+    life = Life(log)
+    for second in (1, 2, 3):
+        assert life.epoch(100 * second, float(second)) == 100 * second
+    log.propose("m", OTHER)
+    # 100 ms a second lately: the bound lies half a second ahead.
+    assert life.epoch(400, 3.1) == 350
+    assert life.epoch(400, 3.4) == 350
+    assert log.view.answers[0].bound == 350
+    log.append(Cut(id="m", cut=370))
+    assert life.migrations.version == 0
+    assert life.epoch(400, 3.5) == 400
+    assert life.migrations.version == 1
+    assert str(life.engine.plan) == OTHER
+    life.epoch(500, 3.6)
+    life.epoch(510, 3.7)
+    started, done = life.said()
+    assert started == Started(
+        id="m", task=0, version=1, began_at=370, exact=True, strategy="jisc", silence_s=pytest.approx(0.4)
+    )
+    assert isinstance(done, Done)
+    assert (done.version, done.began_at, done.first_result_ts) == (1, 370, 370)
+    assert done.longest_silence_s == pytest.approx(0.4)
+    assert life.metrics.registry.get_sample_value("weir_plan_version", {"query": "out", "task": "0"}) == 1.0
+
+
+def test_reports_are_sent_until_they_are_in_the_log() -> None:
+    log = Log()
+    log.decide("m", OTHER, 50)
+    life = Life(log)
+    life.epoch(100, 1.0)
+    life.epoch(200, 1.2)
+    assert [type(message) for message in life.said()] == [Started, Done]
+    log.messages = [message for message in log.messages if not isinstance(message, Done)]  # it got lost
+    life.epoch(310, 1.3)
+    assert [type(message) for message in life.said()] == [Started]
+    for now in (1.3 + RESEND_S, 1.4 + RESEND_S, 1.4 + 3 * RESEND_S):
+        life.epoch(400, now)
+        assert [type(message) for message in life.said()] == [Started, Done]
+
+
+def test_a_life_begins_with_the_committed_version_and_takes_later_cuts_again() -> None:
+    log = Log()
+    log.decide("m", OTHER, 50)
+    log.decide("n", THIRD, 150)
+    life = Life(log, version=1, cut=100)
+    assert str(life.engine.plan) == OTHER
+    assert life.migrations.version == 1
+    life.epoch(120, 1.0)
+    assert life.migrations.version == 1
+    # The migration of version 1 was not done when the former life ended; now it is.
+    (restored,) = life.said()
+    assert restored == Done(id="m", task=0, version=1, restored=True)
+    life.epoch(200, 1.1)
+    assert life.migrations.version == 2
+    life.epoch(210, 1.2)
+    assert [(m.id, m.exact) for m in life.said() if isinstance(m, Started)] == [("n", True)]
+
+
+def test_a_cut_that_had_to_wait_is_taken_where_the_life_begins() -> None:
+    """Version 2 had come to its cut but waited for version 1 to end when the former life died."""
+    log = Log()
+    log.decide("m", OTHER, 50)
+    log.decide("n", THIRD, 90)
+    life = Life(log, version=1, cut=100)
+    life.epoch(200, 1.0)
+    life.epoch(210, 1.1)
+    assert life.migrations.version == 2
+    started = [m for m in life.said() if isinstance(m, Started)]
+    assert [(m.id, m.began_at, m.exact) for m in started] == [("n", 100, False)]
+
+
+def test_a_control_topic_that_was_deleted() -> None:
+    """The committed version is unknown: the task begins with its own plan, and changes plans again from there."""
+    log = Log()
+    life = Life(log, version=3, cut=100)
+    assert str(life.engine.plan) == OWN
+    assert life.migrations.version == 0
+    log.propose("m", OTHER)
+    life.epoch(110, 1.0)
+    log.append(Cut(id="m", cut=log.view.least_cut))
+    life.epoch(200, 1.1)
+    assert life.migrations.version == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "more", "said"),
+    [
+        ("((A B) D)", {}, "unknown alias 'D'"),
+        (OTHER, {"strategy": "quickly"}, "unknown migration strategy"),
+        (OTHER, {"fingerprint": "g"}, "another query"),
+        (OTHER, {"prefer": "luck"}, "cannot prefer 'luck'"),
+    ],
+)
+def test_what_a_task_refuses(plan: str, more: dict[str, str], said: str) -> None:
+    log = Log()
+    life = Life(log)
+    log.propose("m", plan, **more)
+    assert life.epoch(100, 1.0) == 100  # nothing promised
+    (answer,) = log.view.refusals
+    assert said in answer.error
+
+
+def test_a_promise_ends_by_the_tasks_own_word() -> None:
+    log = Log()
+    life = Life(log)
+    life.epoch(100, 1.0)
+    log.propose("m", OTHER)
+    assert life.epoch(200, 2.0) == 100
+    assert life.epoch(200, 2.0 + GRACE_S + 1.0) == 100  # says so
+    assert life.epoch(200, 2.1 + GRACE_S + 1.0) == 200
+    assert log.view.withdrawn["m"].by == "task 0"
+
+
+# --- Whatever happens, the results of the query ------------------------------------------------------
+
+END = 600
+STRATEGY_NAMES = sorted(STRATEGIES)
+
+
+def rows(begin: int, until: int) -> Batch:
+    """Tuples with begin <= ts < until, all streams alike: three keys, a tuple every 4 ms."""
+    ts = np.arange(-(-begin // 4) * 4, until, 4, dtype=np.int64)
+    return Batch(ts, {"k": Column(Type.BIGINT, ts // 4 % 3), "at": Column(Type.TIMESTAMP, ts)})
+
+
+def fill(engine: Engine, begin: int, until: int) -> None:
+    for stream in "abc":
+        engine.push(stream, 0, rows(begin, until))
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("epoch"), st.integers(1, 60), st.booleans()),
+    st.tuples(st.just("epoch"), st.integers(1, 60), st.booleans()),
+    st.tuples(st.just("ask"), st.sampled_from([OWN, OTHER, THIRD]), st.sampled_from(STRATEGY_NAMES)),
+    st.tuples(st.just("die"), st.just(0), st.just(False)),
+)
+
+
+class Lives:
+    """One life of a task after another over the same input, and what each life has made visible."""
+
+    def __init__(self, exactly_once: bool) -> None:
+        self.log = Log()
+        self.out: list[list[dict[str, Any]]] = [[]]
+        self.life = Life(self.log)
+        self.fed = 0
+        self._exactly_once = exactly_once
+        self._coordination = Coordination(1, lambda request: "")
+        self._pending: list[dict[str, Any]] = []
+        self._committed = (0, 0)
+        self._now = 0.0
+
+    def epoch(self, until: int, commit: bool) -> None:
+        """Exactly once, results are visible when their epoch is committed; at least once, as soon as they are there."""
+        self._now += 0.1
+        life = self.life
+        fill(life.engine, self.fed, until)
+        self.fed = max(self.fed, until)
+        life.migrations.look(self._now, self._now)
+        results = life.engine.advance(life.migrations.limit(self.fed, self._now))
+        life.migrations.advanced(results, self._now)
+        self.log.append(*self._coordination.decide(self.log.view, self._now))
+        self._pending += to_rows(results)
+        if commit:
+            self._committed = life.engine.cut, life.migrations.version
+        if commit or not self._exactly_once:
+            self.out[-1] += self._pending
+            self._pending.clear()
+
+    def ask(self, id_: str, plan: str, strategy: str) -> None:
+        self.log.append(Request(id=id_, plan=plan, strategy=strategy, fingerprint="f", asked_ms=0))
+
+    def die(self) -> None:
+        """The next life begins at the last commit."""
+        self._pending.clear()
+        self.fed, version = self._committed
+        self.out.append([])
+
+        def push(engine: Engine, cut: int) -> None:
+            fill(engine, max(0, cut - 200), cut)
+
+        self.life = Life(self.log, version=version, cut=self.fed, push=push)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """End all migrations and the input; the results of an engine that knows nothing of it all."""
+        view = self.log.view
+        while view.waiting or view.open or self.life.migrations.version < len(view.changes) or self.fed < END:
+            self.epoch(self.fed + 60, True)
+            assert self.fed < 100 * END, "the migrations do not end"
+            view = self.log.view
+        self.epoch(self.fed, True)
+        reference = Engine(QUERY)
+        fill(reference, 0, self.fed)
+        return to_rows(reference.advance(self.life.engine.cut))
+
+
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
+@settings(deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_results_do_not_depend_on_plan_changes_and_deaths(
+    exactly_once: bool, steps: list[tuple[str, Any, Any]]
+) -> None:
+    """Epochs that commit or not, plan changes at any moment, deaths: each result once, in order.
+
+    At least once, a life that dies leaves a stretch of results that its successor brings again from where it begins,
+    whether or not it had changed plans in it.
+    """
+    lives, asked = Lives(exactly_once), 0
+    for what, one, other in steps:
+        if what == "epoch":
+            lives.epoch(min(lives.fed + one, END), other)
+        elif what == "ask":
+            asked += 1
+            lives.ask(f"{asked}", one, other)
+        else:
+            lives.die()
+    expected = lives.finish()
+    changes = lives.log.view.changes
+    assert len(changes) == asked
+    assert str(lives.life.engine.plan) == (changes[-1].plan if changes else OWN)
+    out = [row for results in lives.out for row in results]
+    if exactly_once:
+        assert out == expected
+        return
+    at = {str(row): number for number, row in enumerate(expected)}
+    reached = 0
+    for results in lives.out:
+        places = [at[str(row)] for row in results]
+        assert places == list(range(places[0], places[0] + len(places)) if places else [])
+        assert not places or places[0] <= reached, "a stretch is missing"
+        reached = max([reached, *(place + 1 for place in places)])
+    assert reached == len(expected)
+
+
+def test_a_cut_that_was_taken_and_not_committed_is_taken_again() -> None:
+    """At least once: results beyond the cut are out when the life dies. They come again, by the new plan."""
+    lives = Lives(exactly_once=False)
+    for until in (100, 200, 300):
+        lives.epoch(until, True)
+    lives.ask("m", OTHER, "moving-state")
+    while not (lives.log.view.started and lives.life.engine.cut >= lives.log.view.changes[0].cut + 100):
+        lives.epoch(lives.fed + 20, False)
+        assert lives.fed < 10_000
+    (change,) = lives.log.view.changes
+    lives.die()
+    assert (str(lives.life.engine.plan), lives.life.migrations.version) == (OWN, 0)
+    while lives.life.migrations.version == 0:
+        assert str(lives.life.engine.plan) == OWN
+        assert lives.life.engine.cut < change.cut
+        lives.epoch(lives.fed + 20, False)
+    assert str(lives.life.engine.plan) == OTHER
+    expected = lives.finish()
+    first, again = lives.out
+    assert first == expected[: len(first)]
+    assert again == expected[-len(again) :]
+    assert again[0]["_ts"] == 300
+    twice = [row for row in first if row in again]
+    assert min(row["_ts"] for row in twice) < change.cut <= max(row["_ts"] for row in twice)
+    (done,) = lives.log.view.done.values()
+    assert not done.restored
+    assert [(s.began_at, s.exact) for s in lives.log.view.started.values()] == [(change.cut, True)]

@@ -1,0 +1,266 @@
+"""Joins of a plan in tasks of their own, spread over workers, on a real broker: the oracle's results once each."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from services.kafka.topics import TopicAdmin
+from services.process.security import KafkaClients
+from tests import oracle
+from tests.broker_fixture import Topics
+from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
+
+pytestmark = pytest.mark.kafka
+
+FOUR = """
+CREATE STREAM a (k BIGINT, x BIGINT, note STRING, at TIMESTAMP)
+  WITH (topic = '{a}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM b (k BIGINT, y BIGINT, at TIMESTAMP)
+  WITH (topic = '{b}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM c (y BIGINT, v DOUBLE, at TIMESTAMP)
+  WITH (topic = '{c}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+CREATE STREAM d (k BIGINT, w BIGINT, at TIMESTAMP)
+  WITH (topic = '{d}', format = 'json', timestamp = 'at', disorder = '50 MILLISECONDS');
+INSERT INTO '{sink}'
+SELECT A.k AS k, A.note, B.y, C.v, D.w
+FROM a A [RANGE 400 MILLISECONDS], b B [RANGE 300 MILLISECONDS], c C [RANGE 400 MILLISECONDS],
+     d D [RANGE 200 MILLISECONDS]
+WHERE A.k = B.k AND B.y = C.y AND A.k = D.k AND C.v > 1 AND D.w > A.x
+"""
+CLOSING: dict[str, Row] = {
+    "a": {"k": -1, "x": 0, "note": "end"},
+    "b": {"k": -2, "y": -1},
+    "c": {"y": -2, "v": 0.0},
+    "d": {"k": -3, "w": 0},
+}
+BASE = 1_700_000_000_000
+PLACED = ("--placement", "per-operator", "--session-timeout", "6s")
+
+
+def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:
+    """`count` rows per stream, 10 ms apart, somewhat out of order, with nulls and a late one now and then."""
+    for i in range(start, start + count):
+        late = 300 if i % 40 == 39 else 0
+        at = BASE + 10 * i - rng.choice([0, 0, 10, 49]) - late
+        rows: dict[str, Row] = {
+            "a": {"k": rng.choice([*range(8), None]), "x": rng.randrange(9), "note": f"n{i}ä", "at": at},
+            "b": {"k": rng.randrange(8), "y": rng.randrange(6), "at": at},
+            "c": {"y": rng.choice([*range(6), None]), "v": rng.uniform(0, 4), "at": at},
+            "d": {"k": rng.randrange(8), "w": rng.randrange(9), "at": at},
+        }
+        for stream, row in rows.items():
+            feed.send(stream, [row], i % feed.case.partitions)
+    feed.flush()
+
+
+def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
+    """Wait until every task runs in one worker, evenly; which runs where."""
+    found: list[set[int]] = []
+
+    def even() -> bool:
+        found[:] = [worker._alive() and worker.running_tasks() for worker in team]
+        sizes = [len(numbers) for numbers in found]
+        return sum(sizes) == tasks and set().union(*found) == set(range(tasks)) and max(sizes) - min(sizes) <= 1
+
+    wait_for(even, lambda: "\n".join(worker.said(f"{found}") for worker in team))
+    return found
+
+
+def operators(team: list[WorkerProcess]) -> set[str]:
+    """Which operators run somewhere."""
+    tasks = [task for worker in team for task in worker.health().get("tasks", [])]
+    return {task["operator"] for task in tasks if task["state"] == "running"}
+
+
+def shown(case: Case) -> list[str]:
+    """The plan and the tasks that `weir explain --analyze` shows."""
+    command = [sys.executable, "-m", "services.cli", "explain", str(case.path), "--analyze"]
+    done = subprocess.run([*command, "--bootstrap", case.bootstrap], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^query|^plan .*|^task \d+ at", done.stdout, re.MULTILINE)
+
+
+def letters(case: Case, suffix: str) -> list[str]:
+    """Where the letters of a topic say that their records came from."""
+    reader = Reader(case.bootstrap, f"{case.sink}.{suffix}")
+    places = [f"{r.headers['topic']}[{r.headers['partition']}]@{r.headers['offset']}" for r in reader.poll()]
+    reader.close()
+    return places
+
+
+def test_three_workers_run_the_joins_of_one_plan(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """A join each; one is killed in the middle. Results in the fused order, late and dead letters once."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(1)
+    team = [workers.start(case, *PLACED, "--plan", "((A B) (C D))") for _ in range(3)]
+    send(feed, rng, 0, 100)
+    spread(team, 3)
+    feed.raw("b", b"no JSON")
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    send(feed, rng, 100, 100)
+    team.pop().kill()
+    send(feed, rng, 200, 100)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times), "one task writes them"
+    late = sum(len(rows) for rows in oracle.late(case.query, case.rows).values())
+    wait_for(lambda: len(letters(case, "late")) >= late > 0, "the late letters")
+    assert len(set(letters(case, "late"))) == len(letters(case, "late")) == late
+    assert len(letters(case, "dead")) == 1
+    assert [worker.stop() for worker in team] == [0, 0]
+
+
+@pytest.mark.slow
+def test_each_worker_is_killed_in_turn(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """While records flow the worker of every join dies once, and a new one comes for it; nobody keeps a disk."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(2)
+
+    def start() -> WorkerProcess:
+        return workers.start(case, *PLACED, "--plan", "(((A B) C) D)", state="none")
+
+    team = [start() for _ in range(3)]
+    send(feed, rng, 0, 60)
+    for task in range(3):
+        at = spread(team, 3)
+        victim = next(worker for worker, numbers in zip(team, at, strict=True) if task in numbers)
+        send(feed, rng, 60 + 60 * task, 30)
+        victim.kill()
+        team.remove(victim)
+        team.append(start())
+        send(feed, rng, 90 + 60 * task, 30)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), team[0])
+
+
+@pytest.mark.slow
+def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Joins split over two partitions, sources read by intakes; a second worker takes half of ten tasks. A foreign
+    hand writes every block of one topic a second time."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(3)
+    plan = ("--plan", "((A D) (B C))")
+    first = workers.start(case, *PLACED, *plan).wait_running(range(10))
+    send(feed, rng, 0, 120)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1, first._alive)
+    second = workers.start(case, *PLACED, *plan)
+    send(feed, rng, 120, 60)
+    spread([first, second], 10)
+    assert shown(case)[1:] == ["plan   ((A D) (B C))", *(f"task {number} at" for number in range(10))]
+    repeat(case, f"weir-{case.sink}.1.A-D")
+    send(feed, rng, 180, 60)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, second)
+    wait_for(lambda: "came twice" in first.text() + second.text(), second.said("the warning"))
+    assert [first.stop(), second.stop()] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Right after the cut is fixed one of three workers is killed, and another comes; then the plan changes back."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(5)
+    options = (*PLACED, "--plan", "((A B) (C D))", "--operator-partitions", "1")
+    team = [workers.start(case, *options) for _ in range(3)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 80)
+    spread(team, 3)
+    for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
+        change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
+        send(feed, rng, 160 * turn - 80, 80)
+        wait_for(lambda change=change: change.ended() or decided(team), team[0].said("the cut"))
+        team.pop(0).kill()
+        team.append(workers.start(case, *options))
+        send(feed, rng, 160 * turn, 80)
+        code, _, err = change.finish()
+        assert code == 0, err
+        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].said("the new plan"))
+    feed.finish(CLOSING)
+    reader = Reader(case.bootstrap, case.sink)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+
+
+@pytest.mark.slow
+def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """An internal topic is cut off in front while records flow; a worker without a disk begins behind that."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(6)
+    options = (*PLACED, "--plan", "(((A B) C) D)")
+    first = workers.start(case, *options, state="none").wait_running(range(3))
+    lanes = [(f"weir-{case.sink}.{name}", 0) for name in ("1.A-B", "2.A-B-C")]
+    admin, sent = TopicAdmin(KafkaClients(case.bootstrap)), 0
+
+    def cut_off() -> bool:
+        nonlocal sent
+        send(feed, rng, sent, 1)
+        sent += 1
+        return all(begin > 0 for begin, _ in admin.log_ranges(lanes).values())
+
+    wait_for(cut_off, first.said("records are deleted"))
+    first.kill()
+    heir = workers.start(case, *options, state="none")
+    send(feed, rng, sent, 50)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), heir)
+
+
+def decided(team: list[WorkerProcess]) -> bool:
+    """True when a worker knows that its plan will change."""
+    return any("plan will change" in worker.text() for worker in team)
+
+
+def repeat(case: Case, topic: str) -> None:
+    """Append to each partition what has been committed to it."""
+    reader = Reader(case.bootstrap, topic)
+    wait_for(reader.poll, f"blocks in {topic}")
+    producer = Producer({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    for record in list(reader.records):
+        producer.produce(topic, record.value, partition=record.partition)
+    assert producer.flush(30) == 0
+    reader.close()
+
+
+def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
+    states in one place."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(4)
+    team = [workers.start(case, *PLACED, "--plan", "(((A B) C) D)") for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 100)
+    spread(team, 3)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
+    assert refused[0] == 1, refused
+    assert "placed operators change plans by moving-state only, not by jisc" in refused[2]
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
+    send(feed, rng, 100, 100)
+    code, out, err = change.finish()
+    assert code == 0, err
+    assert out.count("changed at") == 3
+    send(feed, rng, 200, 100)
+    wanted = {"((A D) (B C))", "(A D)", "(B C)"}
+
+    def changed() -> bool:
+        assert all(worker.health() for worker in team), "the port is there from one plan to the next"
+        return operators(team) == wanted
+
+    wait_for(changed, lambda: team[0].said("the new plan"))
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+    assert [worker.stop() for worker in team] == [0, 0]

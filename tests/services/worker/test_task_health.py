@@ -1,0 +1,215 @@
+"""When a task's trouble is over, and when it is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from faust.types import TP
+
+from schemas.errors import BrokerError, WeirError
+from schemas.language.program import parse_program
+from services.delivery.sink import Aborted, Fenced
+from services.kafka.topics import OutputTopics
+from services.placement.tasks import Layout
+from services.process.metrics import WorkerMetrics
+from services.process.security import KafkaClients
+from services.process.settings import WorkerSettings
+from services.spill.block_store import SpillError
+from services.task.spec import TaskSpec, streams_by_topic
+from services.task.task import Task
+from services.worker.assignments import Roster
+from services.worker.health import HEALTHY_S, NOWHERE, Trouble
+
+
+def test_it_lasts_until_the_task_has_come_further() -> None:
+    trouble = Trouble(100.0, 1_700_000_000.5, "no room", 40)
+    assert not trouble.over(40, 0.0, 0.0, HEALTHY_S)
+    trouble.again("still no room", 30)
+    assert (trouble.failures, trouble.reason, trouble.failed_at) == (2, "still no room", 40)
+    assert not trouble.over(40, HEALTHY_S, 0.0, HEALTHY_S)
+    assert trouble.over(41, 0.0, 0.0, HEALTHY_S)
+    assert trouble.over(NOWHERE, HEALTHY_S + 0.1, 0.0, HEALTHY_S)
+    assert not trouble.over(NOWHERE, HEALTHY_S + 0.1, HEALTHY_S + 0.1, HEALTHY_S), "it runs, and gets nothing done"
+    assert trouble.since == "2023-11-14T22:13:20Z"
+
+
+def test_it_is_reported_when_it_has_lasted() -> None:
+    trouble = Trouble(100.0, 0.0, "no room", 40)
+    assert not trouble.ill(100.0 + HEALTHY_S, HEALTHY_S)
+    assert trouble.ill(100.1 + HEALTHY_S, HEALTHY_S)
+
+
+FULL = "spill folder x: block 'b' cannot be written: No space left; the disk is full: free some room"
+
+QUERY = """
+CREATE STREAM l (k BIGINT, at TIMESTAMP) WITH (topic = 'l', format = 'json', timestamp = 'at');
+INSERT INTO 'out' SELECT A.k FROM l A [RANGE 1 SECOND], l B [RANGE 1 SECOND] WHERE A.k = B.k
+"""
+
+
+class Member:
+    """A consumer that is in the group, and reads nothing; `asked` is how often it asked for another assignment."""
+
+    asked = 0
+
+    async def seek_to(self, positions: object) -> None:
+        """Nothing to read."""
+
+    async def rejoin(self) -> None:
+        """Noted."""
+        self.asked += 1
+
+    def member_id(self) -> str:
+        """Its id."""
+        return "member"
+
+    def caught_up_ms(self, tp: TP) -> int | None:
+        """Nothing is known."""
+        return None
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def roster_of(
+    open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail, partitions: int = 1
+) -> Roster:
+    """A roster that may get a task per partition."""
+    (query,) = parse_program(QUERY).queries
+    settings = WorkerSettings(KafkaClients("localhost:1"), "g")
+    outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
+    streams = streams_by_topic(query.streams())
+    spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
+    layout, metrics = Layout({"l": partitions}, partitions > 1), WorkerMetrics("out")
+    roster = Roster(spec, layout, metrics, open_task, lambda number: None, fatal)
+    roster.consumer = Member()
+    return roster
+
+
+async def failing(shown: float) -> tuple[str, dict[str, Any]]:
+    """What is said of a task that could not be opened three times, for want of room."""
+
+    def open_task(*given: object) -> Task:
+        raise SpillError(FULL)
+
+    roster = roster_of(open_task)
+    await roster.assigned([TP("l", 0)])
+    (seat,) = roster.seats()
+    began = time.monotonic()
+    while seat.trouble is None or seat.trouble.failures < 3:
+        assert time.monotonic() - began < 60, "it fails three times"
+        await asyncio.sleep(0.01)
+    seat.trouble.since_s -= shown
+    found = roster.illness(), seat.seen()
+    await roster.close()
+    return found
+
+
+@pytest.mark.parametrize("lasted_s", [0.0, HEALTHY_S + 2.0])
+def test_a_roster_says_what_keeps_a_task_from_running(lasted_s: float) -> None:
+    """Of the task at once, and of the worker when it has lasted."""
+    illness, task = asyncio.run(failing(lasted_s))
+    assert (task["state"], task["problem"]) == ("opening", FULL)
+    assert task["failures"] >= 3
+    since = task["since"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
+    if lasted_s:
+        assert re.fullmatch(re.escape(f"task 0: {FULL} (since {since}, failed ") + r"\d+ times\)", illness)
+    else:
+        assert illness == ""
+
+
+def test_a_task_that_is_taken_over_while_it_is_opened() -> None:
+    """What another worker fences is left to it, and what Kafka refuses to end is tried again: it ended the worker."""
+
+    async def opened() -> None:
+        errors: list[WeirError] = [Aborted("not yet"), Aborted("not yet"), Fenced("by a newer one")]
+
+        def open_task(*given: object) -> Task:
+            raise errors.pop(0)
+
+        roster = roster_of(open_task)
+        member = cast(Member, roster.consumer)
+        await roster.assigned([TP("l", 0)])
+        (seat,) = roster.seats()
+        began = time.monotonic()
+        while not member.asked:
+            assert time.monotonic() - began < 60, "the group is asked whose the task is"
+            await asyncio.sleep(0.01)
+        assert (seat.fenced, seat.failures, errors) == (True, 2, [])
+        await roster.close()
+
+    asyncio.run(opened())
+
+
+def test_an_error_that_nobody_expects_ends_the_worker() -> None:
+    """asyncio kept it to itself: the task was never opened, and nothing said so. Found by torture."""
+
+    async def opened() -> list[BaseException]:
+        def open_task(*given: object) -> Task:
+            raise IndexError("of the opening")
+
+        told: list[BaseException] = []
+        roster = roster_of(open_task, told.append)
+        await roster.assigned([TP("l", 0)])
+        began = time.monotonic()
+        while not told:
+            assert time.monotonic() - began < 60, "the worker is told"
+            await asyncio.sleep(0.01)
+        await roster.close()
+        return told
+
+    (error,) = asyncio.run(opened())
+    assert repr(error) == "IndexError('of the opening')"
+
+
+class EndingTask:
+    """A task that has been asked to end, and ends when the test lets it."""
+
+    outcome = None
+
+    def __init__(self, number: int, asked: threading.Event, may_end: threading.Event) -> None:
+        self.number = number
+        self._asked = asked
+        self._may_end = may_end
+
+    def finish(self) -> None:
+        """It is asked to end."""
+        self._asked.set()
+
+    def join(self, seconds: float) -> bool:
+        """It ends when it may."""
+        return self._may_end.wait(seconds)
+
+
+def test_partitions_may_move_while_the_worker_ends() -> None:
+    """While the first of two tasks ended, `close` took the second: a KeyError, shown as Faust's traceback. Found by
+    torture."""
+    asked, may_end = threading.Event(), threading.Event()
+
+    def open_task(*given: object) -> Task:
+        raise BrokerError("not yet")
+
+    async def moved() -> None:
+        roster = roster_of(open_task, partitions=3)
+        await roster.assigned([TP("l", number) for number in range(3)])
+        for seat in roster.seats():
+            seat.task = cast(Task, EndingTask(seat.number, asked, may_end))
+        moving = asyncio.create_task(roster.assigned([TP("l", 0)]))
+        while not asked.is_set():
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(roster.close())
+        while roster.seats():
+            await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(moving, closing)
+        assert roster.seats() == []
+
+    asyncio.run(moved())
