@@ -1,8 +1,10 @@
-"""The command reference of README.md, made from the command line's own help:
+"""The command reference of the manual (`ops/docs/commands.md`), made from the command line's own help.
 
     python -m ops.reference
 
-writes it anew between the two marks. A test holds the two together.
+rewrites the part of the page between its two marks. `tests/test_readme.py` checks that page and command line agree.
+The Kafka security options are the same for every command that reaches Kafka. The reference shows them once, in a table
+of their own behind the commands, and each of these commands links to it.
 """
 
 from __future__ import annotations
@@ -16,28 +18,39 @@ import typer
 
 from schemas.errors import UsageError
 from services.cli import app
+from services.commands.kafka_options import KAFKA
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "ops/docs/commands.md"
 BEGIN = "<!-- commands: made by `python -m ops.reference` -->"
 END = "<!-- end of commands -->"
+SECURITY_LINK = "Also the [Kafka security options](#kafka-security-options)."
 
 
 def reference() -> str:
-    """Every command with its arguments and options, as Markdown."""
-    sections = [_section(name, command) for name, command in _commands(typer.main.get_command(app), "weir")]
-    return "\n\n".join(sections)
-
-
-def with_reference(readme: str) -> str:
-    """A README with the reference between its marks renewed.
+    """Every command with its arguments and options, and the Kafka security options, as Markdown.
 
     Raises:
-        UsageError: it has no marks.
+        UsageError: two commands have different Kafka security options, so one table cannot show them.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    commands = list(_commands(typer.main.get_command(app), "weir"))
+    security = {rows for _, command in commands if (rows := tuple(map(_row, _security_options(command))))}
+    if len(security) != 1:
+        raise UsageError(f"commands have {len(security)} different sets of Kafka security options")
+    sections = [_section(name, command) for name, command in commands]
+    return "\n\n".join([*sections, "\n".join(["## Kafka security options", *_table(KAFKA, security.pop())])])
+
+
+def with_reference(page: str) -> str:
+    """The page with a new reference between its marks.
+
+    Raises:
+        UsageError: the page lacks the marks, or see `reference`.
+    """
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise UsageError(f"{README} must have the lines {BEGIN} and {END}")
+        raise UsageError(f"{PAGE} must have the lines {BEGIN} and {END}")
     return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
 
 
@@ -50,29 +63,42 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _commands(subcommand, f"{path} {name}")
 
 
+def _options(command: Any) -> list[Any]:
+    return [p for p in command.params if p.param_type_name == "option"]
+
+
+def _security_options(command: Any) -> list[Any]:
+    return [p for p in _options(command) if p.rich_help_panel == KAFKA]
+
+
 def _section(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
+    options = _options(command)
     usage = " ".join([name, *(p.metavar or p.name.upper() for p in arguments)])
-    lines = [f"#### `{usage}`", "", _text((command.help or "").split("\n\n")[0])]
+    lines = [f"## `{usage}`", "", _text((command.help or "").split("\n\n")[0])]
     lines += [f"The argument can be given as `{p.envvar}` instead." for p in arguments if p.envvar]
-    panels = dict.fromkeys(p.rich_help_panel for p in options)
-    for panel in panels:
-        title = f"{panel} option" if panel else "option"
-        lines += ["", f"| {title} | variable | default | |", "| --- | --- | --- | --- |"]
-        lines += [_row(p) for p in options if p.rich_help_panel == panel]
+    for panel in dict.fromkeys(p.rich_help_panel for p in options):
+        if panel == KAFKA:
+            lines += ["", SECURITY_LINK]
+        else:
+            lines += _table(panel, tuple(_row(p) for p in options if p.rich_help_panel == panel))
     return "\n".join(lines)
+
+
+def _table(panel: str | None, rows: tuple[str, ...]) -> list[str]:
+    title = f"{panel} option" if panel else "option"
+    return ["", f"| {title} | variable | default | |", "| --- | --- | --- | --- |", *rows]
 
 
 def _row(option: Any) -> str:
     spelled = "/".join([*option.opts, *option.secondary_opts])
-    choices = "\\|".join(member.value for member in type(option.default)) if _chosen(option) else ""
+    choices = "\\|".join(member.value for member in type(option.default)) if _is_choice(option) else ""
     taken = "" if option.is_flag else f" {option.metavar or choices}".rstrip()
     variable = f"`{option.envvar}`" if option.envvar else ""
     return f"| `{spelled}{taken}` | {variable} | {_default(option)} | {_text(option.help or '')} |"
 
 
-def _chosen(option: Any) -> bool:
+def _is_choice(option: Any) -> bool:
     return isinstance(option.default, Enum)
 
 
@@ -82,14 +108,14 @@ def _default(option: Any) -> str:
         return ""
     if isinstance(value, bool):
         return ("on" if value else "off") if option.secondary_opts else ""
-    return f"`{value.value if _chosen(option) else value}`"
+    return f"`{value.value if _is_choice(option) else value}`"
 
 
 def _text(text: str) -> str:
-    """One line that Markdown shows as it was meant."""
+    """One line in which Markdown shows every character as it is."""
     joined = " ".join(text.split())
     return joined.replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":
-    README.write_text(with_reference(README.read_text()))
+    PAGE.write_text(with_reference(PAGE.read_text()))

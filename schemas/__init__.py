@@ -1,1 +1,1 @@
-"""What is said: query language, stream schemas, columns, codecs, control messages, errors."""
+"""The vocabulary of Weir: query language, stream schemas, columns, codecs, control messages and errors."""

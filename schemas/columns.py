@@ -1,8 +1,8 @@
-"""Columns of values, the unit in which data moves.
+"""Typed columns and batches, the unit in which data moves through the engine, the codecs and Spark jobs.
 
-A `Column` is read-only by convention: operators make new ones. Numbers, booleans and timestamps are
-NumPy arrays; strings are the two buffers of Arrow's large_string (offsets and UTF-8 bytes), so they go
-to and from Arrow without a copy. `valid` is None when there is no null; under a null the value is 0,
+A `Column` is read-only by convention: operators make new columns. Numbers, booleans and timestamps are
+NumPy arrays. Strings are the two buffers of Arrow's large_string (offsets and UTF-8 bytes), so they convert
+to and from Arrow without a copy. `valid` is None when nothing is null; under a null the value is 0,
 False or the empty string.
 """
 
@@ -23,7 +23,7 @@ U8 = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 OP_KEY = "_op"
-"""The column that a set difference adds: "+" where a tuple comes into the answer, "-" where it leaves it."""
+"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer."""
 
 DTYPES: dict[Type, np.dtype[np.generic]] = {
     Type.BIGINT: np.dtype(np.int64),
@@ -41,13 +41,14 @@ ARROW_TYPES: dict[Type, pa.DataType] = {
 
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an Arrow array of numbers or truth values; 0 or False where it is null.
+    """Convert an Arrow array of numbers or truth values to NumPy; 0 or False where it is null.
 
-    Not Array.to_numpy or fill_null: with pandas installed they import pandas (0.35 s, in the middle of a query).
+    Array.to_numpy and fill_null would do, but where pandas is installed they import it (0.35 s, in the middle of a
+    query).
 
     Returns:
-        (n,) of the array's type. Numbers are read-only, and share its buffer where nothing is null; truth values are
-        a copy.
+        (n,) of the array's type. Numbers are read-only, and share the array's buffer where nothing is null; truth
+        values are a copy.
     """
     known, data = array.buffers()
     begin, count = array.offset, len(array)
@@ -67,7 +68,7 @@ def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _bits(buffer: pa.Buffer, begin: int, count: int) -> Mask:
-    """The bits from `begin` on."""
+    """The `count` bits from position `begin`, as booleans."""
     bits = np.unpackbits(np.frombuffer(buffer, np.uint8), count=begin + count, bitorder="little")
     return bits[begin:].astype(np.bool_)
 
@@ -95,14 +96,14 @@ class Column:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def slice(self, start: int, stop: int) -> Column:
-        """Rows start..stop without copying values."""
+        """Rows start..stop (`stop` excluded), without copying values."""
         valid = None if self.valid is None else self.valid[start:stop]
         if self.offsets is None:
             return Column(self.type, self.values[start:stop], valid)
         return Column(self.type, self.values, valid, self.offsets[start : stop + 1])
 
     def take(self, index: I64 | Mask) -> Column:
-        """Rows at the given positions, or where a mask is True, as a new column."""
+        """The rows at the given positions, or where a mask is True, as a new column."""
         if index.dtype == np.bool_:
             index = np.flatnonzero(index)
         valid = None if self.valid is None else self.valid[index]
@@ -113,7 +114,7 @@ class Column:
     def to_arrow(self) -> pa.Array:
         """The same values as an Arrow array; no copy of numbers and string bytes."""
         if self.offsets is None:
-            # Not pa.array: with pandas installed it imports pandas (0.35 s) to look at its argument.
+            # Not pa.array: where pandas is installed, it imports pandas (0.35 s) to look at its argument.
             values = self.values
             if self.type is Type.BOOLEAN:
                 data = pa.py_buffer(np.packbits(values.astype(np.bool_), bitorder="little"))
@@ -128,7 +129,7 @@ class Column:
 
     @staticmethod
     def from_arrow(array: pa.Array | pa.ChunkedArray, type: Type) -> Column:
-        """A column from an Arrow array of a fitting type; shares its buffers where it can.
+        """Make a column from an Arrow array of a fitting type; shares the array's buffers where possible.
 
         Raises:
             pa.ArrowInvalid: a value does not fit the type.
@@ -152,16 +153,16 @@ class Column:
 
     @staticmethod
     def from_values(values: Sequence[object], type: Type) -> Column:
-        """A column from Python values (None is null): for tests and slow paths, not for the data path."""
+        """Make a column from Python values (None is null). Slow: for tests and rare paths, not for the data path."""
         return Column.from_arrow(pa.array(values, type=ARROW_TYPES[type]), type)
 
     def to_values(self) -> list[object]:
-        """Python values, None for null: for tests and slow paths."""
+        """Python values, None for null. Slow: for tests and rare paths."""
         return list(self.to_arrow().to_pylist())
 
     @staticmethod
     def concat(columns: Sequence[Column]) -> Column:
-        """The columns one after the other; at least one, all of one type."""
+        """The columns one after the other; at least one column, all of one type."""
         if len(columns) == 1:
             return columns[0]
         first = columns[0]
@@ -175,11 +176,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Tuples of one stream (or results): a timestamp per row and columns by name, all of one length.
+    """Tuples of one stream, or results: a timestamp per row, and columns by name, all of one length.
 
     Attributes:
-        ts: (n,) int64 event time in milliseconds; any order unless stated.
-        keys: what a row updates, of results that are upserts: the values of their group.
+        ts: (n,) int64 event time in milliseconds; in any order unless stated otherwise.
+        keys: for results that are upserts, the values of the group that each row updates.
     """
 
     ts: I64
@@ -190,18 +191,18 @@ class Batch:
         return len(self.ts)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Rows start..stop, without copying."""
+        """Rows start..stop (`stop` excluded), without copying."""
         columns = {k: c.slice(start, stop) for k, c in self.columns.items()}
         return Batch(self.ts[start:stop], columns, tuple(key.slice(start, stop) for key in self.keys))
 
     def take(self, index: I64 | Mask) -> Batch:
-        """Rows at the given positions, or where a mask is True."""
+        """The rows at the given positions, or where a mask is True."""
         columns = {k: c.take(index) for k, c in self.columns.items()}
         return Batch(self.ts[index], columns, tuple(key.take(index) for key in self.keys))
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """The batches one after the other; at least one, with the same columns."""
+        """The batches one after the other; at least one batch, all with the same columns."""
         if len(batches) == 1:
             return batches[0]
         return Batch(

@@ -1,7 +1,7 @@
-"""Durations in words and back: `250ms`, `5m` in options, `250 MILLISECONDS`, `5 MINUTES` in queries.
+"""Parses durations: `250ms`, `5m` in options, `250 MILLISECONDS`, `5 MINUTES` in queries.
 
 Every duration is a whole number of milliseconds. Limit: 2**53 ms (285,616 years), so that an event time
-plus a duration is always an int64.
+plus a duration always fits int64.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_duration(text: str) -> int:
 
 
 def duration_ms(number: str, unit: str) -> int:
-    """Milliseconds of `number` (a decimal numeral, maybe signed) of `unit` (short or long, any case).
+    """Milliseconds of `number` (a decimal numeral, maybe signed) in `unit` (short or long, any case).
 
     Raises:
         UsageError: an unknown unit, a fraction of a millisecond, or more than `MAX_DURATION_MS`.
@@ -66,11 +66,3 @@ def duration_ms(number: str, unit: str) -> int:
     if ms != int(ms):
         raise UsageError(f"a duration is a whole number of milliseconds; got {number} {unit}")
     return int(ms)
-
-
-def format_duration(ms: int) -> str:
-    """The duration in its largest whole unit, as options write it: 300000 -> `5m`, 1500 -> `1500ms`."""
-    if ms == 0:
-        return "0s"
-    unit, size = next((unit, size) for unit, size in reversed(_UNIT_MS.items()) if ms % size == 0)
-    return f"{ms // size}{unit}"

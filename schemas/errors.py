@@ -1,11 +1,11 @@
-"""Errors by what the caller can do about them.
+"""Weir's exceptions, one class per thing that the caller can do about the error.
 
-Every message names the offending value, where it sits, and the accepted form.
+Every message names the offending value, where it is, and the accepted form.
 """
 
 
 class WeirError(Exception):
-    """Root of all errors that Weir raises on purpose. `exit_code` is the process's exit code."""
+    """Root of all errors that Weir raises on purpose. The process exits with `exit_code`."""
 
     exit_code = 1
 
@@ -17,7 +17,7 @@ class UsageError(WeirError):
 
 
 class QueryError(UsageError):
-    """The query text is wrong at a place: shows line, column, the source line and a caret under it."""
+    """The query text is wrong at some position: shows line, column, the source line and a caret under it."""
 
     def __init__(
         self, message: str, *, text: str = "", line: int = 0, column: int = 0, length: int = 1
@@ -47,13 +47,13 @@ class StateError(WeirError):
 
 
 class NewerFormatError(WeirError):
-    """Durable state of a newer Weir: upgrade this one. It is no `StateError`, whose handlers pass over what cannot be
-    read or make it anew: what a newer Weir has written is not to be touched."""
+    """A newer Weir has written this durable state: upgrade this Weir. It is not a `StateError`, because handlers
+    of that error skip or rebuild unreadable state, and state of a newer Weir must stay untouched."""
 
 
 class BrokerError(WeirError):
-    """Kafka refused or cannot be reached."""
+    """Kafka refused a request or cannot be reached."""
 
 
 class InvariantError(WeirError):
-    """A broken invariant of the engine; the message carries the values in hand."""
+    """An invariant of the engine is broken; the message carries the values involved."""

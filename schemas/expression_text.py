@@ -1,4 +1,4 @@
-"""Writes bound expressions in the language they came from, for plans and messages."""
+"""Formats bound expressions as query text, for plans and messages."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
 """The bound model of a query group: several queries that share the inputs of one operator (Juggler 3.1, 3.2).
 
-An *input* is a stream under a name with the longest window that any query of the group gives it (Juggler 3.1.1: the
-operator's maximum window); where one query gives it a RANGE and another a ROWS, neither of which contains the other,
-with the longest of each (`QueryGroup.windows`). Every source of every query reads one input; two sources of one query
-never read the same, so a stream that a query joins with itself is two inputs. A source takes the input of its stream
-that bears its alias, else the first one of its stream that its query does not read yet, else a new one.
+An *input* is a stream under a name, with the longest window that any query of the group declares for it (Juggler
+3.1.1: the operator's maximum window). Where one query declares a RANGE and another a ROWS window, neither of which
+contains the other, the input has the longest of each (`QueryGroup.windows`). Every source of every query reads one
+input. Two sources of one query never read the same input, so a stream that a query joins with itself is two inputs. A
+source takes the input of its stream that has its alias, else the first input of its stream that its query does not read
+yet, else a new input.
 
-The group speaks of queries twice: `Member.query` is the query as it was registered, `Member.over_inputs` is the same
-query with input names in place of its aliases, its own windows, predicates and SELECT list otherwise as they were.
-`QueryGroup.query` is no query of anybody: all inputs with their longest windows and nothing else, which the stores,
-the intake, the watermark and the snapshots of the whole group are made of.
+A query appears in two forms: `Member.query` is the query as it was registered, `Member.over_inputs` is the same query
+with input names in place of its aliases, and otherwise with its own windows, predicates and SELECT list.
+`QueryGroup.query` is not a registered query: it has all inputs with their longest windows and nothing else. The stores,
+the intake, the watermark and the snapshots of the whole group are made from it.
 
-Invariants: adding and dropping never change which input another member's source reads, nor an input's name; the order
-of inputs is that of their first use, in the order of registration.
+Invariants: adding and dropping a query never changes which input another member's source reads, nor an input's name.
+The inputs are in the order of their first use, in the order of registration.
 
-Limits: a group cannot take EXCEPT, nor aggregates over [ROWS n] windows (`check_member`); such queries run apart.
+Limits: a group cannot take EXCEPT, nor aggregates over [ROWS n] windows (`check_member`); such queries run standalone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from schemas.query import (
 )
 
 GROUP = "group"
-"""The name of the query over all inputs."""
+"""The name of `QueryGroup.query`, the query over all inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ class Member:
     """A query of a group.
 
     Attributes:
-        query: as it was registered.
-        inputs: the input that each of its sources reads, in FROM order.
-        over_inputs: the query with the names of inputs for aliases.
+        query: the query as it was registered.
+        inputs: the name of the input that each of its sources reads, in FROM order.
+        over_inputs: the query with input names in place of its aliases.
     """
 
     query: Query
@@ -58,11 +59,11 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The query's name: its output topic."""
+        """The query's name, which is that of its output topic."""
         return self.query.name
 
     def input_of(self) -> Mapping[str, str]:
-        """The input's name by the query's alias."""
+        """The input's name for each alias of the query."""
         return dict(zip((source.alias for source in self.query.sources), self.inputs, strict=True))
 
 
@@ -72,7 +73,7 @@ class QueryGroup:
 
     Attributes:
         members: in the order of registration.
-        inputs: what they read: the alias is the input's name, the window the first of `windows`.
+        inputs: what the members read: the alias is the input's name, the window the first of `windows`.
     """
 
     members: tuple[Member, ...]
@@ -80,7 +81,7 @@ class QueryGroup:
 
     @property
     def query(self) -> Query:
-        """All inputs, no predicates, no output: what the group's stores, intake and watermark are made of."""
+        """All inputs, no predicates, no output: the group's stores, intake and watermark are made from it."""
         return Query(GROUP, None, self.inputs, (), ())
 
     @property
@@ -89,34 +90,34 @@ class QueryGroup:
         return tuple(member.name for member in self.members)
 
     def windows(self, name: str) -> tuple[Window, ...]:
-        """Of an input the windows that hold all that any member's does: UNBOUNDED, or the longest RANGE and ROWS."""
-        given = [
-            source.window for one in self.members for source in one.over_inputs.sources if source.alias == name
+        """The windows of an input that contain those of all members: UNBOUNDED, or the longest RANGE and ROWS."""
+        declared = [
+            source.window for member in self.members for source in member.over_inputs.sources if source.alias == name
         ]
-        if any(window.kind == "UNBOUNDED" for window in given):
+        if any(window.kind == "UNBOUNDED" for window in declared):
             return (Window("UNBOUNDED"),)
-        kinds = ([window for window in given if window.kind == kind] for kind in ("RANGE", "ROWS"))
+        kinds = ([window for window in declared if window.kind == kind] for kind in ("RANGE", "ROWS"))
         return tuple(max(same, key=lambda window: window.size) for same in kinds if same)
 
     def member(self, name: str) -> Member:
-        """The query called `name`; KeyError when there is none."""
+        """The query called `name`; KeyError when there is no such query."""
         for member in self.members:
             if member.name == name:
                 return member
         raise KeyError(name)
 
     def columns(self) -> tuple[Column, ...]:
-        """Every column of an input that a predicate or an output of some query reads, each once."""
+        """Every column of an input that a predicate or an output of some query reads, each column once."""
         exprs: list[Expr] = []
         for member in self.members:
             exprs += [*member.over_inputs.predicates, *member.over_inputs.read_of_results()]
         return tuple(dict.fromkeys(column for expr in exprs for column in columns_of(expr)))
 
     def adding(self, query: Query) -> QueryGroup:
-        """The group with one more query; inputs are new or live longer where it needs that.
+        """The group with one more query. Where the query needs it, inputs are added or get longer windows.
 
         Raises:
-            UsageError: a group cannot take the query, or this group cannot.
+            UsageError: no group can take the query, or this group cannot.
         """
         check_member(query)
         self._check_beside(query)
@@ -133,7 +134,7 @@ class QueryGroup:
         return _of((*self.members, member), inputs)
 
     def dropping(self, name: str) -> QueryGroup:
-        """The group without a query; inputs that nobody reads any more go, others may live shorter.
+        """The group without a query. Inputs that no query reads any more are removed, others may get shorter windows.
 
         Raises:
             UsageError: there is no such query.
@@ -143,7 +144,7 @@ class QueryGroup:
         return _of(tuple(member for member in self.members if member.name != name), self.inputs)
 
     def renaming(self, name: str, other: str) -> QueryGroup:
-        """The group with another name for a query."""
+        """The group with query `name` called `other`."""
         members = (
             replace(m, query=replace(m.query, name=other), over_inputs=replace(m.over_inputs, name=other))
             if m.name == name
@@ -153,11 +154,11 @@ class QueryGroup:
         return replace(self, members=tuple(members))
 
     def restricted(self, members: Iterable[Member]) -> QueryGroup:
-        """Some members, or the like over the same inputs, with the inputs that they read."""
+        """The group of these members over the same inputs, reduced to the inputs that they read."""
         return _of(tuple(members), self.inputs)
 
     def _check_beside(self, query: Query) -> None:
-        """Refuse what does not go with the queries that are there."""
+        """Refuse a query that conflicts with the members."""
         if query.name in self.names:
             raise UsageError(
                 f"two queries of the group are called {query.name!r}; each needs a topic of its own, "
@@ -191,7 +192,7 @@ def query_group(queries: Iterable[Query]) -> QueryGroup:
     """The group of these queries, in this order.
 
     Raises:
-        UsageError: a group cannot take one of them, or not beside the others.
+        UsageError: no group can take one of them, or one conflicts with the others.
     """
     group = QueryGroup((), ())
     for query in queries:
@@ -203,7 +204,7 @@ def check_member(query: Query) -> None:
     """Refuse a query that no group can take.
 
     Raises:
-        UsageError: says what stands in the way.
+        UsageError: names the feature that a group cannot take.
     """
     if query.aggregation is not None and any(source.window.kind == "ROWS" for source in query.sources):
         why = "has aggregates over a window that counts tuples"
@@ -215,30 +216,36 @@ def check_member(query: Query) -> None:
 
 
 def seeing(query: Query, since: Mapping[str, int]) -> Query:
-    """The query over tuples that are not older than `since` says, event time by alias; absent aliases see all."""
+    """The query over tuples with ts >= `since`, event time by alias; an alias that is absent keeps all its tuples."""
     floors = {
         alias: Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
         for alias, ts in since.items()
     }
     if not floors:
         return query
-    taken_off = {subtraction.alias for subtraction in query.subtracted}
+    subtracted_aliases = {subtraction.alias for subtraction in query.subtracted}
     return replace(
         query,
-        predicates=(*query.predicates, *(floor for alias, floor in floors.items() if alias not in taken_off)),
+        predicates=(
+            *query.predicates,
+            *(floor for alias, floor in floors.items() if alias not in subtracted_aliases),
+        ),
         subtracted=tuple(
-            replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for one in query.subtracted
+            replace(subtraction, on=(*subtraction.on, floors[subtraction.alias]))
+            if subtraction.alias in floors
+            else subtraction
+            for subtraction in query.subtracted
         ),
     )
 
 
 def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> str:
-    """The name of the first input of the source's stream that is not taken; a new one where there is none."""
+    """The name of the first input of the source's stream that is not taken; adds an input where all are taken."""
     used = set(taken)
-    for one in inputs:
-        if one.stream == source.stream and one.alias not in used:
-            return one.alias
-    names = {one.alias for one in inputs}
+    for existing in inputs:
+        if existing.stream == source.stream and existing.alias not in used:
+            return existing.alias
+    names = {existing.alias for existing in inputs}
     name, number = source.alias, 2
     while name in names:
         name, number = f"{source.alias}_{number}", number + 1
@@ -247,7 +254,7 @@ def _free_input(inputs: list[Source], source: Source, taken: Iterable[str]) -> s
 
 
 def _of(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
-    """The group of these members: their inputs in the order given, with the longest windows."""
+    """The group of these members: the inputs that they read, in the order given, with the longest windows."""
     group = QueryGroup(members, tuple(inputs))
     windows = {source.alias: group.windows(source.alias) for source in inputs}
     return QueryGroup(members, tuple(replace(i, window=windows[i.alias][0]) for i in inputs if windows[i.alias]))
@@ -257,7 +264,7 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
     """The query with other aliases."""
 
     def over(column: Column) -> Column:
-        # What reads groups of an aggregation stays.
+        # Columns that read the groups of an aggregation keep their alias.
         return replace(column, alias=names.get(column.alias, column.alias))
 
     def expr(expr: Expr) -> Expr:
@@ -274,8 +281,8 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
             aggregation,
             group_by=tuple(expr(key) for key in aggregation.group_by),
             aggregates=tuple(
-                one if one.argument is None else replace(one, argument=expr(one.argument))
-                for one in aggregation.aggregates
+                aggregate if aggregate.argument is None else replace(aggregate, argument=expr(aggregate.argument))
+                for aggregate in aggregation.aggregates
             ),
         ),
     )
@@ -291,5 +298,5 @@ def streams_of(queries: Iterable[Query]) -> tuple[Stream, ...]:
 
 
 def read_by(queries: Iterable[Query]) -> Query:
-    """The sources of several queries as one query's, for what asks which streams and tables they read."""
+    """A query with the sources of all these queries, for callers that ask which streams and tables they read."""
     return Query(GROUP, None, tuple(source for query in queries for source in query.sources), (), ())

@@ -1,13 +1,14 @@
-"""The files in which one kernel's compiled versions are kept, for Numba to find.
+"""Stores the compiled versions of one kernel in files, as Numba's cache asks for them.
 
-    <kernel>.<stamp>.<version>.nbc    one version: what it is for (argument types, processor, bytecode), and its code
+    <kernel>.<stamp>.<version>.nbc    one version: its key (argument types, processor, bytecode), and its code
 
-A file's name says all that its contents are valid for, and it is put in its place whole. So whoever reads finds what is
-asked for or nothing, however many processes write at once, and wherever one of them is killed.
+`schemas.compiled` gives a `KernelFiles` to each kernel. A file's name contains everything that its contents are valid
+for, and a file appears under its name only when it is complete. So a reader finds the version it asks for or nothing,
+however many processes write at once, and wherever one of them is killed.
 
-Numba's own files do not have that: an index names numbered files of code and is written before them. Whoever reads in
-between, or ever after a writer that died in between, runs what the number held before: the code of an older source. And
-of two that write at once both may take the same number for different argument types.
+Numba's own files lack that property: an index names numbered files of code and is written before them. A reader that
+comes in between, or any time after a writer died in between, runs the code that the number stood for before: that of an
+older source. And two processes that write at once may both take the same number for different argument types.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ SUFFIX: Final = ".nbc"
 
 
 class KernelFiles:
-    """What Numba asks of a `numba.core.caching.IndexDataCacheFile`.
+    """Implements the part of `numba.core.caching.IndexDataCacheFile` that Numba uses.
 
     Args:
-        folder: where they are; made by Numba.
-        kernel: what the kernel's files begin with, and no other kernel's.
-        stamp: what its versions are valid for.
+        folder: where the files are; made by Numba.
+        kernel: prefix of this kernel's file names, which no other kernel has.
+        stamp: what the versions are valid for (`schemas.compiled.stamp`).
     """
 
     def __init__(self, folder: Path, kernel: str, stamp: str) -> None:
@@ -40,7 +41,7 @@ class KernelFiles:
         self._current = f"{self._kernel}{stamp[:16]}."
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep a version, and no more of what is stale. A disk that refuses costs another compilation, later."""
+        """Store a version and delete stale files. If the disk refuses, the kernel is compiled again later."""
         path = self._path(key)
         try:
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=self._current, delete=False) as file:
@@ -58,11 +59,11 @@ class KernelFiles:
             return
 
     def load(self, key: Any) -> Any:
-        """The version for the key; None when there is none that can be read."""
+        """The version for the key; None when there is none or it cannot be read."""
         try:
             found, data = pickle.loads(self._path(key).read_bytes())
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            return None  # cut off where a machine lost its power, at worst
+            return None  # at worst cut short, by a machine that lost its power
         return data if found == key else None
 
     def flush(self) -> None:
@@ -74,5 +75,5 @@ class KernelFiles:
         return self._folder / f"{self._current}{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}{SUFFIX}"
 
     def _all(self) -> list[Path]:
-        """Every file of the kernel, of whatever stamp; also those that Numba kept by itself."""
+        """Every file of the kernel, under any stamp, including those that Numba itself has written."""
         return list(self._folder.glob(f"{escape(self._kernel)}*"))

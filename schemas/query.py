@@ -1,7 +1,7 @@
 """The bound model of a query: what the language means once names and types are resolved.
 
-The parser (`schemas.language.program`) produces these; the engine, the oracle and `weir explain` read them.
-Everything is frozen and hashable, so a plan or a snapshot can name a query by value.
+The parser (`schemas.language.program`) produces these objects; the engine, the oracle and `weir explain` read them.
+Everything is frozen and hashable, so a plan or a snapshot can identify a query by value.
 
 Conventions: durations and event times are int64 milliseconds. A null makes a comparison unknown, and
 only rows for which every predicate is true are results (three-valued logic, as in SQL).
@@ -39,7 +39,7 @@ class Stream:
 
     Attributes:
         timestamp: the field that carries event time; None means the Kafka record's own timestamp.
-        disorder_ms: how far behind the largest timestamp seen a tuple may come without being late.
+        disorder_ms: how far behind the largest timestamp seen a tuple may arrive without being late.
         rate: declared tuples per second of event time, for plan choice; None when not declared.
         distinct: declared numbers of distinct values, (column, count) pairs, for plan choice.
     """
@@ -69,13 +69,13 @@ TABLE_TS = -1
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A declared reference table (`CREATE TABLE`): rows of a file that are there from the start and for ever.
+    """A declared reference table (`CREATE TABLE`): rows of a file that are there from the start and never leave.
 
-    They have no event time of their own: they decide neither a result's ts nor when it ends.
+    The rows have no event time of their own: they influence neither a result's ts nor its expiry.
 
     Attributes:
-        path: as written; relative to the query's file.
-        format: None where the file's name tells it.
+        path: as written in the query; relative to the query's file.
+        format: None where the file's name determines it.
     """
 
     name: str
@@ -96,7 +96,7 @@ _UNITS = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND
 
 
 def duration_text(ms: int) -> str:
-    """As the language writes it: `5 MINUTES`."""
+    """The duration as the language writes it: `5 MINUTES`."""
     unit, length = next((u, n) for u, n in _UNITS if ms % n == 0)
     count = ms // length
     return f"{count} {unit}{'' if count == 1 else 'S'}"
@@ -104,13 +104,13 @@ def duration_text(ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples came, or UNBOUNDED (size 0)."""
+    """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples arrived, UNBOUNDED (size 0) for ever."""
 
     kind: Choice["RANGE", "ROWS", "UNBOUNDED"]
     size: int = 0
 
     def __str__(self) -> str:
-        """As the language writes it: `[RANGE 5 MINUTES]`, `[ROWS 100]`, `[UNBOUNDED]`."""
+        """The window as the language writes it: `[RANGE 5 MINUTES]`, `[ROWS 100]`, `[UNBOUNDED]`."""
         if self.kind != "RANGE":
             return f"[ROWS {self.size}]" if self.kind == "ROWS" else "[UNBOUNDED]"
         return f"[RANGE {duration_text(self.size)}]"
@@ -118,9 +118,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of FROM: a stream under an alias with a window. Two aliases may name one stream.
+    """One entry of FROM: a stream under an alias with a window, or a table, whose window is UNBOUNDED.
 
-    Or a table, whose window is UNBOUNDED.
+    Two aliases may name one stream.
     """
 
     alias: str
@@ -129,12 +129,12 @@ class Source:
 
     @property
     def endless(self) -> bool:
-        """Whether tuples keep coming that never leave: an UNBOUNDED stream."""
+        """Whether the source is an UNBOUNDED stream, whose tuples keep arriving and never leave."""
         return self.window.kind == "UNBOUNDED" and not self.is_table
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table."""
+        """Whether the source is a table."""
         return isinstance(self.stream, Table)
 
 
@@ -143,7 +143,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`alias.name`; resolved, so `type` is the declared one."""
+    """A column reference `alias.name`; it is resolved, so `type` is the declared type."""
 
     alias: str
     name: str
@@ -164,7 +164,7 @@ class Arithmetic:
 
     BIGINT with BIGINT stays BIGINT (`/` truncates toward zero, `%` takes the dividend's sign); a DOUBLE
     makes it DOUBLE; TIMESTAMP +- BIGINT is TIMESTAMP, TIMESTAMP - TIMESTAMP is BIGINT (milliseconds).
-    Division by zero, BIGINT overflow and a DOUBLE result that is not finite give NULL.
+    Division by zero, BIGINT overflow and a DOUBLE result that is not finite are NULL.
     """
 
     op: Choice["+", "-", "*", "/", "%"]
@@ -261,7 +261,7 @@ def type_of(expr: Expr) -> Type:
 
 
 def columns_of(expr: Expr) -> tuple[Column, ...]:
-    """The columns that an expression reads, each once, in order of first appearance."""
+    """The columns that an expression reads, each column once, in order of first appearance."""
     found: dict[Column, None] = {}
     stack: list[Expr] = [expr]
     while stack:
@@ -283,7 +283,7 @@ def columns_of(expr: Expr) -> tuple[Column, ...]:
 
 
 def substitute(expr: Expr, renamed: Mapping[Column, Column]) -> Expr:
-    """The expression over other columns; KeyError where one has no other name."""
+    """The expression with its columns replaced; KeyError where `renamed` lacks a column."""
 
     def each(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(substitute(e, renamed) for e in exprs)
@@ -317,7 +317,7 @@ class Output:
 
 
 GROUPED = ""
-"""The alias of what an aggregation knows of a group; no source has it."""
+"""The alias of a column that holds a group's value or aggregate; no source has this alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,14 +337,14 @@ class Aggregate:
 class Aggregation:
     """`GROUP BY ... EMIT EVERY d`: sliding aggregates above the join.
 
-    At each multiple of `every_ms` in event time, over the results alive then (ts <= t <= expiry), a group whose
-    values have changed since the last multiple is emitted with `_ts` = t, as an upsert keyed by the group. A group
-    that no living result is left of is emitted once more, with the values over nothing, and then forgotten.
+    At each multiple t of `every_ms` in event time, the aggregates cover the results alive then (ts <= t <= expiry). A
+    group whose values have changed since the last multiple is emitted with `_ts` = t, as an upsert keyed by the group.
+    A group without any result alive is emitted once more, with the values over nothing, and then forgotten.
 
     The query's outputs read columns of the alias GROUPED: see `group_column` and `aggregate_column`.
 
     Attributes:
-        group_by: expressions over one result; empty for one group of all.
+        group_by: expressions over one result; empty when all results form one group.
         aggregates: those that the SELECT list reads, each once.
     """
 
@@ -354,20 +354,20 @@ class Aggregation:
 
 
 def group_column(index: int, type: Type) -> Column:
-    """What a group's value of `Aggregation.group_by[index]` is called."""
+    """The column that stands for a group's value of `Aggregation.group_by[index]`."""
     return Column(GROUPED, f"group {index}", type)
 
 
 def aggregate_column(index: int, type: Type) -> Column:
-    """What a group's value of `Aggregation.aggregates[index]` is called."""
+    """The column that stands for a group's value of `Aggregation.aggregates[index]`."""
     return Column(GROUPED, f"aggregate {index}", type)
 
 
 @dataclass(frozen=True, slots=True)
 class Subtraction:
-    """`EXCEPT B [w] ON ...`: a tuple of the first source is no answer while a living tuple of `alias` matches it.
+    """`EXCEPT B [w] ON ...`: a tuple of the first source is not in the answer while a living `alias` tuple matches it.
 
-    `on` holds conjuncts over the first source and `alias`; those over `alias` alone choose its tuples.
+    `on` holds conjuncts over the first source and `alias`; those over `alias` alone select its tuples.
     """
 
     alias: str
@@ -381,13 +381,14 @@ class Query:
     Attributes:
         name: the sink topic's name, or "results" when the query has no INSERT INTO.
         sink: the output topic; None when the query is a bare SELECT.
-        sources: in FROM order, which is also the tie-break order of the total order.
+        sources: in FROM order, which also breaks ties in the total order.
         predicates: top-level conjuncts of WHERE and of the WINDOW clause, in text order.
         outputs: the SELECT list, expanded; over groups where there is an aggregation.
         partition_by: columns named by PARTITION BY, one per alias of a stream; empty when absent.
-        aggregation: what is computed above the join; None when its results are the answer.
+        aggregation: what is computed above the join; None when the join's results are the answer.
         subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
-            then read the first source only, and an answer's entering and leaving are emitted with `_op` "+" and "-".
+            then read the first source only, and an entry into and an exit from the answer are emitted with `_op` "+"
+            and "-".
         text: the query's text, for messages.
     """
 
@@ -402,14 +403,14 @@ class Query:
     text: str = field(default="", compare=False)
 
     def source(self, alias: str) -> Source:
-        """The source under `alias`; KeyError when there is none."""
+        """The source under `alias`; KeyError when there is no such source."""
         for source in self.sources:
             if source.alias == alias:
                 return source
         raise KeyError(alias)
 
     def read_of_results(self) -> tuple[Expr, ...]:
-        """The expressions that are computed of each result of the join."""
+        """The expressions that are computed from each result of the join."""
         if self.aggregation is None:
             return tuple(output.expr for output in self.outputs)
         arguments = [a.argument for a in self.aggregation.aggregates if a.argument is not None]

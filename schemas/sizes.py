@@ -1,4 +1,4 @@
-"""Sizes in bytes, in words and back: `64MiB`, `2GB`, `500000`."""
+"""Parses and formats sizes in bytes: `64MiB`, `2GB`, `500000`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_size(text: str) -> int:
 
 
 def unit_hint(text: str | None) -> str:
-    """What to tell who gave a size that lacks its unit, by the look of it: a bare number below 1 MiB. Else empty."""
+    """A warning for a size that looks as if its unit is missing (a bare number below 1 MiB); empty for other sizes."""
     if text is None or not text.strip().isdigit() or parse_size(text) >= 1 << 20:
         return ""
     size = text.strip()

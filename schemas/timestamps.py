@@ -1,4 +1,4 @@
-"""Event times: int64 milliseconds since 1970-01-01T00:00:00Z.
+"""Parses event times: int64 milliseconds since 1970-01-01T00:00:00Z.
 
 One text form is accepted everywhere (records, query literals, options), a subset of ISO 8601:
 
@@ -6,7 +6,7 @@ One text form is accepted everywhere (records, query literals, options), a subse
 
 No zone means UTC. Digits of the fraction below a millisecond are dropped, toward the past. Years are
 0001 to 9999; hour 24 and second 60 are refused. `schemas.codecs.kernels.scan.scan_iso` is the compiled
-twin of `parse_iso`; a property test holds the two together.
+counterpart of `parse_iso`; a property test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 MAX_TIMESTAMP_MS: Final = 4_102_444_800_000
-"""2100-01-01T00:00:00Z. A record whose event time is not in [0, MAX_TIMESTAMP_MS) is a dead letter: one
-absurd timestamp would otherwise carry the watermark past every honest tuple."""
+"""2100-01-01T00:00:00Z. A record whose event time is not in [0, MAX_TIMESTAMP_MS) is a dead letter, because one
+absurd timestamp would carry the watermark past every correct tuple."""
 
 ISO_FORM: Final = "YYYY-MM-DDTHH:MM:SS[.fff][Z|+HH:MM]"
 
@@ -30,7 +30,7 @@ _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 def parse_iso(text: str) -> int:
-    """Milliseconds of an ISO 8601 text in the form above.
+    """Milliseconds of an ISO 8601 text in the form that the module's docstring gives.
 
     Raises:
         ValueError: another form, or a date or time that does not exist; the message says which.

@@ -1,10 +1,10 @@
-"""Fixtures that give a test a real Apache Kafka.
+"""Fixtures that provide a real Apache Kafka for tests.
 
 `broker` (whole session): a container of the official image where a Docker engine answers, else
 `services.broker.broker` on a free port; both are the release that `ops/kafka/pom.xml` pins.
-`WEIR_TEST_BROKER=docker|local` decides otherwise. `restartable_broker` (one test): always local, with
-`start`, `stop` and `kill`. `topics` makes topics with names of their own, so that tests share the session's
-broker without meeting.
+`WEIR_TEST_BROKER=docker|local` overrides the choice. `restartable_broker` (one test): always local, with
+`start`, `stop` and `kill`. `topics` makes topics with unique names, so that tests share the session's
+broker without affecting each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from testcontainers.core.docker_client import DockerClient
 
 from services.broker import broker as local_broker
 from services.broker.kafka_jars import kafka_version
-from services.broker.settings import HOST, SINGLE_NODE_SETTINGS, SaslUser, container_environment
+from services.broker.settings import HOST, SINGLE_NODE_SETTINGS, SaslUser
 
 READY_DEADLINE_S = 90.0
 
@@ -52,7 +52,7 @@ class Topics:
         """Make a topic and wait until every partition has a leader.
 
         Args:
-            stem: begins its name; the rest makes it unique.
+            stem: the start of its name; the rest makes it unique.
             settings: topic settings with `_` for `.`, such as `cleanup_policy="compact"`.
         """
         name = f"{stem}-{uuid.uuid4().hex[:8]}"
@@ -84,7 +84,7 @@ class SessionBroker:
 
 
 class RestartableBroker:
-    """A broker of one test's own; its port and data stay the same over stops, kills and starts."""
+    """A broker for a single test; its port and data stay the same over stops, kills and starts."""
 
     def __init__(self, data_dir: Path, sasl: SaslUser | None = None) -> None:
         self.data_dir = data_dir
@@ -100,7 +100,7 @@ class RestartableBroker:
         local_broker.stop(self.data_dir)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End the broker as a crash would."""
         local_broker.kill(self.data_dir)
 
 
@@ -119,6 +119,12 @@ def _docker_answers() -> bool:
             client.close()
     except DockerException:
         return False
+
+
+def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Server settings as the environment variables that the `apache/kafka` image turns into settings."""
+    spelled = str.maketrans({".": "_", "_": "__", "-": "___"})
+    return {f"KAFKA_{name.translate(spelled).upper()}": value for name, value in settings.items()}
 
 
 @contextlib.contextmanager

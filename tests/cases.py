@@ -59,7 +59,8 @@ ALIASES = ("A", "B", "C", "D", "E")
 
 @dataclass(frozen=True)
 class Case:
-    """A query, its input in arrival order per stream and partition, a plan, and how to feed it; the rows of tables."""
+    """A query, its input in arrival order per stream and partition, the rows of its tables, a plan, and how to feed
+    it."""
 
     query: Query
     rows: dict[str, list[list[dict[str, Any]]]]
@@ -176,7 +177,7 @@ def selection(alias: str) -> st.SearchStrategy[Expr]:
 
 @st.composite
 def with_tables(draw: st.DrawFn, sources: tuple[Source, ...], *, first: int = 0) -> tuple[Source, ...]:
-    """Sometimes one or more of the sources from number `first` on, but not all, are tables instead."""
+    """Sometimes make one or more, but not all, of the sources from number `first` on tables."""
     count = len(sources)
     if count == 1 or draw(st.integers(0, 3)):
         return sources
@@ -191,7 +192,7 @@ def with_tables(draw: st.DrawFn, sources: tuple[Source, ...], *, first: int = 0)
 def cases(
     draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 14, ranged: bool = False, partitions: int = 2
 ) -> Case:
-    """A random case. `ranged` keeps to RANGE windows."""
+    """A random case; with `ranged`, all windows are RANGE."""
     aliases = ALIASES[: draw(st.integers(1, most_aliases))]
     streams = [
         Stream(
@@ -245,14 +246,14 @@ ARGUMENTS = ("k", "v", "d", "d", "_ts")
 
 @st.composite
 def aggregated(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
-    """A random case whose results are aggregated."""
+    """A random case with aggregated results."""
     case = draw(of)
     return replace(case, query=draw(aggregating(case.query)))
 
 
 @st.composite
 def aggregating(draw: st.DrawFn, query: Query) -> Query:
-    """A query's results aggregated: any groups, functions and multiples."""
+    """A query with its results aggregated: any groups, functions and multiples."""
     aliases = [source.alias for source in query.sources]
     plain = st.builds(column, st.sampled_from(aliases), st.sampled_from(["k", "d", "s", "b"]))
     keys = st.one_of(plain, numeric(aliases))
@@ -264,7 +265,7 @@ def aggregating(draw: st.DrawFn, query: Query) -> Query:
     columns = [aggregate_column(i, found.type) for i, found in enumerate(chosen)]
     outputs += [Output(f"value {i}", column) for i, column in enumerate(columns)]
     if draw(st.booleans()) and columns[0].type is not Type.TIMESTAMP:
-        # What the SELECT list says may change less often than the aggregates do.
+        # The values of the SELECT list may change less often than the aggregates do.
         half = Literal(2, Type.BIGINT)
         outputs[len(group_by)] = Output("value 0", Arithmetic("/", columns[0], half, columns[0].type))
     every = draw(st.sampled_from([1, 2, 5, 7, 20, 50, 1000]))

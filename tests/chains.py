@@ -1,7 +1,7 @@
-"""Runs a plan taken apart, without Kafka: topics are lists, tasks take turns as somebody decides.
+"""Runs a distributed plan without Kafka: topics are lists, and the test decides which task runs next.
 
-What is between two tasks are encoded blocks only. Each task is an engine over its sub-query; it reads on from where it
-is in each of its partitions. It dies and comes back when told to, as in the service: it begins at its last commit's
+Only encoded blocks pass between two tasks. Each task is an engine over its sub-query; it continues reading at its
+position in each of its partitions. It can die and restart, as in the service: it restarts at its last commit's
 replay points, and sends nothing of what it reads again.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import Input, PlacedOperator, decompose
-from operators.distributed.edge_reader import Channels
-from operators.distributed.edge_writer import Finish, Route, positions
-from operators.distributed.feedback import PlacedFeedback, takes_part
+from operators.distributed.decompose import DistributedOperator, OperatorInput, decompose
+from operators.distributed.edge_reader import EdgeReader
+from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
+from operators.distributed.feedback import DistributedFeedback, has_feedback
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import Plan
@@ -33,8 +33,8 @@ Words = npt.NDArray[np.uint64]
 
 
 @dataclass
-class Letter:
-    """What a task asks of those that write to one of its partitions."""
+class FeedbackRequest:
+    """A task's request to the tasks that write to one of its partitions."""
 
     lane: Lane
     suspend: Words
@@ -55,18 +55,18 @@ class Topics:
 class Task:
     """One task of one operator."""
 
-    def __init__(self, operator: PlacedOperator, number: int, topics: Topics, counts: dict[str, int]) -> None:
+    def __init__(self, operator: DistributedOperator, number: int, topics: Topics, counts: dict[str, int]) -> None:
         self.operator = operator
         self.number = number
         self.topics = topics
-        self.lanes: list[tuple[Input, int]] = []
+        self.lanes: list[tuple[OperatorInput, int]] = []
         for given in {given.stream.name: given for given in operator.inputs}.values():
             if given.edge is not None or operator.forward:
                 self.lanes.append((given, number))
             else:
                 self.lanes += [(given, p) for p in range(counts[given.stream.name])]
-        self.routes = [Route(edge, number) for edge in operator.outputs]
-        self.finish = None if operator.outputs else Finish(operator)
+        self.routes = [EdgeWriter(edge, number) for edge in operator.outputs]
+        self.finish = None if operator.outputs else ResultOrder(operator)
         self.results: list[Row] = []
         self.repeated = 0
         self.cut = 0
@@ -76,22 +76,22 @@ class Task:
         self.open()
         self.recall()
 
-    def _lane(self, given: Input, partition: int) -> Lane:
+    def _lane(self, given: OperatorInput, partition: int) -> Lane:
         return given.stream.topic, partition
 
-    def _channels(self, given: Input) -> int:
+    def _channels(self, given: OperatorInput) -> int:
         return 1 if given.edge is None else given.edge.channels
 
-    def _each(self) -> list[tuple[Input, int, Lane]]:
+    def _each(self) -> list[tuple[OperatorInput, int, Lane]]:
         return [(given, p, self._lane(given, p)) for given, p in self.lanes]
 
     def open(self) -> None:
-        """Begin where the last commit says."""
+        """Start where the last commit says."""
         partitions: dict[str, list[int]] = {}
         for given, p in self.lanes:
             numbers = [p] if given.edge is None else list(range(given.edge.channels))
             partitions.setdefault(given.stream.name, []).extend(numbers)
-        self.feedback = PlacedFeedback(self.operator, self.number) if takes_part(self.operator) else None
+        self.feedback = DistributedFeedback(self.operator, self.number) if has_feedback(self.operator) else None
         self.engine = Engine(
             self.operator.query,
             plan=self.operator.plan,
@@ -102,18 +102,18 @@ class Task:
         if self.feedback is not None:
             self.feedback.attach(self.engine)
         self.start, self.at = dict(self.points), {}
-        self.channels: dict[Lane, Channels] = {}
+        self.channels: dict[Lane, EdgeReader] = {}
         for given, p, lane in self._each():
             points = self.start[lane]
             self.at[lane] = min(point.offset for point in points)
             if given.edge is not None:
-                self.channels[lane] = Channels(given, points, self.feedback)
+                self.channels[lane] = EdgeReader(given, points, self.feedback)
                 self.channels[lane].restore_clocks(self.engine)
             elif points[0].max_ts != NEVER:
                 self.engine.set_clock(given.stream.name, p, points[0].max_ts)
 
     def commit(self) -> None:
-        """Note how far everything is, and from where to read again what windows still need."""
+        """Record all positions, and the offsets from which a restart must read again for its windows."""
         self.cut, self.committed = self.engine.cut, dict(self.at)
         for given, p, lane in self._each():
             horizon = self.engine.horizon(given.stream.name)
@@ -125,7 +125,7 @@ class Task:
                 channels.forget(horizon)
 
     def die(self) -> None:
-        """Come back from the last commit: what windows need is read again, and what it gives discarded."""
+        """Restart from the last commit: read again what windows need, and discard the results of that."""
         self.open()
         for given, p, lane in self._each():
             self.read(given, p, self.committed[lane])
@@ -137,16 +137,16 @@ class Task:
         """Read the task's own notices again."""
         if self.feedback is None:
             return
-        said: dict[int, list[Notice]] = {}
+        notices: dict[int, list[Notice]] = {}
         for edge in self.operator.outputs:
             for (topic, partition), log in self.topics.logs.items():
                 if topic == edge.topic:
                     found = [decode_notice(edge.fields, raw, "a notice") for raw in log if is_notice(raw)]
-                    said[partition] = found
-        self.feedback.restore(said)
+                    notices[partition] = found
+        self.feedback.restore(notices)
 
-    def read(self, given: Input, partition: int, until: int) -> None:
-        """Take records up to an offset."""
+    def read(self, given: OperatorInput, partition: int, until: int) -> None:
+        """Read records up to an offset."""
         lane = self._lane(given, partition)
         begin, self.at[lane] = self.at[lane], max(until, self.at[lane])
         records = self.topics.log(lane)[begin:until]
@@ -167,19 +167,19 @@ class Task:
                 self.repeated += channels.take(self.engine, block, offset).repeated
 
     def close_sources(self) -> None:
-        """Let the partitions of sources that have been read to their end hold nothing back any more."""
+        """Let partitions of sources that have been read to their end no longer hold the watermark back."""
         for given, p in self.lanes:
             lane = self._lane(given, p)
             if given.edge is None and self.at[lane] == len(self.topics.log(lane)):
                 self.engine.close(given.stream.name, p)
 
     def epoch(self, end: int) -> None:
-        """Advance, and send."""
+        """Advance, and send the results."""
         cut = min(self.engine.watermark(), end)
         if self.feedback is not None:
             cut = min(cut, max(self.feedback.limit, self.engine.cut))
         moved = cut > self.engine.cut
-        if not moved and (self.feedback is None or not self.feedback.owes()):
+        if not moved and (self.feedback is None or not self.feedback.has_answers()):
             return
         results = self.engine.advance(cut)
         if self.finish is not None:
@@ -195,10 +195,11 @@ class Task:
         self.commit()
 
     def conclude(self, end: int) -> None:
-        """Come to the end of the plan: let everything go, and do nothing more. Not before those that feed it have."""
+        """End the plan: release all suppressed tuples, and stop. Call it only after the tasks that feed this one
+        ended."""
         if self.over or self.feedback is None or self.cut < end:
             return
-        if not any(demand.suspended for demand in self.feedback.demands.values()):
+        if not any(demand.suspended for demand in self.feedback.consumer_ends.values()):
             self.over = True
             for partition, raw, _ in self.feedback.release():
                 self.append(self.operator.outputs[0].topic, partition, raw)
@@ -206,28 +207,28 @@ class Task:
     def append(self, topic: str, partition: int, raw: bytes) -> None:
         self.topics.log((topic, partition)).append(raw)
 
-    def letters(self) -> list[Letter]:
-        """What the task asks for now."""
+    def requests(self) -> list[FeedbackRequest]:
+        """The task's current requests."""
         if self.feedback is None:
             return []
         need = min(self.cut, self.feedback.hold)
         return [
-            Letter((demand.edge.topic, self.number), demand.take_suspends(), demand.wanted, need)
-            for demand in self.feedback.demands.values()
+            FeedbackRequest((demand.edge.topic, self.number), demand.take_suspends(), demand.wanted, need)
+            for demand in self.feedback.consumer_ends.values()
         ]
 
-    def deliver(self, letter: Letter) -> None:
-        """Hear of what a reader asks for."""
+    def deliver(self, request: FeedbackRequest) -> None:
+        """Receive a reader's request."""
         if self.feedback is not None:
-            self.feedback.ask(*letter.lane, letter.suspend, letter.resume, letter.need)
+            self.feedback.ask(*request.lane, request.suspend, request.resume, request.need)
 
 
 class Chain:
-    """All tasks of a plan over rows (per stream and partition, in arrival order) that are all there already.
+    """All tasks of a plan, over rows (per stream and partition, in arrival order) that are complete from the start.
 
     Args:
-        end: how far tasks go.
-        ends: there they end, as where another plan takes over.
+        end: event time up to which tasks advance.
+        ends: whether they end there, as where another plan takes over.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class Chain:
         self.end = end
         self.ends = ends
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
-        self.mail: list[Letter] = []
+        self.undelivered: list[FeedbackRequest] = []
         self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
         self.tasks = [
             Task(operator, number, self.topics, counts)
@@ -258,7 +259,7 @@ class Chain:
         ]
 
     def turn(self, task: Task, records: int) -> None:
-        """A task takes some records of each partition, and advances."""
+        """Let a task read some records of each partition, and advance."""
         for given, p in task.lanes:
             lane = task._lane(given, p)
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
@@ -268,28 +269,28 @@ class Chain:
         task.epoch(self.end)
         if self.ends:
             task.conclude(self.end)
-        self.mail += task.letters()
+        self.undelivered += task.requests()
 
-    def deliver(self, letter: Letter) -> None:
-        """Hand a letter to all tasks."""
+    def deliver(self, request: FeedbackRequest) -> None:
+        """Pass a request to all tasks."""
         for task in self.tasks:
-            task.deliver(letter)
+            task.deliver(request)
 
     def finish(self) -> None:
-        """Turns until nothing is left to do."""
+        """Let tasks take turns until nothing is left to do."""
         unchanged = 0
         while unchanged <= len(self.operators):
             before = [(dict(task.at), task.engine.cut) for task in self.tasks]
-            mail, self.mail = self.mail, []
-            for letter in mail:
-                self.deliver(letter)
+            undelivered, self.undelivered = self.undelivered, []
+            for request in undelivered:
+                self.deliver(request)
             for task in reversed(self.tasks):
                 self.turn(task, 1_000_000)
             same = before == [(dict(task.at), task.engine.cut) for task in self.tasks]
             unchanged = unchanged + 1 if same else 0
 
     def results(self) -> list[list[Row]]:
-        """Per task of the top operator."""
+        """The results of each task of the top operator."""
         return [task.results for task in self.tasks if task.finish is not None]
 
 

@@ -1,12 +1,13 @@
-"""Fixtures of all tests, and where coverage is not measured.
+"""Fixtures of all tests, and the rule for which tests coverage is not measured.
 
-Coverage on Python 3.11 looks at every line that runs, of Weir or not: what is measured takes 1.7 times as long. So
-nothing is measured, in the test and in the processes that it starts, where much repeats what quicker tests cover:
+Coverage on Python 3.11 traces every line that runs, of Weir or not: a measured test takes 1.7 times as long. So
+coverage is not measured, in the test and in the processes that it starts, where a test mostly repeats what quicker
+tests cover:
 
-- random tests (`@given`), whose hundreds of examples take the paths that examples worked out by hand take;
+- random tests (`@given`), whose hundreds of examples take the same paths as examples worked out by hand;
 - `tests/faults`, whose workers are those of `tests/services`;
 - the tests of benchmarks;
-- tests that are marked `unmeasured`, as any other is to be that computes for more than a few seconds.
+- tests that are marked `unmeasured`, as every other test should be that computes for more than a few seconds.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ __all__ = ["broker", "restartable_broker", "topics"]
 
 FAULTS = Path(__file__).parent / "faults"
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
-"""Tells the processes of a measured one that they are measured too."""
+"""Tells child processes of a measured process that they are measured too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is not measured."""
+    """Mark the tests that are not measured."""
     for item in items:
         benchmark = item.path.name.startswith("test_bench_")
         if benchmark or item.path.parent == FAULTS or is_hypothesis_test(getattr(item, "obj", None)):
@@ -38,10 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run what is not measured, its fixtures too, without tracing.
+    """Run unmeasured tests, and their fixtures, without tracing.
 
-    pytest-cov's own `no_cover` is no use: where it stops one measurement in a process of xdist, another goes on that
-    this process began at its start, being one of a measured process.
+    pytest-cov's own `no_cover` does not help: it stops one measurement in a process of xdist, but another one continues
+    that the process began at its start, as a child of a measured process.
     """
     if item.get_closest_marker("unmeasured") is None:
         return (yield)

@@ -12,7 +12,7 @@ from schemas.query import TABLE_TS, Stream, Table
 from tests.cases import Case
 
 Rows = dict[str, list[list[dict[str, Any]]]]
-"""Per stream and partition, rows in arrival order."""
+"""Rows in arrival order, per stream and partition."""
 
 
 def to_batch(stream: Stream | Table, rows: list[dict[str, Any]]) -> Batch:
@@ -32,7 +32,7 @@ def tables_of(case: Case) -> dict[str, Batch]:
 
 
 def engine_of(case: Case, executor: str = "xjoin", **options: Any) -> Engine:
-    """An engine for a case; `options` of the engine's beside those that follow from it."""
+    """An engine for a case; `options` are engine options besides those that follow from the case."""
     known = {"plan": case.plan, "partitions": partitions_of(case.rows), "tables": tables_of(case)}
     return Engine(case.query, executor=executor, **{**known, **options})
 
@@ -45,7 +45,7 @@ def to_rows(batch: Batch) -> list[dict[str, Any]]:
 
 
 def feed(engine: Engine, rows: Rows, push_sizes: list[int], epoch_ms: int) -> list[dict[str, Any]]:
-    """Push everything in turns of the given sizes, advancing when an epoch is complete; all results."""
+    """Push everything in turns of the given sizes, advancing when an epoch is complete; returns all results."""
     streams = {s.name: s for s in engine.query.streams()}
     at = {(name, p): 0 for name, parts in rows.items() for p in range(len(parts))}
     out: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""Values of every durable format, whose bytes are in `fixtures/formats`: what Weir has written once it reads for ever.
+"""Values of every durable format; `fixtures/formats` has their bytes. Weir must read for ever what it has once written.
 
-`python -m tests.format_cases FOLDER` writes the bytes with the Weir that it imports. The files there are of commit
-808f51c, or of the first that knew the format. A file is never written again; a new version of a format adds one of its
-own.
+`python -m tests.format_cases FOLDER` writes the bytes with the Weir that it imports. The files in the repository were
+written by commit 808f51c, or by the first commit that had the format. A file is never written again; a new version of a
+format adds a file of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from rocksdict import Options, Rdict
 
-from operators.spill.backlog import Debt, OwedGroup, OwedPart, OwedPiece
+from operators.spill.backlog import Backlog, BacklogGroup, BacklogPart, BacklogPiece
 from operators.state.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import encode_block
 from schemas.codecs.exchange import encode_exchange
@@ -28,7 +28,7 @@ from schemas.messages.spills import SpillEvent, encode_events
 from schemas.query import Field, Type
 from services.recovery.starting_point import Snapshot
 from services.recovery.state_store import StateStore
-from services.spill import backlog as debts
+from services.spill import backlog as backlogs
 from services.spill.block_store import SpillStore
 
 GOLDEN = Path(__file__).parent / "fixtures" / "formats"
@@ -70,7 +70,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
     ),
     "query": control.RegisteredQuery(name="q", text="SELECT 1", pick="p", group="g", from_now=True, id="r1"),
     "group": control.RegisteredGroup(name="g", text="CREATE", streams=("a", "b")),
-    "member": control.Member(
+    "member": control.MemberRecord(
         task=1, name="q", id="r1", text="SELECT 1", pick="p", began=5, ended=9, since={"A": 4}, error="no"
     ),
     "demanded": control.Demanded(topic="t", partition=3, need=7, suspend=b"12345678", resume=b"87654321"),
@@ -98,7 +98,7 @@ BATCH = Batch(
     },
 )
 EXCHANGE = (3, 1_772_359_500_000, True)
-"""Channel, watermark, last."""
+"""Channel, watermark, `last`."""
 NOTICE = Notice(3, 12, True, np.array([1, 2**63], np.uint64), np.array([5], np.uint64), BATCH)
 
 STREAM, FIRST_ROW = "temperature", 40
@@ -107,21 +107,21 @@ SNAPSHOT = Snapshot(
 )
 STREAMS = [STREAM, "humidity"]
 
-PIECE = OwedPiece("part/1", 10, 99, 5)
-DEBT = debts.Manifest(
+PIECE = BacklogPiece("part/1", 10, 99, 5)
+DEBT = backlogs.BacklogManifest(
     "d1",
     "SELECT 1",
     "q",
     "0123456789abcdef",
     9,
-    Debt("(A B)", 64, True, 3, 20, (OwedGroup(0, 5, (OwedPart((PIECE,), (), 4, True),)),)),
+    Backlog("(A B)", 64, True, 3, 20, (BacklogGroup(0, 5, (BacklogPart((PIECE,), (), 4, True),)),)),
     "topic:results",
     4,
 )
 
 
 def _snapshot() -> tuple[bytes, bytes, bytes]:
-    """A manifest, and the key and the value of the one block that it speaks of."""
+    """A manifest, and the key and the value of the one block that it lists."""
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore(Path(folder) / "t", STREAMS)
         store.write(SNAPSHOT, Checkpoint(12, (Block(STREAM, FIRST_ROW, BATCH),), {STREAM: FIRST_ROW}))
@@ -155,7 +155,7 @@ def encoded() -> dict[str, bytes]:
         "snapshot-key.bin": key,
         "snapshot-block.bin": block,
         "weir-spill": _written(lambda folder: SpillStore(folder).close(), "weir-spill"),
-        "debt.json": _written(lambda folder: debts.write(folder, DEBT), debts.FILE),
+        "debt.json": _written(lambda folder: backlogs.write(folder, DEBT), backlogs.FILE),
     }
 
 

@@ -1,7 +1,7 @@
-"""Random query groups and their input (Hypothesis strategies), and what feeds them to a group's engine.
+"""Random query groups and their input (Hypothesis strategies), and a function that feeds them to a group's engine.
 
 Queries of a group read streams of one small set under few aliases, so that they share inputs, join a stream with
-itself, give one input several windows, and have predicates that are alike.
+itself, use several windows on one input, and have similar predicates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALIASES = ("A", "B", "C", "D")
 
 @dataclass(frozen=True)
 class GroupCase:
-    """Queries, their input in arrival order per stream and partition, and how to feed it; the rows of tables."""
+    """Queries, their input in arrival order per stream and partition, the rows of tables, and how to feed them."""
 
     queries: tuple[Query, ...]
     rows: Rows
@@ -61,7 +61,7 @@ class GroupCase:
 
 
 def similar(aliases: list[str]) -> st.SearchStrategy[Expr]:
-    """A predicate that many queries have with other constants, factors or addends."""
+    """A predicate that many queries have, with other constants, factors or addends."""
 
     def scaled(name: str, alias: str, factor: int, addend: int) -> Expr:
         times = Arithmetic("*", Literal(factor, Type.BIGINT), column(alias, name), Type.BIGINT)
@@ -106,7 +106,7 @@ def group_queries(
     def source(alias: str, first: bool) -> Source:
         if tables and not first and draw(st.integers(0, 7)) == 0:
             return Source(alias, table, Window("UNBOUNDED"))
-        # Mostly one alias names one stream in all queries, as people write it.
+        # Mostly one alias names one stream in all queries, as people write queries.
         number = ALIASES.index(alias) if draw(st.booleans()) else draw(st.integers(0, 2))
         return Source(alias, streams[number % len(streams)], draw(window()))
 
@@ -117,7 +117,7 @@ def group_queries(
             st.integers(0, 2),
         )
 
-    # Whether every query asks something of each stream alone, so that not all tuples are stored.
+    # Whether every query has a condition on each single stream, so that not all tuples are stored.
     selective = draw(st.booleans())
     queries: list[Query] = []
     for number in range(draw(st.integers(1, most))):
@@ -154,7 +154,7 @@ def _time_of_table(column: Column, streams: dict[str, Stream | Table]) -> bool:
 def group_cases(
     draw: st.DrawFn, *, least_rows: int = 0, most_rows: int = 10, partitions: int = 2, **of: Any
 ) -> GroupCase:
-    """A random group with input; `of` is `group_queries`'s."""
+    """A random group with input; `of` are arguments of `group_queries`."""
     queries = draw(group_queries(**of))
 
     def some() -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def group_cases(
 def feed_group(
     engine: GroupEngine, case: GroupCase, looked: Callable[[], None] = lambda: None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Push everything in turns, advancing when an epoch is complete; all results per query.
+    """Push everything in turns, advancing when an epoch is complete; returns all results per query.
 
     Args:
         looked: called after every advance.

@@ -1,5 +1,5 @@
-"""A group of queries on a real broker: registered, added to and dropped from while workers run it; and what each
-query's topic must hold in the end.
+"""A group of queries on a real broker: queries are registered, added and dropped while workers run the group, and at
+the end each query's topic is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from schemas.groups import seeing
 from schemas.language.program import parse_program
-from schemas.messages.control import Member, decode_control
+from schemas.messages.control import MemberRecord, decode_control
 from schemas.query import Query, Source, Window
 from services.kafka.readback import reading
 from services.kafka.topics import ControlTopics
@@ -35,7 +35,7 @@ CREATE STREAM light (mote BIGINT, lux DOUBLE, at TIMESTAMP)
 
 
 def select(rng: random.Random, *, joins: bool = False) -> str:
-    """A query that has much in common with others; with `joins` one that has no aggregates."""
+    """A query that has much in common with others; with `joins` it has no aggregates."""
     wide, narrow, hot = rng.choice([200, 300, 400]), rng.choice([150, 300]), rng.randint(5, 35)
     t, h = f"temperature T [RANGE {wide} MILLISECONDS]", f"humidity H [RANGE {narrow} MILLISECONDS]"
     light = f"light L [RANGE {wide} MILLISECONDS]"
@@ -61,7 +61,7 @@ class GroupTrial:
     """A registered group over fresh topics.
 
     Attributes:
-        case: what its workers read; its `query` is nobody's.
+        case: what its workers read; its `query` is not registered.
         selects: of the queries that are registered now, by sink.
     """
 
@@ -73,7 +73,7 @@ class GroupTrial:
 
     @staticmethod
     def make(topics: Topics, folder: Path, partitions: int = 1) -> GroupTrial:
-        """Make the topics; nothing is registered yet."""
+        """Make the topics; no query is registered yet."""
         case = Case.make(
             topics,
             folder,
@@ -92,45 +92,45 @@ class GroupTrial:
         return KafkaClients(self.case.bootstrap)
 
     def weir(self, *arguments: str, code: int = 0) -> str:
-        """Run `weir query`: what it prints, or what is wrong where it must end with another code."""
+        """Run `weir query`; returns its output, or its error where it must end with another code."""
         command = [sys.executable, "-m", "services.cli", "query", *arguments, "--bootstrap", self.case.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, f"{arguments}: {done.stderr}"
         return done.stderr if code else done.stdout
 
     def file(self, selects: dict[str, str]) -> Path:
-        """A query file, by a part of its sinks' names."""
+        """Write a query file; the keys are parts of the sinks' names."""
         path = self.folder / f"{'-'.join(selects)}.sql"
         queries = (f"INSERT INTO '{self.name}-{sink}'\n{text};\n" for sink, text in selects.items())
         path.write_text(self.declared + "".join(queries))
         return path
 
     def register(self, selects: dict[str, str], *, from_now: bool = False) -> None:
-        """Register queries, by a part of their sinks' names."""
+        """Register queries; the keys are parts of their sinks' names."""
         text = self.file(selects).read_text()
         register_in_group(self.clients, self.name, text, None, from_now=from_now, replication=-1)
         self.selects |= {f"{self.name}-{sink}": text for sink, text in selects.items()}
 
     def drop(self, sink: str) -> None:
-        """Drop one."""
+        """Drop a query."""
         entry = find_group(self.clients, self.name)
         assert entry is not None
         drop_from_group(self.clients, entry, f"{self.name}-{sink}")
         del self.selects[f"{self.name}-{sink}"]
 
-    def members(self) -> list[Member]:
-        """What the group's tasks have written, the last word of each registration."""
-        found: dict[str, Member] = {}
+    def members(self) -> list[MemberRecord]:
+        """The newest record of each registration that the group's tasks have written."""
+        found: dict[str, MemberRecord] = {}
         with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members) as readback:
             for _, message in readback.between(0, *readback.ends(0)):
                 member = decode_control(message.value(), "members")
-                assert isinstance(member, Member)
+                assert isinstance(member, MemberRecord)
                 if member.name:
                     found[member.id] = member
         return list(found.values())
 
     def wait_begun(self, worker: WorkerProcess) -> None:
-        """Wait until exactly what is registered runs, and none that was registered under a name before."""
+        """Wait until exactly the registered queries run, and no query that had one of their names before."""
 
         def runs() -> dict[str, str]:
             return {m.name: m.text for m in self.members() if m.began is not None and m.ended is None}
@@ -143,7 +143,7 @@ class GroupTrial:
         wait_for(begun, lambda: worker.said(f"{self.selects.keys()}, have {runs().keys()}"))
 
     def expected(self) -> dict[str, Counter[str]]:
-        """By sink, all that its queries find from their beginnings to their ends, of the tuples that they see."""
+        """By sink, all results of its queries from start to end, over the tuples that they see."""
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for member in self.members():
             (query,) = [q for q in parse_program(member.text).queries if q.name == member.pick]
@@ -154,7 +154,7 @@ class GroupTrial:
         return dict(found)
 
     def judge(self, worker: WorkerProcess) -> int:
-        """Every topic holds what it must, each result once, those in time in order; how many results these are."""
+        """Check every topic: each result once, those in time in order; returns the number of results."""
         expected = self.expected()
         for sink, rows in expected.items():
             reader = Reader(self.case.bootstrap, sink)

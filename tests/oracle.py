@@ -1,8 +1,7 @@
-"""The oracle: what a query's results are, by nested loops over the definition in the design's section 2.
+"""The oracle: computes a query's results by nested loops over the definition in the design's section 2.
 
 Plain Python, no code of the engine. Slow on purpose: nothing here is clever enough to be wrong in the way
 that the engine might be. Expressions follow the docstrings of `schemas.query`.
-
 `rows` maps a stream's name to its tuples in arrival order (offset order): a list of dicts for one
 partition, or a list of such lists for several; and a table's name to the list of its rows. A dict maps fields
 to values, None for null (a missing key is null too); event time is the stream's `timestamp` field, or the key
@@ -32,7 +31,7 @@ class Tuple:
     """A tuple that is not late.
 
     Attributes:
-        position: its place in the total order of all streams' tuples.
+        position: its position in the total order of all streams' tuples.
         arrivals: the positions of all tuples of its stream, ascending; its own is `arrivals[index]`.
     """
 
@@ -46,7 +45,8 @@ class Tuple:
 def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
     """All results, ordered by timestamp: output names to values, and `_ts`.
 
-    Of a set difference its changes, of aggregates what they emit: both in order, and on after the input has ended.
+    For a set difference its changes, for aggregates their emissions: both in order, and continued after the input's
+    end.
     """
     if query.subtracted:
         return changes(query, rows)
@@ -65,7 +65,7 @@ def combinations(query: q.Query, streams: Mapping[str, Sequence[Tuple]]) -> list
     found: list[Bound] = []
 
     def extend(bound: dict[str, Tuple]) -> None:
-        """Try every tuple of the next source with those bound; go on where it can still be a result."""
+        """Try every tuple of the next source with those bound; recurse where the combination can still be a result."""
         if len(bound) == len(query.sources):
             found.append(bound)
             return
@@ -82,8 +82,8 @@ def combinations(query: q.Query, streams: Mapping[str, Sequence[Tuple]]) -> list
 def emissions(
     query: q.Query, aggregation: q.Aggregation, streams: Mapping[str, Sequence[Tuple]], joined: Sequence[Bound]
 ) -> list[dict[str, Any]]:
-    """What aggregates of the joined tuples emit: at each multiple of EMIT EVERY the groups whose values have changed,
-    by group."""
+    """The emissions of aggregates of the joined tuples: at each multiple of EMIT EVERY the groups whose values have
+    changed, by group."""
     every = aggregation.every_ms
     groups: dict[Any, list[tuple[int, int | None, Bound]]] = {}
     multiples: set[int] = set()
@@ -97,9 +97,9 @@ def emissions(
     found = []
     # Nulls first; within a column all values are of one type.
     keys = sorted(groups, key=lambda key: [() if value is None else (value,) for value in key])
-    for time in sorted(multiples):  # in between nothing changes
+    for time in sorted(multiples):  # nothing changes in between
         for key in keys:
-            groups[key] = [life for life in groups[key] if life[1] is None or time < life[1]]
+            groups[key] = [lifetime for lifetime in groups[key] if lifetime[1] is None or time < lifetime[1]]
             alive = [bound for begin, _, bound in groups[key] if begin <= time]
             values = of_group(query, aggregation, key, alive)
             if (alive and emitted.get(key) != values) or (not alive and key in emitted):
@@ -112,7 +112,7 @@ def emissions(
 
 
 def of_group(query: q.Query, aggregation: q.Aggregation, key: Any, alive: Sequence[Bound]) -> dict[str, Any]:
-    """What the SELECT list says of a group of these results."""
+    """The SELECT list's values for a group of these results."""
     row = {f"group {k}": value for k, value in enumerate(key)}
     for k, aggregate in enumerate(aggregation.aggregates):
         values: list[Any] = [1] * len(alive)
@@ -153,26 +153,30 @@ def rounded(value: Fraction | int) -> float | None:
 
 
 def without_sign_of_zero(value: Any) -> Any:
-    """-0.0 is 0.0 where values are grouped or aggregated."""
+    """Replace -0.0 by 0.0, where values are grouped or aggregated."""
     return value + 0.0 if isinstance(value, float) else value
 
 
 def changes(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
-    """How the answer of a set difference changes, instant by instant; event time runs on when the input has ended.
+    """The changes of a set difference's answer, instant by instant; event time runs on when the input has ended.
 
-    At an instant: what leaves before what comes, both in the total order.
+    At an instant: the exits before the entries, both in the total order.
     """
     streams = in_order(query, rows)
-    lives = {
+    lifetimes = {
         s.alias: [(t, *instants(s.window, t, streams[s.stream.name])) for t in streams[s.stream.name]]
         for s in query.sources
     }
     first = query.sources[0].alias
-    taken = [life for life in lives[first] if all(evaluate(p, {first: life[0]}) is True for p in query.predicates)]
-    times = {time for of in lives.values() for _, begin, dead in of for time in (begin, dead) if time is not None}
+    accepted = [
+        lifetime
+        for lifetime in lifetimes[first]
+        if all(evaluate(p, {first: lifetime[0]}) is True for p in query.predicates)
+    ]
+    times = {time for of in lifetimes.values() for _, begin, dead in of for time in (begin, dead) if time is not None}
 
-    def alive(life: tuple[Tuple, int, int | None], time: int) -> bool:
-        return life[1] <= time and (life[2] is None or time < life[2])
+    def alive(lifetime: tuple[Tuple, int, int | None], time: int) -> bool:
+        return lifetime[1] <= time and (lifetime[2] is None or time < lifetime[2])
 
     def matched(tuple_: Tuple, part: q.Subtraction, living: list[Tuple]) -> bool:
         return any(all(evaluate(p, {first: tuple_, part.alias: other}) is True for p in part.on) for other in living)
@@ -180,11 +184,12 @@ def changes(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
     answer: list[Tuple] = []
     found = []
     for time in sorted(times):
-        living = {alias: [life[0] for life in of if alive(life, time)] for alias, of in lives.items()}
+        living = {alias: [lifetime[0] for lifetime in of if alive(lifetime, time)] for alias, of in lifetimes.items()}
         now = [
-            life[0]
-            for life in taken
-            if alive(life, time) and not any(matched(life[0], part, living[part.alias]) for part in query.subtracted)
+            lifetime[0]
+            for lifetime in accepted
+            if alive(lifetime, time)
+            and not any(matched(lifetime[0], part, living[part.alias]) for part in query.subtracted)
         ]
         left, come = [t for t in answer if t not in now], [t for t in now if t not in answer]
         for sign, tuples in (("-", left), ("+", come)):
@@ -226,8 +231,8 @@ def latest(bound: Bound) -> Tuple:
 def all_alive(query: q.Query, bound: Bound) -> bool:
     """Whether all components are alive at the instant at which the newest of them arrives.
 
-    A life that has ended does not resume, so a combination that fails for some sources fails for all of them:
-    it is right to ask before all are bound.
+    A tuple that has died does not become alive again, so a combination that fails for some sources fails for all of
+    them: it is right to ask before all are bound.
     """
     newest = latest(bound)
     for alias, component in bound.items():
@@ -244,7 +249,7 @@ def all_alive(query: q.Query, bound: Bound) -> bool:
 
 
 def near(query: q.Query, bound: Bound, source: q.Source, tuples: Sequence[Tuple]) -> Sequence[Tuple]:
-    """The tuples that RANGE windows do not exclude at a glance: `all_alive` decides, this only saves time."""
+    """The tuples that RANGE windows do not exclude at first sight: `all_alive` decides, this only saves time."""
     low, high = 0, len(tuples)
     if bound and source.window.kind == "RANGE":
         low = bisect_left(tuples, latest(bound).ts - source.window.size, key=lambda t: t.ts)
@@ -269,7 +274,7 @@ def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
     for position, (ts, _, _, _, name, row) in enumerate(merged):
         ordered[name].append(Tuple(ts, row, position, len(arrivals[name]), arrivals[name]))
         arrivals[name].append(position)
-    for table in query.tables():  # there before everything else
+    for table in query.tables():  # before all other tuples
         ordered[table.name] = [Tuple(q.TABLE_TS, row, -1, 0, ()) for row in rows[table.name]]  # type: ignore[arg-type]
     return ordered
 
@@ -349,7 +354,7 @@ def evaluate(expr: q.Expr, bound: Bound) -> Any:
 
 
 def typed(value: Any, type_: q.Type) -> Any:
-    """A value as its type holds it: JSON writes the DOUBLE 40.0 as 40."""
+    """A value with its type's Python class: JSON writes the DOUBLE 40.0 as 40."""
     return float(value) if value is not None and type_ is q.Type.DOUBLE else value
 
 
@@ -381,7 +386,7 @@ def compare(op: str, left: Any, right: Any) -> bool | None:
 
 
 def fitting(value: Any, type_: q.Type) -> Any:
-    """The value, or null where it overflows int64 or is no finite DOUBLE."""
+    """The value, or null where it overflows int64 or is not a finite DOUBLE."""
     if type_ is q.Type.DOUBLE:
         return float(value) if math.isfinite(value) else None
     return value if -(2**63) <= value < 2**63 else None
@@ -429,7 +434,7 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
         case "CONCAT":
             return "".join(args)
         case "SUBSTRING":
-            # Characters whose 1-based place is in [start, start + count).
+            # Characters whose 1-based position is in [start, start + count).
             text, start, *count = args
             return "".join(
                 c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0])

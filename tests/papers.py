@@ -1,4 +1,4 @@
-"""Reads what `weir bench` draws of a paper."""
+"""Checks and reads the figures that `weir bench` draws of a paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ops.bench.suites import Suite
 
 
 def drawn(suite: Suite, folder: Path) -> str:
-    """The printed tables of a suite, after checking that its files are whole."""
+    """The printed tables of a suite, after checking that its files are complete."""
     files = suite.write(folder)
     names = {path.name for path in files}
     assert {f"{suite.name}.json", f"{suite.name}.md"} <= names

@@ -1,4 +1,4 @@
-"""A join of three streams under load whose plan can be changed, with a coordinator of its own if need be."""
+"""A join of three streams under load whose plan can be changed, with its own coordinator if needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.errors import WeirError
 from services.control.barrier import View
 from services.control.control_log import ControlLog
 from services.control.coordinator import Coordinator, CoordinatorSettings
-from services.control.plan_requests import PlanRequest, Progress
+from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.kafka.topics import ControlTopics
 from services.process.security import KafkaClients
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, assert_exact, wait_for
@@ -39,7 +39,7 @@ STEP_MS = 20
 
 
 class Load:
-    """Rows that keep coming, some per look, so that the watermark goes on; their keys choose the partition."""
+    """Sends rows continuously, some at each step, so that the watermark advances; their keys choose the partition."""
 
     def __init__(self, case: Case, worker: WorkerProcess, *, seed: int = 1, pace_s: float = 0.0) -> None:
         """Args: `pace_s` the least wall-clock time of a step of event time."""
@@ -54,7 +54,7 @@ class Load:
         self.more(30)
 
     def more(self, steps: int = 1) -> None:
-        """So many steps of event time; in each every partition of every stream gets a row."""
+        """Send so many steps of event time; in each step every partition of every stream gets a row."""
         rng, parts = self._rng, self.case.partitions
         for step in range(self._step, self._step + steps):
             for stream in self.case.rows:
@@ -66,7 +66,7 @@ class Load:
         self.feed.flush()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Keep on until a condition holds."""
+        """Send rows until a condition holds."""
 
         def look() -> object:
             now = time.monotonic()
@@ -78,17 +78,17 @@ class Load:
         wait_for(look, lambda: self.worker.said(what))
 
     def in_a_second(self) -> int:
-        """An event time that is soon reached."""
+        """An event time that the input reaches soon."""
         return BASE + STEP_MS * self._step + 1_000
 
     def end(self) -> None:
-        """Close the input, and compare what came out with the oracle."""
+        """Close the input, and compare the results with the oracle."""
         self.feed.finish(CLOSING)
         assert_exact(self.case, self.reader, self.worker)
 
 
 class Control:
-    """The query's control topic, read and written beside the others."""
+    """The query's control topic; the test reads and writes it alongside the workers."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -100,9 +100,9 @@ class Control:
     def view(self) -> View:
         return self.log.view
 
-    def ask(self, plan: str, strategy: str, *, at: int | None = None, timeout_ms: int = 20_000) -> Asked:
-        """Ask for another plan, and follow it."""
-        return Asked(self, plan, strategy, at, timeout_ms)
+    def ask(self, plan: str, strategy: str, *, at: int | None = None, timeout_ms: int = 20_000) -> FollowedRequest:
+        """Request another plan, and follow the change."""
+        return FollowedRequest(self, plan, strategy, at, timeout_ms)
 
     @contextlib.contextmanager
     def coordinator(self) -> Iterator[None]:
@@ -118,11 +118,11 @@ class Control:
             thread.join()
 
 
-class Asked:
-    """A request that is followed in a thread."""
+class FollowedRequest:
+    """A request for another plan, which a thread follows."""
 
     def __init__(self, control: Control, plan: str, strategy: str, at: int | None, timeout_ms: int) -> None:
-        self.seen = Progress()
+        self.seen = MigrationProgress()
         self.error: WeirError | None = None
         request = PlanRequest(control.case.query, control.clients, control.group, self._watch)
 
@@ -135,19 +135,19 @@ class Asked:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def _watch(self, progress: Progress) -> None:
+    def _watch(self, progress: MigrationProgress) -> None:
         self.seen = progress
 
     def ended(self) -> bool:
-        """Whether every task is done, or nothing comes of it."""
+        """Whether every task is done, or the request has failed."""
         return not self._thread.is_alive()
 
     def decided(self) -> bool:
         """Whether the cut is known."""
         return self.seen.change is not None
 
-    def exact(self) -> Progress:
-        """How it ended: every task has changed plans at the cut."""
+    def exact(self) -> MigrationProgress:
+        """The outcome, after checking that every task has changed plans at the cut."""
         assert self.error is None, self.error
         assert self.seen.change is not None
         assert self.seen.finished

@@ -1,8 +1,8 @@
-"""A broker that asks who is there: TLS, every SASL mechanism that Weir speaks, access control, and a token server.
+"""A broker with authentication: TLS, every SASL mechanism that Weir supports, access control, and a token server.
 
 Certificates, keys and signatures are made by the `openssl` command. Listeners, all on loopback:
 
-    admin    PLAINTEXT; who comes this way may do everything
+    admin    PLAINTEXT; clients of this listener may do everything
     sasl     SASL_SSL with PLAIN, SCRAM-SHA-512 and OAUTHBEARER
     mutual   SSL, with a certificate of the client's own
 
@@ -38,7 +38,7 @@ from services.broker.settings import HOST
 from tests.broker_fixture import Topics
 
 PLAIN_USER, SCRAM_USER, MUTUAL_USER, OAUTH_USER = "peter", "sarah", "mary", "oscar"
-"""Who may do everything, each by another mechanism."""
+"""Users that may do everything, one per mechanism."""
 
 SECRETS = {
     PLAIN_USER: "pl4in-s3cret-of-peter",
@@ -52,7 +52,7 @@ AUDIENCE = "weir-tests"
 
 
 def openssl(*arguments: str | Path, given: bytes = b"") -> bytes:
-    """Run `openssl`; what it prints."""
+    """Run `openssl`; returns its output."""
     done = subprocess.run(["openssl", *map(str, arguments)], input=given, capture_output=True, check=False)
     assert done.returncode == 0, f"openssl {arguments}: {done.stderr.decode()}"
     return done.stdout
@@ -90,9 +90,9 @@ class TokenServer:
     """An OAuth token endpoint for client credentials.
 
     Attributes:
-        life_s: of the tokens it gives; they have expired if it is negative, though it says otherwise.
-        audience: for whom they are.
-        given: every token that it gave.
+        life_s: lifetime of the tokens; if it is negative they have expired, although the answer says otherwise.
+        audience: the audience of the tokens.
+        given: every token that it returned.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -115,7 +115,7 @@ class TokenServer:
                 if form.get("grant_type") != ["client_credentials"]:
                     self._answer(400, {"error": "unsupported_grant_type"})
                 elif SECRETS.get(client) != secret:
-                    # As bad servers do, it repeats what it was sent.
+                    # As bad servers do, it repeats the request in its answer.
                     self._answer(401, {"error": "invalid_client", "error_description": f"no such secret: {secret}"})
                 else:
                     token = server.token(client, form.get("scope", ["none"])[0])
@@ -152,7 +152,7 @@ class TokenServer:
 
 @dataclass
 class SecureBroker:
-    """Where it is, and how to prove who one is: environments for `weir`."""
+    """The broker's addresses, and credentials as environments for `weir`."""
 
     folder: Path
     port: int
@@ -173,15 +173,15 @@ class SecureBroker:
         return f"{HOST}:{self.sasl_port}"
 
     def plain(self) -> dict[str, str]:
-        """PLAIN over TLS, the password by a variable."""
+        """PLAIN over TLS, with the password in a variable."""
         return self._sasl("PLAIN", PLAIN_USER) | {"WEIR_KAFKA_SASL_PASSWORD": SECRETS[PLAIN_USER]}
 
     def scram(self, user: str = SCRAM_USER) -> dict[str, str]:
-        """SCRAM-SHA-512 over TLS, the password in a file."""
+        """SCRAM-SHA-512 over TLS, with the password in a file."""
         return self._sasl("SCRAM-SHA-512", user) | {"WEIR_KAFKA_SASL_PASSWORD_FILE": self.secret_file(SCRAM_USER)}
 
     def oauth(self) -> dict[str, str]:
-        """OAUTHBEARER over TLS, the client's secret in a file."""
+        """OAUTHBEARER over TLS, with the client's secret in a file."""
         return self._sasl("OAUTHBEARER", OAUTH_USER) | {
             "WEIR_KAFKA_SASL_PASSWORD_FILE": self.secret_file(OAUTH_USER),
             "WEIR_KAFKA_OAUTH_TOKEN_URL": self.tokens.url,
@@ -210,13 +210,13 @@ class SecureBroker:
         }
 
     def secret_file(self, user: str) -> str:
-        """A file with a user's secret, as Docker and Kubernetes give them."""
+        """A file with a user's secret, as Docker and Kubernetes provide it."""
         path = self.folder / f"{user}.secret"
         path.write_text(SECRETS[user] + "\n")
         return str(path)
 
     def add_scram_user(self, user: str, password: str = SECRETS[SCRAM_USER]) -> None:
-        """Make a user who may do nothing yet."""
+        """Add a user without any rights."""
         form = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         wanted = UserScramCredentialUpsertion(user, form, password.encode())
         for future in self.admin.alter_user_scram_credentials([wanted]).values():
@@ -225,7 +225,7 @@ class SecureBroker:
 
 @contextmanager
 def secure_broker(folder: Path) -> Iterator[SecureBroker]:
-    """Start one; it ends with the block."""
+    """Start a secure broker; it stops at the end of the block."""
     authority, stranger = Authority(folder, "authority"), Authority(folder, "stranger")
     certificate, key = authority.signed("broker", f"subjectAltName=IP:{HOST}")
     store = folder / "broker-store.pem"

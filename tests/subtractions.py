@@ -61,7 +61,8 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
 
 @st.composite
 def busy_subtractions(draw: st.DrawFn) -> Case:
-    """Answers that change all the time: one key of few values, windows about as long as the gaps between matches."""
+    """Cases whose answers change all the time: one key of few values, windows about as long as the gaps between
+    matches."""
     aliases = ALIASES[: draw(st.sampled_from([2, 3, 4, 4]))]
     kinds = [Window("RANGE", 3), Window("RANGE", 8), Window("RANGE", 8), Window("RANGE", 25), Window("ROWS", 5)]
     lasting = [Window("RANGE", 40), Window("RANGE", 40), Window("ROWS", 14), Window("UNBOUNDED")]

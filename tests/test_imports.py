@@ -1,4 +1,4 @@
-"""The layers: services -> operators -> schemas, and an engine that knows no outside world."""
+"""Checks the layers: services -> operators -> schemas, and an engine without access to the outside world."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NAMELESS = {"base", "common", "helper", "helpers", "manager", "misc", "util", "u
 
 @dataclass(frozen=True)
 class Import:
-    """An import statement, wherever in a file: at the top, in a function, under TYPE_CHECKING."""
+    """An import statement anywhere in a file: at the top, in a function, under TYPE_CHECKING."""
 
     module: str
     place: str
@@ -121,7 +121,7 @@ def wrong_direction(path: Path, source: str | None = None) -> list[str]:
 
 
 def outside_world(path: Path, source: str | None = None) -> list[str]:
-    """What an engine must not touch: imports, wall clocks, NumPy's global random source."""
+    """Uses of the outside world, which an engine must not have: imports, wall clocks, NumPy's global random source."""
     text = path.read_text() if source is None else source
     problems = [
         f"{found.place} imports {found.module}"
@@ -250,7 +250,8 @@ KERNELS = ("operators/kernels", "schemas/codecs/kernels")
 
 
 def beside_kernels(path: Path, source: str | None = None) -> list[str]:
-    """What a kernel file uses that `schemas.compiled` does not follow: Weir's, but for kernels beside it and types."""
+    """What a kernel file uses that `schemas.compiled` does not follow: anything of Weir's but kernels beside it and
+    types."""
     beside = {".".join([*package_of(path), other.stem]) for other in path.parent.glob("*.py")}
     problems = []
     for node in ast.walk(ast.parse(path.read_text() if source is None else source)):

@@ -95,7 +95,7 @@ def test_tied_timestamps_match_under_range() -> None:
 
 
 def test_tie_between_partitions_goes_by_partition() -> None:
-    """Both at 10: partition 0 is first, so under ROWS 1 it is partition 1's tuple that lives on."""
+    """Both at 10: partition 0 is first, so under ROWS 1 the tuple of partition 1 stays alive."""
     rows = {"a": [at(10, s="p0"), at(10, s="p1")], "b": [at(11)]}
     assert pairs("SELECT A.s FROM a A [ROWS 1], b B [ROWS 1]", rows) == [("p1", 11)]
 
@@ -145,12 +145,12 @@ def test_arrival_order_within_the_disorder_does_not_matter() -> None:
 
 
 def test_aggregates_slide_from_multiple_to_multiple() -> None:
-    """Alive over 3..13, 10..20 and 11..21; at 20 nothing has changed; at 25 nothing is left, which is told once."""
+    """Alive over 3..13, 10..20 and 11..21; at 20 nothing has changed; at 25 nothing is left, which is emitted once."""
     text = "SELECT COUNT(*) AS n, SUM(v) AS s FROM a [RANGE 10 MS] EMIT EVERY 5 MS"
     assert pairs(text, {"a": at(3, 10, 11)}) == [(1, 0, 5), (2, 1, 10), (2, 3, 15), (0, None, 25)]
 
 
-def test_a_forgotten_group_is_told_anew() -> None:
+def test_a_forgotten_group_is_emitted_again() -> None:
     text = "SELECT MAX(k) AS m FROM a [RANGE 4 MS] EMIT EVERY 5 MS"
     assert pairs(text, {"a": at(1, 5, 20)}) == [(1, 5), (None, 10), (1, 20), (None, 25)]
 
@@ -163,7 +163,7 @@ def test_groups_come_in_the_order_of_their_keys() -> None:
 
 
 def test_aggregates_of_a_join_end_with_its_first_tuple() -> None:
-    """A lives to 20, B until its next has come: that is at 15, so the result of 10 is gone at 15."""
+    """A lives to 20, B until its next tuple has arrived at 15, so the result of 10 is gone at 15."""
     text = "SELECT COUNT(*) AS n, MIN(B.v) AS b FROM a A [RANGE 20 MS], b B [ROWS 1] WHERE A.k = B.k EMIT EVERY 1 MS"
     assert pairs(text, {"a": at(0), "b": at(10, 15)}) == [(1, 0, 10), (1, 1, 15), (0, None, 21)]
 

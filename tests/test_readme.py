@@ -1,4 +1,8 @@
-"""README.md holds: its tutorial prints what it says, its reference is the command line's, its names exist."""
+"""The manual holds: its commands print what it shows, its links lead somewhere, its names exist.
+
+The manual is README.md and the pages below ops/docs. Commands of the tutorial and of the history page are run; the
+command reference is compared with the command line.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,35 @@ import re
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from ops.reference import README, with_reference
+from ops.reference import PAGE, ROOT, with_reference
 from schemas.language.functions import FUNCTIONS
 from services.broker import broker as brokers
 from services.broker.kafka_jars import kafka_version
 from services.process.metrics import WorkerMetrics
 
-ROOT = README.parent
-TEXT = README.read_text()
+README = ROOT / "README.md"
+DOCS = ROOT / "ops/docs"
+MANUAL = (README, *sorted(DOCS.glob("*.md")))
+"""The pages whose names are checked."""
+
+LINKED = (*MANUAL, ROOT / "tests/README.md", ROOT / "CHANGELOG.md")
+"""The pages whose links are checked."""
+
+README_LINES = 250
 DEADLINE_S = 300
+
+OTHER_OPTIONS = {"--scale", "--profile", "--detach", "--help"}
+"""Options that the manual names and that are not in the command reference."""
+
+OTHER_CLASSES = {"WriteBatch"}
+"""Classes that the manual names and that belong to other programs."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +50,43 @@ class Step:
     shown: str | None
 
 
-def section(title: str) -> str:
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def section(title: str, text: str) -> str:
     """The text below a heading of the second level."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, title
     return found.group(1)
+
+
+def tutorial_steps() -> list[Step]:
+    return steps(section("Five minutes", README.read_text()))
+
+
+def without_code(text: str) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    seen: Counter[str] = Counter()
+    out = set()
+    for heading in re.findall(r"^#+ (.+)$", without_code(text), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        out.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return out
+
+
+@cache
+def sources() -> str:
+    """The source text of all layers, of the tests and of docker-compose.yml."""
+    folders = (ROOT / name for name in ("schemas", "operators", "services", "ops", "tests"))
+    modules = [path for folder in folders for path in folder.rglob("*.py")]
+    return "".join(path.read_text() for path in (*modules, ROOT / "docker-compose.yml"))
 
 
 def steps(text: str) -> list[Step]:
@@ -49,7 +100,7 @@ def steps(text: str) -> list[Step]:
 
 
 def run_steps(tutorial: list[Step], folder: Path) -> list[str]:
-    """Run all blocks in one shell, as somebody would who pastes them; what each prints."""
+    """Run all blocks in one shell, as a reader would who pastes them; returns what each prints."""
     mark = uuid.uuid4().hex
     script = "".join(f"{step.commands}echo {mark}\n" for step in tutorial)
     port = str(brokers.free_port())
@@ -81,8 +132,8 @@ def run_steps(tutorial: list[Step], folder: Path) -> list[str]:
 
 
 @pytest.mark.kafka
-def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    tutorial = steps(section("Five minutes"))
+def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+    tutorial = tutorial_steps()
     assert len(tutorial) > 5
     for step, printed in zip(tutorial, run_steps(tutorial, tmp_path), strict=True):
         if step.shown is not None:
@@ -90,62 +141,118 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_over_history_print_what_is_said(tmp_path: Path) -> None:
+def test_the_commands_over_history_print_what_is_shown(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    files = [step for step in steps(section("Five minutes")) if step.commands.startswith("cat >")][:2]
-    history = steps(section("History and audit"))
+    files = [step for step in tutorial_steps() if step.commands.startswith("cat >")][:2]
+    history = steps(text_of("history.md"))
     assert sum(step.shown is not None for step in history) == 2
     for step, printed in zip(history, run_steps([*files, *history], tmp_path)[len(files) :], strict=True):
         if step.shown is not None:
             assert printed == step.shown, step.commands
 
 
-def test_the_query_of_the_tutorial_is_told_apart_from_its_output() -> None:
-    """The test above would pass if no block were taken for output."""
-    assert sum(step.shown is not None for step in steps(section("Five minutes"))) >= 6
+def test_every_block_of_commands_is_run() -> None:
+    """Blocks that are marked bash are those that the tests above run; and some of them show their output."""
+    running = {README: tutorial_steps(), DOCS / "history.md": steps(text_of("history.md"))}
+    for page in LINKED:
+        assert len(steps(page.read_text())) == len(running.get(page, [])), page.name
+    assert sum(step.shown is not None for step in running[README]) >= 6
 
 
 def test_the_command_reference_is_that_of_the_command_line() -> None:
-    assert with_reference(TEXT) == TEXT, "python -m ops.reference writes it anew"
+    page = PAGE.read_text()
+    assert with_reference(page) == page, "python -m ops.reference rewrites it"
 
 
-def test_the_two_commands_are_targets_of_the_makefile() -> None:
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) < README_LINES
+
+
+def test_every_page_is_found_from_the_readme_and_says_what_it_answers() -> None:
+    readme = README.read_text()
+    assert len(MANUAL) > 10
+    for page in MANUAL[1:]:
+        assert f"](ops/docs/{page.name})" in readme, page.name
+        assert re.match(r"# .+\n\nThis page [^.]+\.\n\n", page.read_text()), page.name
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_their_anchors_exist(page: Path) -> None:
+    text = without_code(page.read_text())
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http://", "https://"))]
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text()), link
+
+
+def test_named_targets_are_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
-    named = set(re.findall(r"^make ([a-z-]+)$|`make ([a-z-]+)`", TEXT, re.MULTILINE))
-    names = {a or b for a, b in named}
-    assert {"demo", "test"} <= names
-    assert names <= targets
+    named = {
+        name
+        for page in MANUAL
+        for pair in re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)", page.read_text(), re.MULTILINE)
+        for name in pair
+        if name
+    }
+    assert {"demo", "test"} <= named
+    assert named <= targets
 
 
-def test_linked_and_named_files_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
-    paths = re.findall(r"`((?:schemas|operators|services|ops|tests)/[\w/.-]*)`", TEXT)
-    assert links
-    assert paths
-    assert [name for name in (*links, *paths) if not (ROOT / name).exists()] == []
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.stem)
+def test_named_files_exist(page: Path) -> None:
+    paths = re.findall(r"`((?:schemas|operators|services|ops|tests)/[\w/.-]*)`", page.read_text())
+    assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
 def test_named_metrics_exist() -> None:
     metrics = WorkerMetrics("query")
     metrics.of("0")
     page = metrics.page().decode()
-    named = set(re.findall(r"`(weir_\w+)`", TEXT))
-    assert len(named) > 5
+    named = {name for path in MANUAL for name in re.findall(r"\bweir_\w+", path.read_text())}
+    assert len(named) > 20
     assert [name for name in sorted(named) if name not in page] == []
 
 
 def test_named_variables_exist() -> None:
-    sources = [path for layer in ("services", "ops") for path in (ROOT / layer).rglob("*.py")]
-    known = "".join(path.read_text() for path in (*sources, ROOT / "tests/broker_fixture.py"))
-    compose = (ROOT / "docker-compose.yml").read_text()
-    named = set(re.findall(r"`([A-Z][A-Z]+_[A-Z_]+)`", TEXT))
-    assert [name for name in sorted(named) if name not in known + compose] == []
+    known = sources()
+    text = "".join(page.read_text() for page in MANUAL)
+    named = {*re.findall(r"`([A-Z][A-Z]+_[A-Z_]+)`", text), *re.findall(r"\bWEIR_\w*[A-Z]\b", text)}
+    assert len(named) > 20
+    assert [name for name in sorted(named) if name not in known] == []
+
+
+def test_named_options_exist() -> None:
+    reference = re.findall(r"^\| `([^` ]+)", PAGE.read_text(), re.MULTILINE)
+    known = {option for spelled in reference for option in spelled.split("/")} | OTHER_OPTIONS
+    for page in MANUAL:
+        for code in re.findall(r"`([^`\n]+)`", without_code(page.read_text())):
+            if "pytest" not in code and "python" not in code:
+                assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", code)) <= known, (page.name, code)
+
+
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.stem)
+def test_named_classes_and_functions_exist(page: Path) -> None:
+    """Names of classes (`Engine`, where a capital follows later), of functions (`begin()`) and of modules."""
+    known = sources()
+    code = re.findall(r"`([^`\n]+)`", without_code(page.read_text()))
+    classes = {name for text in code for name in re.findall(r"^[A-Z][a-z]+(?:[A-Z][a-z]+)+$", text)}
+    functions = {name for text in code for name in re.findall(r"^([a-z_]\w*)\(\)$", text)}
+    modules = {text for text in code if re.fullmatch(r"(?:schemas|operators|services|ops|tests)(?:\.[a-z_]+)+", text)}
+    assert [name for name in classes - OTHER_CLASSES if not re.search(rf"^class {name}\b", known, re.MULTILINE)] == []
+    assert [name for name in functions if not re.search(rf"\bdef {name}\(", known)] == []
+    for name in modules:
+        path = ROOT / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").exists(), name
 
 
 def test_every_function_of_the_language_is_named() -> None:
-    assert [name for name in FUNCTIONS if name not in section("What a query means")] == []
+    text = text_of("language.md")
+    assert [name for name in FUNCTIONS if name not in text] == []
 
 
 def test_the_broker_that_guarantees_are_tested_on_is_the_pinned_one() -> None:
-    assert f"Apache Kafka {kafka_version()}" in section("What is guaranteed")
+    assert f"Apache Kafka {kafka_version()}" in section("What is guaranteed", text_of("guarantees.md"))

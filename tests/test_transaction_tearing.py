@@ -1,4 +1,4 @@
-"""What a torn transaction looks like from outside: `tests/transaction_tearing.py` on a real broker."""
+"""Checks how a torn transaction looks from outside: `tests/transaction_tearing.py` on a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _producer(bootstrap: str, name: str) -> Producer:
 
 
 def _fill(bootstrap: str, producer: Producer, topic: str, value: str, partitions: int, offset: int) -> None:
-    """A transaction up to its end: a record per partition, and an offset of group `topic`."""
+    """A complete transaction except for its end: a record per partition, and an offset of group `topic`."""
     producer.begin_transaction()
     for partition in range(partitions):
         producer.produce(topic, value, partition=partition)
@@ -40,7 +40,7 @@ def _fill(bootstrap: str, producer: Producer, topic: str, value: str, partitions
 
 
 def _values(bootstrap: str, topic: str, isolation: str) -> list[list[str]]:
-    """The values in each partition up to the end that this isolation level shows, in order."""
+    """The values in each partition up to the end that this isolation level sees, in order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,8 +87,8 @@ def test_parts_end_as_asked_and_the_next_transaction_ends_those_that_hang(
 ) -> None:
     """Three transactions, each with data in all three ways and offsets in one of them.
 
-    The last step is how Kafka 4.3.1 was seen to double results: the producer's next life committed its own records,
-    and its marker made those visible too that had been left hanging.
+    The last step is how Kafka 4.3.1 was seen to double results: the producer's next incarnation committed its own
+    records, and its marker also made visible those of the hanging transaction.
     """
     bootstrap = restartable_broker.bootstrap
     torn: dict[Outcome, Torn] = {}
@@ -115,13 +115,13 @@ def test_parts_end_as_asked_and_the_next_transaction_ends_those_that_hang(
 
     for each in torn.values():
         topic = each.transactional_id
-        heir = _producer(bootstrap, topic)
+        successor = _producer(bootstrap, topic)
         assert hanging(bootstrap, topic, 2)
-        _fill(bootstrap, heir, topic, "c", 3, 30)
-        heir.commit_transaction(30)
+        _fill(bootstrap, successor, topic, "c", 3, 30)
+        successor.commit_transaction(30)
 
     # A commit returns when the outcome is decided; the markers follow. The groups may share a partition of offsets,
-    # so all of them are ended before any is judged.
+    # so the test ends all of them before it judges any.
     for each in torn.values():
         topic = each.transactional_id
         wait_until(lambda each=each: not any(hanging(bootstrap, *part) for part in each.outcomes), "nothing hangs")

@@ -1,14 +1,15 @@
 """Tears Kafka transactions on purpose: of one transaction some parts end committed, some aborted, some hang.
 
 A *part* is a topic partition that the transaction wrote to: of a user topic, or of `__consumer_offsets` for the
-offsets that it sent. A part *hangs* when it never gets an end marker although the transaction coordinator holds the
-transaction for complete. Kafka 4.3.1 was seen to leave whole transactions so when it was killed between PREPARE_COMMIT
-and the markers. A test uses this module to leave each part as it likes, and then looks at what its reader or the next
-life of the producer makes of it.
+offsets that it sent. A part *hangs* when it never gets an end marker although the transaction coordinator considers the
+transaction complete. Kafka 4.3.1 was seen to leave whole transactions in this state when it was killed between
+PREPARE_COMMIT and the markers. A test uses this module to put each part into any state, and then looks at what its
+reader or the producer's next incarnation makes of it.
 
-How a transaction is torn. Its producer has stopped in the middle: records flushed, offsets sent, the end not asked for.
+How a transaction is torn: its producer has stopped in the middle, with records flushed, offsets sent, the end not
+requested.
 
-1. The parts that are to end get their markers from here, by the request that brokers send each other (WriteTxnMarkers).
+1. This module writes the markers of the parts that are to end, with the request between brokers (WriteTxnMarkers).
 2. The transaction's record in `__transaction_state` is overwritten by one that says complete and names no partitions.
    Kafka lets a client write there whose `client.id` is `__admin_client`.
 3. The broker is killed and started again, since a coordinator reads that topic only when it starts to lead. It loads
@@ -44,7 +45,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 STATE_TOPIC = "__transaction_state"
 TIMEOUT_S = 30.0
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
-"""The coordinator's states of a transaction that it will still end."""
+"""The coordinator's states of a transaction that it is still going to end."""
 _COMPLETE = {"commit": (4, "CompleteCommit"), "abort": (5, "CompleteAbort")}
 
 
@@ -54,10 +55,10 @@ class TearingError(Exception):
 
 @dataclass(frozen=True)
 class Torn:
-    """A transaction and what is to become of it.
+    """A transaction and its intended state.
 
-    `outcomes` names every part of the transaction. `believed` is what the coordinator holds the transaction for
-    afterwards: a producer that lives on is told so when it asks for the transaction's end once more.
+    `outcomes` has every part of the transaction. `believed` is the coordinator's state of the transaction
+    afterwards: a producer that is still alive gets that answer when it asks for the transaction's end once more.
     """
 
     transactional_id: str
@@ -89,9 +90,9 @@ class OpenProducer:
 
 
 def tear(broker: RestartableBroker, transactions: Iterable[Torn]) -> None:
-    """Leave each part of each transaction as its outcome says; the broker dies and comes back once.
+    """Put each part of each transaction into its intended state; this kills and restarts the broker once.
 
-    The producers must be stopped (or at least silent) before, their transactions open and not near their timeout.
+    The producers must be stopped (or at least silent) before, with their transactions open and not near their timeout.
 
     Raises:
         TearingError: a transaction is not open, its outcomes do not name its parts, or a part is not as asked
@@ -205,8 +206,8 @@ def _loaded(bootstrap: str, torn: Torn) -> bool:
 
 
 def partition_of(bootstrap: str, topic: str, name: str) -> int:
-    """Where an internal topic keeps what it knows of a group or a transactional id: by Java's String.hashCode, whose
-    sign is dropped."""
+    """The partition of an internal topic that has a group's or a transactional id's state: by Java's String.hashCode,
+    whose sign is dropped."""
     code = 0
     for (unit,) in struct.iter_unpack(">H", name.encode("utf-16-be")):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -214,8 +215,8 @@ def partition_of(bootstrap: str, topic: str, name: str) -> int:
     return min(code, 2**32 - code) % 2**31 % len(partitions)
 
 
-# The requests. Each is of a flexible version: lengths are one more than they are, as varints, and every structure ends
-# with its number of tagged fields, here always none.
+# The requests. All are of flexible versions: lengths are varints, increased by one, and every structure ends
+# with its number of tagged fields, which is always 0 here.
 
 
 def transactional_ids(bootstrap: str) -> list[str]:
@@ -275,7 +276,7 @@ def open_producers(bootstrap: str, part: Part) -> list[OpenProducer]:
 
 
 def write_marker(bootstrap: str, part: Part, producer: OpenProducer, outcome: Literal["commit", "abort"]) -> None:
-    """End a producer's transaction in one partition, whatever the coordinator thinks of it (WriteTxnMarkers)."""
+    """End a producer's transaction in one partition, whatever the coordinator's state of it (WriteTxnMarkers)."""
     topic, partition = part
     partitions = _array([struct.pack(">i", partition)])
     marker = _struct(
@@ -306,7 +307,7 @@ _correlation = itertools.count(1)
 
 
 def _ask(bootstrap: str, api: int, version: int, body: bytes) -> _Answer:
-    """Send one request over a connection of its own, and return the body of what comes back."""
+    """Send one request over a connection of its own, and return the body of the response."""
     number = next(_correlation)
     request = struct.pack(">hhi", api, version, number) + _short_string("transaction-tearing") + _struct()
     request += _struct(body)
@@ -389,7 +390,7 @@ class _Answer:
         return self._data[self._at - size : self._at].decode()
 
     def tags(self) -> None:
-        """Pass over a structure's tagged fields."""
+        """Skip a structure's tagged fields."""
         for _ in range(self.length() + 1):
             self.length()
             self._at += self.length() + 1

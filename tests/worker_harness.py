@@ -1,8 +1,8 @@
 """Runs real workers against a real broker: rows in, a process to kill, committed results out.
 
-A `Feed` writes rows of the streams of a query; at its end `finish` writes to every partition one tuple far in
-the future that joins with nothing, so that the watermark passes every row and what the oracle expects can be
-waited for.
+A `Feed` writes rows of the streams of a query. At its end, `finish` writes to every partition one tuple far in
+the future that joins with nothing, so that the watermark passes every row and the test can wait for all results that
+the oracle expects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAR = 7_200_000
 
 
 def wait_for(condition: Callable[[], Any], what: Callable[[], str] | str, deadline_s: float = DEADLINE_S) -> Any:
-    """The first true value of `condition`; fails when there is none in time."""
+    """Wait for the first true value of `condition` and return it; fail when there is none in time."""
     deadline = time.monotonic() + deadline_s
     while True:
         found = condition()
@@ -86,7 +86,7 @@ class Case:
         return next(s.topic for s in self.query.streams() if s.name == stream)
 
     def watermark(self) -> int:
-        """How far results can be out: the least, over all partitions, of the newest row less the disorder."""
+        """How far results can be complete: the least, over all partitions, of the newest row less the disorder."""
         return min(
             max(row[str(s.timestamp)] for row in part) - s.disorder_ms
             for s in self.query.streams()
@@ -94,7 +94,7 @@ class Case:
         )
 
     def expected(self) -> Counter[str]:
-        """What the oracle finds in the rows written so far."""
+        """The oracle's results over the rows written so far."""
         return canonical(oracle.results(self.query, self.rows))
 
 
@@ -118,7 +118,7 @@ class Feed:
             self.send(stream, [row], key(row) % self.case.partitions)
 
     def raw(self, stream: str, value: bytes | None, partition: int = 0, **more: Any) -> None:
-        """Append bytes that the oracle is not told of."""
+        """Append bytes that the oracle does not know."""
         while True:
             try:
                 topic = self.case.topic(stream)
@@ -137,7 +137,7 @@ class Feed:
             self._refused.append(error)
 
     def finish(self, template: Mapping[str, Row]) -> None:
-        """Close every partition: one row per stream from `template`, its time set far beyond all others."""
+        """Close every partition: write one row per stream from `template`, with a time far beyond all others."""
         last = max(
             (row[_time(self.case, stream)] for stream, parts in self.case.rows.items() for p in parts for row in p),
             default=0,
@@ -161,18 +161,18 @@ def canonical(rows: Iterable[Row]) -> Counter[str]:
 
 
 def in_time(row: Row) -> bool:
-    """Whether a result was found when it was due, and not by a cleanup."""
+    """Whether a result was produced in time, and not by a cleanup."""
     return "_phase" not in row
 
 
 def unmarked(rows: Iterable[Row]) -> list[Row]:
-    """Results without what tells that they come late."""
+    """Results without the mark that they are late."""
     return [{name: value for name, value in row.items() if name != "_phase"} for row in rows]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was read back from a topic."""
+    """A record read back from a topic."""
 
     value: bytes | None
     key: bytes | None
@@ -182,7 +182,7 @@ class Record:
 
 
 class Reader:
-    """Reads a topic from its beginning as a read_committed consumer, on and on."""
+    """Reads a topic from its beginning as a read_committed consumer, continuously."""
 
     def __init__(self, bootstrap: str, topic: str, isolation: str = "read_committed") -> None:
         self._topic = topic
@@ -222,7 +222,7 @@ class Reader:
     def wait_for_count(
         self, count: int, also: Callable[[], None] = lambda: None, why: Callable[[], str] = str
     ) -> list[Record]:
-        """Wait for at least `count` records, as long as some come; `why` is asked when none does."""
+        """Wait for at least `count` records, as long as some arrive; `why` explains a failure when none does."""
         had = -1
 
         def more() -> bool:
@@ -280,7 +280,7 @@ class WorkerProcess:
             )
 
     def health(self) -> dict[str, Any]:
-        """What /healthz says; empty while nobody answers."""
+        """The answer of /healthz; empty while there is none."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5) as answer:
                 return dict(json.load(answer))
@@ -290,7 +290,7 @@ class WorkerProcess:
             return {}
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over the worker's tasks; 0 while nobody answers."""
+        """The sum of a metric over the worker's tasks; 0 while the worker does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -304,7 +304,7 @@ class WorkerProcess:
         return {t["task"] for t in self.health().get("tasks", []) if t["state"] == "running"}
 
     def wait_running(self, tasks: Sequence[int] = (0,)) -> WorkerProcess:
-        """Wait until it runs exactly the given tasks."""
+        """Wait until the worker runs exactly the given tasks."""
         wait_for(lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}"))
         return self
 
@@ -330,13 +330,13 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(30)
         except subprocess.TimeoutExpired:
-            # Its log then shows where its threads stand.
+            # Its log then shows the stacks of its threads.
             self.process.send_signal(signal.SIGABRT)
             self.process.wait()
             raise AssertionError(self.said("the worker does not stop")) from None
@@ -390,7 +390,7 @@ class MigrateProcess:
         return self.process.poll() is not None
 
     def finish(self) -> tuple[int, str, str]:
-        """Its exit code and what it wrote."""
+        """The exit code and the output."""
         out, err = self.process.communicate(timeout=DEADLINE_S)
         return self.process.returncode, out, err
 
@@ -404,7 +404,7 @@ class Workers:
         self._others: list[CoordinatorProcess | MigrateProcess] = []
 
     def start(self, case: Case, *options: str, state: Path | str | None = None, **more: Any) -> WorkerProcess:
-        """Start one; `state` is shared by all that name none."""
+        """Start a worker; workers without a `state` share one."""
         log = self._folder / f"worker-{len(self._started)}.log"
         worker = WorkerProcess(case, state or self._folder / "state", *options, log=log, **more)
         self._started.append(worker)
@@ -417,13 +417,13 @@ class Workers:
         return started
 
     def migrate(self, case: Case, plan: str, strategy: str, *options: str) -> MigrateProcess:
-        """Ask for another plan."""
+        """Request another plan."""
         started = MigrateProcess(case, plan, strategy, *options)
         self._others.append(started)
         return started
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill all processes that are left."""
         for other in self._others:
             if other.process.poll() is None:
                 other.process.kill()
@@ -435,7 +435,7 @@ class Workers:
 
 
 def _not_processed(case: Case) -> str:
-    """Which input rows a worker has set aside."""
+    """The input rows that a worker has set aside."""
     aside = {kind: Reader(case.bootstrap, f"{case.sink}.{kind}").poll() for kind in ("late", "dead")}
     return "".join(
         f"; {len(records)} {kind} input rows, {[(r.headers, r.value) for r in records[:3]]}"
@@ -444,8 +444,8 @@ def _not_processed(case: Case) -> str:
 
 
 def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
-    """The sink holds, read_committed, exactly the oracle's multiset; per partition in timestamp order, but for what
-    cleanups have found."""
+    """Check that the sink has, read_committed, exactly the oracle's multiset; per partition in timestamp order, except
+    for the results of cleanups."""
     expected = case.expected()
 
     def difference() -> str:

@@ -1,18 +1,18 @@
-"""The aggregate operator: takes the executor's results, gives what changes at each multiple of EMIT EVERY.
+"""The aggregate operator: it takes the executor's results and emits the changed groups at each multiple of EMIT EVERY.
 
-At each multiple t of `every_ms` in event time every group has values over its results alive then (ts <= t <= expiry).
-A group is emitted at t when it has come into being, when what the SELECT list says of it differs from what was
-emitted last, and when its last result has gone: then with the values over nothing, after which it is forgotten.
-Emissions ascend by (t, group key), nulls first, strings by code point.
+The engine calls `Aggregator.process` for each slice. At each multiple t of `every_ms` in event time every group has
+values over its results alive then (ts <= t <= expiry). A group is emitted at t when it is new, when the SELECT list's
+values for it differ from those emitted last, and when its last result has died: then with the values over no results,
+after which it is forgotten. Emissions ascend by (t, group key), nulls first, strings by code point.
 
-What is emitted at t is settled when everything with ts <= t has been processed; the values emitted last for a group
-are always those that hold now. So the whole state is a function of the results alive at the last multiple: a task
-that is rebuilt from the source tuples that those are made of, see `held`, goes on with exactly what would have
+The emissions at t are final when everything with ts <= t has been processed, and the values emitted last for a group
+are always its current ones. So the whole state is a function of the results alive at the last multiple. A task that is
+rebuilt from the source tuples of those results, see `needed_from`, continues with exactly the emissions that would have
 followed. Executors, plans and migrations below do not matter, since their results are the same.
 
-Cost: per result that some multiple sees two events of O(log n), per changed group and multiple one reading; nothing
-for multiples at which nothing changes. Memory: see `Living` and `Values`, about 100 bytes per living result and
-argument at most.
+Cost: two events of O(log n) per result that is alive at some multiple, and one reading per changed group and multiple;
+nothing for multiples without changes. Memory: see `LivingResults` and `Values`, at most about 100 bytes per living
+result and argument.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.aggregate.groups import Groups
-from operators.aggregate.lifetimes import NEVER, Events, Living
+from operators.aggregate.lifetimes import NEVER, Events, LivingResults
 from operators.aggregate.values import Reading, Values
 from operators.data.evaluate import Resolve, evaluate
 from operators.data.tuples import FOREVER, Tuples
-from operators.difference.longest_match import Lives, Windows
+from operators.difference.longest_match import Lifetimes, WindowStores
 from operators.kernels.groups import count_touches, previous_touches
 from schemas.columns import I64, Batch, Column, Mask, numbers_of
 from schemas.errors import InvariantError
@@ -53,24 +53,24 @@ T = TypeVar("T", bound=np.generic)
 class Aggregator:
     """Aggregates the results of one query.
 
-    Attributes:
-        living_results: how many results it keeps.
+    Args:
+        sources: the stores that the results' row ids refer to.
     """
 
-    def __init__(self, query: Query, sources: Windows) -> None:
+    def __init__(self, query: Query, sources: WindowStores) -> None:
         if query.aggregation is None:
             raise InvariantError(f"query {query.name!r} has no aggregates")
         self._aggregation: Aggregation = query.aggregation
         self._outputs = query.outputs
         self._sources = sources
         self._every = self._aggregation.every_ms
-        self._lives = {alias: Lives(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
+        self._lifetimes = {alias: Lifetimes(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
         self._watched = tuple(sources.rows_windows)
         self._last = -1
-        """The last multiple that has been settled."""
+        """The last multiple whose emissions are final."""
         keys = self._aggregation.group_by
         self._groups = Groups([type_of(expr) for expr in keys])
-        self._living = Living(self._watched)
+        self._living = LivingResults(self._watched)
         self._counts: I64 = np.zeros(self._groups.capacity, np.int64)
         self._seen: I64 = np.full(self._groups.capacity, -1)
         self._key_columns = {group_column(k, type_of(expr)): k for k, expr in enumerate(keys)}
@@ -83,25 +83,24 @@ class Aggregator:
             for argument, functions in arguments.items()
         }
 
-    @property
-    def living_results(self) -> int:
-        return len(self._living)
+    def needed_from(self, cut: int) -> int:
+        """Return from when on source tuples are needed when everything before `cut` has been processed.
 
-    def held(self, cut: int) -> int:
-        """What source tuples must be kept for when everything before `cut` has been processed: all that instants
-        from held - 1 on need. What is alive at the last multiple must be found again after a restart."""
+        Tuples alive at the returned event time - 1 or later must be kept: after a restart the results alive at the last
+        multiple must be found again.
+        """
         return (cut - 1) // self._every * self._every + 1 if 0 < cut < FOREVER else cut
 
     # --- Results in ---------------------------------------------------------------------------------
 
     def process(self, found: Tuples, cut: int) -> Batch:
-        """Take in a slice's results, all with ts < cut; what is emitted at the multiples before `cut`."""
+        """Take in a slice's results, all with ts < cut, and return the emissions at the multiples before `cut`."""
         self._enter(found)
         for alias in self._watched:
-            lives = self._lives[alias]
-            rows, items = self._living.take_watched(alias, lives.ended(cut))
+            lifetimes = self._lifetimes[alias]
+            rows, items = self._living.take_watched(alias, lifetimes.ended(cut))
             if len(rows):
-                self._living.end(lives.end(rows) // self._every + 1, items)
+                self._living.end(lifetimes.end(rows) // self._every + 1, items)
         last = (cut - 1) // self._every
         if last <= self._last:
             return self.nothing()
@@ -131,17 +130,17 @@ class Aggregator:
             values.put(slots, evaluate(argument, resolve, n))
         for alias in self._watched:
             rows = found.rows[found.aliases.index(alias)]
-            open_ = self._lives[alias].end(rows) >= FOREVER
+            open_ = self._lifetimes[alias].end(rows) >= FOREVER
             self._living.watch(alias, rows[open_], slots[open_])
 
     def _expiry(self, found: Tuples) -> I64:
-        """(n,) last instants at which results are alive, as far as is known."""
+        """Return (n,) the last instants at which results are alive, as far as is known."""
         if not self._watched:
             return found.expiry
-        # There `expiry` is a bound for joining, in the total order; here instants count.
+        # With ROWS windows `expiry` is a bound for joining in the total order; here instants count.
         last = np.full(len(found), FOREVER)
         for k, alias in enumerate(found.aliases):
-            last = np.minimum(last, self._lives[alias].end(found.rows[k]))
+            last = np.minimum(last, self._lifetimes[alias].end(found.rows[k]))
         return last
 
     def _reserve(self) -> None:
@@ -153,7 +152,7 @@ class Aggregator:
             values.reserve(self._living.capacity, groups)
 
     def _forget(self, over: I64) -> None:
-        """Let go of results that are over, and of groups that have none left."""
+        """Forget results that have died, and groups without any other result."""
         groups = self._living.group[over]
         self._living.free(over)
         np.subtract.at(self._groups.uses, groups, 1)
@@ -162,17 +161,17 @@ class Aggregator:
     # --- Emissions out ------------------------------------------------------------------------------
 
     def nothing(self) -> Batch:
-        """No emissions."""
+        """Return no emissions."""
         none = np.zeros(0, np.int64)
         readings = {argument: values.read(none) for argument, values in self._values.items()}
         table = self._table(none, none, readings)
         return self._batch(none, none, {o.name: evaluate(o.expr, table, 0) for o in self._outputs})
 
     def _emit(self, events: Events) -> Batch:
-        """Apply the events; the touches after which a group differs from what was emitted of it last."""
+        """Apply the events and return the groups that then differ from their last emission, at each multiple."""
         previous = previous_touches(events.groups, self._seen)
         first = np.flatnonzero(previous < 0)
-        # Rows 0 .. n: the groups after each touch. Behind them, as they were before their first touch.
+        # Rows 0 .. n - 1 are the groups after each touch. The rows after those are the groups before their first touch.
         n = len(events)
         previous[first] = n + np.arange(len(first))
         initial = events.groups[first]
@@ -199,7 +198,7 @@ class Aggregator:
         return self._batch(events.multiples[rows] * self._every, groups, columns)
 
     def _order(self, multiples: I64, groups: I64) -> I64:
-        """Positions by (multiple, group key)."""
+        """Return the positions sorted by (multiple, group key)."""
         if not self._aggregation.group_by:
             return np.arange(len(multiples))
         arrays = [pa.array(multiples)]
@@ -211,7 +210,7 @@ class Aggregator:
         return numbers_of(order).astype(np.int64)
 
     def _table(self, groups: I64, counts: I64, readings: Mapping[Expr, Reading]) -> Resolve:
-        """Reads the columns of groups: keys, and aggregates where there are readings."""
+        """Return a function that reads columns of groups: keys, and the aggregates that have readings."""
         cache: dict[ColumnRef, Column] = {}
         aggregates = {aggregate_column(k, a.type): a for k, a in enumerate(self._aggregation.aggregates)}
 
@@ -235,36 +234,36 @@ class Aggregator:
         return Batch(ts, columns, tuple(self._groups.key(k, groups) for k in self._key_columns.values()))
 
     def size_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Return the bytes of all arrays."""
         size = self._living.size_bytes() + self._groups.size_bytes() + self._counts.nbytes + self._seen.nbytes
         return size + sum(values.size_bytes() for values in self._values.values())
 
 
 def _varies(output: Output) -> bool:
-    """Whether the item may change while the group lives."""
+    """Return whether the item may change while its group exists."""
     return any(column.name.startswith("aggregate") for column in columns_of(output.expr))
 
 
-def _joined(one: Reading, two: Reading) -> Reading:
-    """The one's groups, then the other's."""
+def _joined(first: Reading, second: Reading) -> Reading:
+    """Concatenate two readings of the same argument."""
     return Reading(
-        np.concatenate([one.counts, two.counts]),
-        _both(one.nearest, two.nearest),
-        _both(one.whole, two.whole),
-        _both(one.fits, two.fits),
-        _both(one.quantiles, two.quantiles),
+        np.concatenate([first.counts, second.counts]),
+        _concatenated(first.nearest, second.nearest),
+        _concatenated(first.whole, second.whole),
+        _concatenated(first.fits, second.fits),
+        _concatenated(first.quantiles, second.quantiles),
     )
 
 
-def _both(one: npt.NDArray[T] | None, two: npt.NDArray[T] | None) -> npt.NDArray[T] | None:
-    return None if one is None or two is None else np.concatenate([one, two], axis=-1)
+def _concatenated(first: npt.NDArray[T] | None, second: npt.NDArray[T] | None) -> npt.NDArray[T] | None:
+    return None if first is None or second is None else np.concatenate([first, second], axis=-1)
 
 
 def _differs(column: Column, previous: I64) -> Mask:
-    """(t,) whether row i, of the first t, differs from row previous[i]. Nulls are equal to nulls only."""
+    """Return (t,) bool: whether row i, of the first t, differs from row previous[i]. Nulls equal only nulls."""
     n = len(previous)
     if column.type is Type.STRING:
-        # Only SUBSTRING by an aggregate gets here.
+        # Only SUBSTRING with an aggregate as an argument gets here.
         equal = pc.equal(column.slice(0, n).to_arrow(), column.take(previous).to_arrow())
         both_null = ~(column.mask()[:n] | column.mask()[previous])
         return np.asarray(~(numbers_of(equal) | both_null))

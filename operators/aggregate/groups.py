@@ -1,8 +1,8 @@
-"""The groups that some living result belongs to: their keys, by a number that is used again once they are gone.
+"""Numbers the groups that have a living result, and stores their keys: `Groups`.
 
-A key is a row of int64 codes, one per GROUP BY expression and one that says which of them are null. Nulls are
-equal here, and -0.0 is 0.0. Strings are numbered as they come: one dictionary entry per distinct string that a slice
-brings, none per tuple; what no group uses any more is swept out when it is more than what is used.
+The number of a group is reused once the group is gone. A key is a row of int64 codes: one per GROUP BY expression and a
+bitmap of those that are null. Nulls are equal here, and -0.0 equals 0.0. Strings are numbered as they arrive, with one
+dictionary entry per distinct string. Strings that no group uses any more are removed when they outnumber the used ones.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from schemas.query import Type
 
 FIRST_CAPACITY = 64
 SWEEP_FROM = 4096
-"""Strings that may be kept in vain."""
+"""Number of unused strings that may be kept in any case."""
 
 
 class Groups:
     """Numbers groups.
 
     Attributes:
-        capacity: group numbers are below it.
-        uses: (capacity,) results per group; who adds and removes results counts them here.
+        capacity: all group numbers are smaller.
+        uses: (capacity,) number of results per group; the caller counts them.
     """
 
     def __init__(self, types: Sequence[Type]) -> None:
@@ -45,7 +45,7 @@ class Groups:
         self._text_codes: dict[str, int] = {}
 
     def find(self, keys: Sequence[Column], n: int) -> I64:
-        """(n,) int64: the groups of n results with these keys; new ones get a number."""
+        """Return (n,) int64 the groups of n results with these keys; new groups get a number."""
         if not self._types:
             return np.zeros(n, np.int64)
         codes = np.zeros((len(keys) + 1, n), np.int64)
@@ -61,7 +61,7 @@ class Groups:
         return np.asarray(groups, np.int64)
 
     def forget_unused(self, groups: I64) -> None:
-        """Forget those of the groups, each given once, that no result is left of."""
+        """Forget those of the given groups, each given once, that have no result left."""
         gone = groups[self.uses[groups] == 0]
         if not self._types or not len(gone):
             return
@@ -70,16 +70,16 @@ class Groups:
             self._sweep()
 
     def key(self, index: int, groups: I64) -> Column:
-        """The groups' values of the GROUP BY expression at `index`."""
+        """Return the groups' values of the GROUP BY expression at `index`."""
         type, codes = self._types[index], self._known[index][groups]
         valid = (self._known[-1][groups] >> index & 1) == 0
         known = None if valid.all() else valid
         if type is Type.STRING:
             distinct, inverse = np.unique(codes[valid], return_inverse=True)
             texts = pa.array([self._texts[code] for code in distinct.tolist()], pa.large_string())
-            places = np.full(len(codes), -1)
-            places[valid] = inverse
-            return Column.from_arrow(texts.take(pa.array(places, mask=~valid)), type)
+            indices = np.full(len(codes), -1)
+            indices[valid] = inverse
+            return Column.from_arrow(texts.take(pa.array(indices, mask=~valid)), type)
         values: npt.NDArray[Any] = codes.view(np.float64) if type is Type.DOUBLE else codes.astype(DTYPES[type])
         return Column(type, values, known)
 
@@ -87,8 +87,8 @@ class Groups:
         if column.type is Type.STRING:
             encoded = column.to_arrow().dictionary_encode()
             texts = np.array([self._text_code(text) for text in encoded.dictionary.to_pylist()] or [0], np.int64)
-            places = numbers_of(encoded.indices)
-            return np.asarray(texts[places], np.int64)
+            indices = numbers_of(encoded.indices)
+            return np.asarray(texts[indices], np.int64)
         if column.type is Type.DOUBLE:
             return (column.values.astype(np.float64) + 0.0).view(np.int64)
         return column.values.astype(np.int64)
@@ -125,28 +125,28 @@ class Groups:
         index_groups(self._used(), self._table, self._hashes)
 
     def _sweep(self) -> None:
-        """Drop strings that no group uses, and number the others anew."""
+        """Drop strings that no group uses, and renumber the others."""
         used = self._used()
         rows = [k for k, type in enumerate(self._types) if type is Type.STRING]
-        # Under a null the code is 0, which may be no string of anyone's; it stays 0.
+        # The code of a null is 0, which may be no used string; it stays 0.
         null = np.array([self._known[-1][used] >> k & 1 for k in rows], np.bool_).reshape(len(rows), len(used))
         codes = self._known[rows][:, used]
         kept = np.unique(codes[~null])
         self._texts = [self._texts[code] for code in kept.tolist()]
         self._text_codes = {text: code for code, text in enumerate(self._texts)}
-        for place, k in enumerate(rows):
-            self._known[k][used] = np.where(null[place], 0, np.searchsorted(kept, codes[place]))
+        for i, k in enumerate(rows):
+            self._known[k][used] = np.where(null[i], 0, np.searchsorted(kept, codes[i]))
         self._hashes[used] = _hashes(self._known[:, used])
         self._index(len(self._table))
 
     def size_bytes(self) -> int:
-        """Bytes of the arrays, and roughly those of the strings."""
+        """Return the bytes of the arrays, and roughly those of the strings."""
         arrays = (self.uses, self._known, self._hashes, self._free, self._table)
         return sum(array.nbytes for array in arrays) + 100 * len(self._texts)
 
 
 def _hashes(codes: I64) -> U64:
-    """(n,) hashes of (c, n) keys."""
+    """Return (n,) hashes of (c, n) keys."""
     hashes: U64 = np.zeros(codes.shape[1], np.uint64)
     for row in codes:
         hashes = combine_words(hashes, np.ascontiguousarray(row).view(np.uint64))
@@ -154,7 +154,7 @@ def _hashes(codes: I64) -> U64:
 
 
 def grown(array: npt.NDArray[Any], capacity: int, fill: int = 0) -> npt.NDArray[Any]:
-    """The array with its last axis longer, `fill` where it was not."""
+    """Return a copy whose last axis has length `capacity`, with `fill` in the new elements."""
     out = np.full((*array.shape[:-1], capacity), fill, array.dtype)
     out[..., : array.shape[-1]] = array
     return out

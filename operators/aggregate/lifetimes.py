@@ -1,11 +1,11 @@
-"""Which results are alive at which multiples of EMIT EVERY.
+"""Tracks which results are alive at which multiples of EMIT EVERY: `LivingResults`, used by the aggregator.
 
-Time is counted in multiples here: a result with ts <= t <= expiry is alive from multiple `begin` = ceil(ts / every)
-up to, not including, `end` = floor(expiry / every) + 1. One that lives between two multiples is never seen and never
-stored. The others have a slot; they wait until their first multiple comes, then for the end of their life.
+Time is counted in multiples here. A result is alive from multiple `begin` = ceil(ts / every) up to, not including,
+`end` = floor(expiry / every) + 1. A result that is alive only between two multiples is never stored. Every other result
+has a slot; it waits until its first multiple, then for the end of its lifetime.
 
-The end under a ROWS window is known when the tuple that ends it has come; until then the result is watched by the
-row of its component. Cost: O(log n) per result, nothing per multiple without changes.
+The end in a ROWS window is known when the tuple that ends it has arrived; until then the result is watched by the row
+of its component. Cost: O(log n) per result, nothing per multiple without changes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 1024
 NEVER = 2**62
-"""The end of what does not end, as far as is known."""
+"""The end of a result whose end is not known yet."""
 
-_SLOT = np.int64(2**32 - 1)
-_LIFE = np.int64(2**31 - 1)
+_SLOT_MASK = np.int64(2**32 - 1)
+_REUSE_MASK = np.int64(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Results that enter (sign 1) and leave (-1) the sight of some multiple, grouped into touches.
+    """Results that become alive (sign 1) or die (-1) at some multiple, grouped into touches.
 
-    A touch is all that happens to one group at one multiple. Touches ascend by (multiple, group).
+    A touch comprises all events of one group at one multiple. Touches ascend by (multiple, group).
 
     Attributes:
-        slots, signs: (m,) events, touch after touch.
-        multiples, groups, ends: (t,) per touch its multiple, its group, and where its events end.
+        slots: (m,) the result's slot for each event, touch after touch.
+        signs: (m,) 1 or -1 for each event.
+        multiples: (t,) the multiple of each touch.
+        groups: (t,) the group of each touch.
+        ends: (t,) the position after the last event of each touch.
     """
 
     slots: I64
@@ -51,7 +54,7 @@ class Events:
         return len(self.ends)
 
 
-class Queue:
+class EventQueue:
     """A growing heap; see `operators.kernels.heap`."""
 
     def __init__(self) -> None:
@@ -60,7 +63,7 @@ class Queue:
         self._size = 0
 
     def push(self, keys: I64, items: I64) -> None:
-        """Enter (n,) pairs."""
+        """Insert (n,) pairs of key and item."""
         need = self._size + len(keys)
         if need > len(self._keys):
             capacity = 1 << (need - 1).bit_length()
@@ -68,45 +71,49 @@ class Queue:
         self._size = heap_push(self._keys, self._items, self._size, keys, items)
 
     def take(self, until: int) -> tuple[I64, I64]:
-        """Remove what has key < until, ascending."""
+        """Remove and return the pairs with key < until, ascending by key."""
         keys, items = heap_take(self._keys, self._items, self._size, until)
         self._size -= len(keys)
         return np.asarray(keys, np.int64), np.asarray(items, np.int64)
 
     def size_bytes(self) -> int:
-        """Bytes of its arrays."""
+        """Return the bytes of its arrays."""
         return self._keys.nbytes + self._items.nbytes
 
 
-class Living:
-    """Slots of results that are seen at some multiple.
+class LivingResults:
+    """The slots of results that are alive at some multiple.
+
+    Args:
+        watched: the aliases with ROWS windows.
 
     Attributes:
-        capacity: slots are below it.
+        capacity: all slots are smaller.
         group: (capacity,) the group of each slot's result.
     """
 
     def __init__(self, watched: Iterable[str] = ()) -> None:
-        """Args: `watched` the aliases with ROWS windows."""
         self.capacity = FIRST_CAPACITY
         self.group: I64 = np.zeros(self.capacity, np.int64)
         self._begin: I64 = np.zeros(self.capacity, np.int64)
-        # How often a slot has been freed: what a queue says of an earlier life is void.
-        self._lives: I64 = np.zeros(self.capacity, np.int64)
+        # How often a slot has been freed: a queue's item for an earlier result in the slot is void.
+        self._reuses: I64 = np.zeros(self.capacity, np.int64)
         self._free: I64 = np.arange(self.capacity, dtype=np.int64)
         self._free_count = self.capacity
         self._waiting: deque[tuple[I64, I64]] = deque()
-        self._leaving = Queue()
-        self._watched = {alias: Queue() for alias in watched}
+        self._leaving = EventQueue()
+        self._watched = {alias: EventQueue() for alias in watched}
 
     def __len__(self) -> int:
         return self.capacity - self._free_count
 
     def add(self, groups: I64, begin: I64, end: I64) -> I64:
-        """Take in results; (n,) slots.
+        """Add n results and return their slots, (n,) int64.
 
         Args:
-            begin, end: (n,) multiples, begin < end; ascending begin, none before what was added last.
+            groups: (n,) the group of each result.
+            begin: (n,) first multiples, ascending, none before those of results added earlier.
+            end: (n,) the multiples after the last, larger than `begin`; NEVER where the end is not known.
         """
         n = len(groups)
         if self._free_count < n:
@@ -116,8 +123,8 @@ class Living:
             self._free = grown(self._free, self.capacity)
             self._free[self._free_count : self._free_count + added] = np.arange(before, self.capacity)
             self._free_count += added
-            self.group, self._begin, self._lives = (
-                grown(array, self.capacity) for array in (self.group, self._begin, self._lives)
+            self.group, self._begin, self._reuses = (
+                grown(array, self.capacity) for array in (self.group, self._begin, self._reuses)
             )
         self._free_count -= n
         slots = self._free[self._free_count : self._free_count + n].copy()
@@ -130,23 +137,24 @@ class Living:
         return slots
 
     def watch(self, alias: str, rows: I64, slots: I64) -> None:
-        """The results in these slots end when their component of a ROWS alias, in these rows, does."""
+        """Let the results in these slots end when their components of a ROWS alias, in these rows, do."""
         self._watched[alias].push(rows, self._items(slots))
 
     def take_watched(self, alias: str, until: int) -> tuple[I64, I64]:
-        """Rows before `until` have ended: those rows, and the results that end with them, for `end`."""
+        """Return the watched rows before `until`, which have ended, and the results that end with them, for `end`."""
         rows, items = self._watched[alias].take(until)
         good = self._valid(items)
         return rows[good], items[good]
 
     def end(self, ends: I64, items: I64) -> None:
-        """Results end at these multiples, if not before."""
+        """Let results end at these multiples, if they do not end before."""
         self._leaving.push(ends, items)
 
     def take(self, last: int) -> tuple[Events, I64]:
-        """What happens up to multiple `last`, and the slots to free after that: their results are over.
+        """Return the events up to multiple `last`, and the slots of results that have died by then.
 
-        Some of those were never seen: they have no events.
+        The caller frees those slots after it has applied the events. Some of their results were never alive at a
+        multiple and have no events.
         """
         ends, items = self._leaving.take(last + 1)
         if self._watched and len(items):
@@ -154,17 +162,17 @@ class Living:
             # A result that two windows end leaves once, with the first.
             good = good[np.sort(np.unique(items[good], return_index=True)[1])]
             ends, items = ends[good], items[good]
-        over = items & _SLOT
+        over = items & _SLOT_MASK
         seen = self._begin[over] < ends
         entering = [np.zeros(0, np.int64)]
         if not seen.all():
-            self._lives[over[~seen]] += 1  # they must not enter
+            self._reuses[over[~seen]] += 1  # they must not enter
         while self._waiting and self._waiting[0][0][0] <= last:
             begins, waiting = self._waiting.popleft()
             stop = int(np.searchsorted(begins, last, side="right"))
             if stop < len(begins):
                 self._waiting.appendleft((begins[stop:], waiting[stop:]))
-            entering.append(waiting[:stop][self._valid(waiting[:stop])] & _SLOT)
+            entering.append(waiting[:stop][self._valid(waiting[:stop])] & _SLOT_MASK)
         come = np.concatenate(entering)
         left = over[seen]
         slots = np.concatenate([come, left])
@@ -179,20 +187,20 @@ class Living:
         return Events(slots, signs, multiples[stops - 1], groups[stops - 1], stops), over
 
     def free(self, slots: I64) -> None:
-        """The results in these slots are over and have been accounted for."""
-        self._lives[slots] += 1
+        """Free the slots of results that have died and whose events have been applied."""
+        self._reuses[slots] += 1
         self._free[self._free_count : self._free_count + len(slots)] = slots
         self._free_count += len(slots)
 
     def _items(self, slots: I64) -> I64:
-        return np.asarray(slots | ((self._lives[slots] & _LIFE) << 32), np.int64)
+        return np.asarray(slots | ((self._reuses[slots] & _REUSE_MASK) << 32), np.int64)
 
     def _valid(self, items: I64) -> Mask:
-        return np.asarray(items == self._items(items & _SLOT))
+        return np.asarray(items == self._items(items & _SLOT_MASK))
 
     def size_bytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays: list[npt.NDArray[Any]] = [self.group, self._begin, self._lives, self._free]
+        """Return the bytes of all arrays."""
+        arrays: list[npt.NDArray[Any]] = [self.group, self._begin, self._reuses, self._free]
         waiting = sum(begins.nbytes + items.nbytes for begins, items in self._waiting)
         queues = self._leaving.size_bytes() + sum(queue.size_bytes() for queue in self._watched.values())
         return sum(array.nbytes for array in arrays) + waiting + queues

@@ -1,8 +1,9 @@
-"""What is aggregated: one expression's values in living results, per group counted, summed and sorted.
+"""The values of one aggregated expression in living results, counted, summed and sorted per group: `Values`.
 
-Only what some aggregate asks for is kept. Every number read from here is a function of the multiset of a group's
-living values: counts and sums are exact (`operators.kernels.exact`), order statistics come from sorted multisets
-(`operators.kernels.ordered`). So nothing depends on the order of results, on epochs, or on how long a task has run.
+Only the structures that some aggregate needs are kept. Every number read from here is a function of the multiset of a
+group's living values: counts and sums are exact (`operators.kernels.exact`), order statistics come from sorted
+multisets (`operators.kernels.ordered`). So no number depends on the order of results, on epochs, or on how long a task
+has run.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ SUMMED = frozenset({"SUM", "AVG"})
 SORTED = frozenset({"MIN", "MAX", "MEDIAN"})
 
 _HALF = 2**52
-"""Below it a DOUBLE holds every half."""
+"""Below this magnitude a DOUBLE can represent every half."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """The values of n groups at some moments.
+    """The aggregates of n groups, each after one touch or as they are now.
 
     Attributes:
-        counts: (n,) values that are not null.
-        nearest, whole, fits: (n,) sums: see `exact_sums`; None if not asked for.
-        quantiles: (4, n) codes: see `ordered_quantiles`; None if not asked for.
+        counts: (n,) number of values that are not null.
+        nearest: (n,) the sum as the nearest DOUBLE, see `exact_sums`; None if no aggregate needs sums. So are `whole`
+            and `fits`.
+        whole: (n,) the sum as an int64.
+        fits: (n,) whether the sum fits an int64.
+        quantiles: (4, n) codes, see `ordered_quantiles`; None if no aggregate needs them.
     """
 
     counts: I64
@@ -48,10 +52,16 @@ class Reading:
 
 
 class Values:
-    """The values of one argument by slot, and their aggregates by group."""
+    """The values of one argument by slot, and their aggregates by group.
+
+    Args:
+        type: the argument's type.
+        functions: the aggregate functions applied to the argument.
+        slots: number of slots.
+        groups: number of groups.
+    """
 
     def __init__(self, type: Type, functions: Set[str], slots: int, groups: int) -> None:
-        """Args: `functions` those that are applied to this argument; `slots`, `groups` how many there are."""
         self._type = type
         self._doubles = type is Type.DOUBLE
         self._summed, self._sorted = bool(functions & SUMMED), bool(functions & SORTED)
@@ -65,7 +75,7 @@ class Values:
         self._nodes = np.full((3, slots if self._sorted else 0), NOTHING, np.int32)
 
     def reserve(self, slots: int, groups: int) -> None:
-        """Make room."""
+        """Make room for so many slots and groups."""
         if slots > len(self._codes):
             self._codes, self._valid = grown(self._codes, slots), grown(self._valid, slots)
             if self._sorted:
@@ -75,7 +85,7 @@ class Values:
             self._digits = np.ascontiguousarray(grown(self._digits.T, groups).T)
 
     def put(self, slots: I64, column: Column) -> None:
-        """The argument's values of the results that have just got these slots."""
+        """Store the argument's values of the results that have just got these slots."""
         self._valid[slots] = column.mask()
         if self._type is Type.DOUBLE:
             self._codes[slots] = order_codes((column.values.astype(np.float64) + 0.0).view(np.int64))
@@ -85,7 +95,7 @@ class Values:
             self._widen(slots)
 
     def _widen(self, slots: I64) -> None:
-        """Let the digits reach all these values."""
+        """Widen the digits of the exact sums so that they cover all these values."""
         low, high = digit_range(slots, self._valid, self._codes, self._doubles)
         width = self._digits.shape[1]
         if width:
@@ -96,7 +106,7 @@ class Values:
             self._digits, self._first_digit = digits, low
 
     def apply(self, events: Events) -> Reading:
-        """Let results enter and leave; how each touched group stands after it."""
+        """Add and remove values; return the reading of each touched group after its touch."""
         n = len(events)
         where = events.slots, events.signs, events.groups, events.ends, self._valid
         quantiles = None
@@ -113,7 +123,7 @@ class Values:
         return Reading(out[3], out[0].view(np.float64), out[1], out[2], quantiles)
 
     def read(self, groups: I64) -> Reading:
-        """How groups stand now."""
+        """Return the reading of groups now."""
         quantiles = ordered_quantiles(self._roots, groups, self._codes, self._nodes) if self._sorted else None
         if not self._summed:
             return Reading(self._counts[groups], None, None, None, quantiles)
@@ -122,7 +132,7 @@ class Values:
         return Reading(out[3], out[0].view(np.float64), out[1], out[2], quantiles)
 
     def column(self, aggregate: Aggregate, reading: Reading) -> Column:
-        """An aggregate of this argument as a column."""
+        """Return an aggregate of this argument as a column."""
         counts, quantiles = reading.counts, reading.quantiles
         some = counts > 0
         if aggregate.function == "COUNT":
@@ -147,7 +157,7 @@ class Values:
         return _mean_of_integers(low, high)
 
     def size_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Return the bytes of all arrays."""
         arrays = (self._codes, self._valid, self._counts, self._digits, self._roots, self._nodes)
         return sum(array.nbytes for array in arrays)
 
@@ -165,17 +175,17 @@ def _doubles(codes: I64) -> npt.NDArray[np.float64]:
 
 
 def _mean_of_doubles(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The DOUBLE nearest to the mean: the sum loses a bit only where halving loses none, and the other way round."""
+    """Return the DOUBLE nearest to the mean. Where the sum loses a bit halving loses none, and the other way round."""
     with np.errstate(over="ignore"):
         total = a + b
     return np.asarray(np.where(np.isfinite(total), total / 2, a / 2 + b / 2))
 
 
 def _mean_of_integers(a: I64, b: I64) -> npt.NDArray[np.float64]:
-    """The DOUBLE nearest to the mean of two BIGINTs."""
+    """Return the DOUBLE nearest to the mean of two BIGINTs."""
     below, odd = (a & b) + ((a ^ b) >> 1), (a ^ b) & 1
     mean = below.astype(np.float64) + odd * 0.5
     for i in np.flatnonzero((odd == 1) & ((below >= _HALF) | (below < -_HALF))).tolist():
-        # Rounded twice above; Python divides whole numbers exactly.
+        # Rounded twice above; Python's division of whole numbers rounds once.
         mean[i] = (int(a[i]) + int(b[i])) / 2
     return mean

@@ -1,8 +1,9 @@
-"""Evaluates expressions over columns, vectorised, with SQL's three-valued logic.
+"""Evaluates SQL expressions over whole columns, with SQL's three-valued logic.
 
-A value is `(array or scalar, valid)`; `valid` is None when nothing is null. Where a row is null its value
-is arbitrary. Exactness rules are those of `schemas.query`: BIGINT overflow, division by zero and DOUBLE
-results that are not finite give NULL; BIGINT and DOUBLE compare by exact value.
+Selections, joins and outputs call `evaluate` for values and `holds` for predicates. Internally a value is a pair
+`(array or scalar, valid)`; `valid` is None when nothing is null. The value of a null row is arbitrary. The exactness
+rules are those of `schemas.query`: BIGINT overflow, division by zero and DOUBLE results that are not finite produce
+NULL; BIGINT and DOUBLE compare by exact value.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from schemas.query import (
 from schemas.query import Column as ColumnRef
 
 Resolve = Callable[[ColumnRef], Column]
-"""Gives the (n,) values of a column reference."""
+"""Returns the (n,) values of a column reference."""
 
 Valid = Mask | np.bool_ | bool | None
 
@@ -43,7 +44,15 @@ _TWO63 = 9223372036854775808.0
 
 
 def evaluate(expr: Expr, resolve: Resolve, n: int) -> Column:
-    """The (n,) values of an expression of any type."""
+    """Compute the (n,) values of an expression of any type.
+
+    Args:
+        resolve: reads the columns that the expression refers to.
+        n: number of rows.
+
+    Returns:
+        The values. Except for strings and plain column references, the value of a null row is zero.
+    """
     if isinstance(expr, ColumnRef):
         return resolve(expr)
     kind = type_of(expr)
@@ -63,7 +72,7 @@ def evaluate(expr: Expr, resolve: Resolve, n: int) -> Column:
 
 
 def holds(predicate: Expr, resolve: Resolve, n: int) -> Mask:
-    """(n,) bool: where the predicate is true (neither false nor unknown)."""
+    """Return (n,) bool: True where the predicate is true, neither false nor unknown."""
     value, valid = _value(predicate, resolve, n)
     truth = value if valid is None else np.logical_and(value, valid)
     return np.array(np.broadcast_to(truth, (n,)), np.bool_)
@@ -191,7 +200,7 @@ def _arithmetic(expr: Arithmetic, resolve: Resolve, n: int) -> tuple[Any, Valid]
 
 
 def _product_fits(a: Any, b: Any) -> Any:
-    """Exactly whether int64 products fit, by Python integers: only reached when some product is huge."""
+    """Decide with Python integers whether int64 products fit. Only called when some product is huge."""
     a, b = np.broadcast_arrays(a, b)
     exact = [_INT_MIN <= int(x) * int(y) < 2**63 for x, y in zip(a.ravel(), b.ravel(), strict=True)]
     return np.array(exact, np.bool_).reshape(a.shape)
@@ -256,11 +265,11 @@ def _compare_mixed(op: str, whole: Any, real: Any) -> Any:
     low, high = real < -_TWO63, real >= _TWO63
     inside = np.where(low | high, 0.0, real)
     floor = np.floor(inside)
-    with np.errstate(invalid="ignore"):  # a null's value is arbitrary, NaN too
+    with np.errstate(invalid="ignore"):  # the value of a null is arbitrary and may be NaN
         floored = floor.astype(np.int64)
     fraction = inside > floor
     less = (whole < floored) | ((whole == floored) & fraction)
-    unequal = np.isnan(real)  # NaN is not equal to, less or more than anything
+    unequal = np.isnan(real)  # NaN is neither equal to, less than nor greater than anything
     equal = (whole == floored) & ~fraction & ~(low | high) & ~unequal
     less = np.where(high, True, np.where(low | unequal, False, less))
     match op:
@@ -290,7 +299,7 @@ _MIRROR = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _truth(result: Any, dtype: Any = np.bool_) -> tuple[Any, Valid]:
-    """An Arrow result (array or scalar) as (values, valid)."""
+    """Convert an Arrow result (array or scalar) to (values, valid)."""
     if isinstance(result, pa.Scalar):
         value = result.as_py()
         return (dtype(0), False) if value is None else (dtype(value), None)
@@ -301,7 +310,7 @@ def _truth(result: Any, dtype: Any = np.bool_) -> tuple[Any, Valid]:
 
 
 def _text(expr: Expr, resolve: Resolve, n: int) -> Any:
-    """A string expression as an Arrow large_string array or scalar."""
+    """Evaluate a string expression to an Arrow large_string array or scalar."""
     match expr:
         case ColumnRef():
             return resolve(expr).to_arrow()
@@ -324,7 +333,7 @@ def _text(expr: Expr, resolve: Resolve, n: int) -> Any:
 
 
 def _substring(expr: Call, resolve: Resolve, n: int) -> Any:
-    """Row by row: start and count may differ per row. The slow path of a slow path."""
+    """Evaluate SUBSTRING row by row, since start and count may differ per row. This is slow."""
     texts = evaluate(expr.args[0], resolve, n).to_values()
     starts = evaluate(expr.args[1], resolve, n).to_values()
     counts: list[Any] = [None] * n
@@ -342,7 +351,10 @@ def _substring(expr: Call, resolve: Resolve, n: int) -> Any:
 
 
 def like_regex(pattern: str) -> str:
-    """LIKE pattern to an anchored RE2 expression: % any run, _ one code point, backslash escapes."""
+    """Translate a LIKE pattern to an anchored RE2 expression.
+
+    `%` matches any run of characters, `_` one code point; a backslash escapes.
+    """
     out = []
     chars = iter(pattern)
     for char in chars:

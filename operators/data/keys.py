@@ -1,7 +1,7 @@
-"""Join keys: from columns to one 64-bit hash per tuple.
+"""Turns the columns of a join key into one 64-bit hash per tuple.
 
-A key of several components is folded left to right. Equal keys have equal hashes; `exact` says whether
-the reverse holds too, so that the join may skip comparing the values again.
+Hash joins call `key_hashes`, which folds the components of a key left to right. Equal keys have equal hashes.
+`is_exact` reports whether the converse holds too; then a join need not compare the values again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHOLE = frozenset({Type.BIGINT, Type.TIMESTAMP, Type.BOOLEAN})
 
 
 def column_words(column: Column) -> U64:
-    """(n,) uint64 words; values that compare equal have equal words, BIGINT and DOUBLE across types too."""
+    """Return (n,) uint64 words. Values that compare equal have equal words, even a BIGINT and a DOUBLE."""
     if column.type is Type.STRING:
         assert column.offsets is not None
         return np.asarray(string_words(column.offsets, column.values.view(np.uint8)))
@@ -30,14 +30,14 @@ def column_words(column: Column) -> U64:
 
 
 def key_hashes(components: Sequence[Column]) -> tuple[U64, Mask | None]:
-    """Hashes of a join key.
+    """Hash a join key.
 
     Args:
         components: the key's columns, each (n,), at least one.
 
     Returns:
-        (n,) uint64 hashes, and (n,) bool False where a component is null (None: no nulls). A null never
-        matches, so the caller drops those tuples.
+        (n,) uint64 hashes, and (n,) bool that is False where a component is null; None when nothing is null. A null
+        never matches, so the caller drops those tuples.
     """
     hashes = mix_words(column_words(components[0]))
     valid = components[0].valid
@@ -49,5 +49,5 @@ def key_hashes(components: Sequence[Column]) -> tuple[U64, Mask | None]:
 
 
 def is_exact(types: Sequence[tuple[Type, Type]]) -> bool:
-    """True when equal hashes prove equal keys: one component, of whole numbers on both sides."""
+    """Return whether equal hashes prove equal keys: one component, with whole numbers or booleans on both sides."""
     return len(types) == 1 and types[0][0] in WHOLE and types[0][1] in WHOLE

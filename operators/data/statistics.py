@@ -1,7 +1,7 @@
-"""What an engine knows about itself, as frozen values: for `--stats`, metrics, `explain --analyze` and every decision.
+"""The statistics of an engine as frozen values, for `--stats`, metrics, `explain --analyze` and every decision.
 
-Everything is a number, a name or a tuple of those, so that a task can publish it as it is: `document` makes
-what JSON can hold, `from_document` reads it back.
+The entry is `EngineStatistics`. Every field is a number, a name or a tuple of those, so that a task can publish it
+unchanged: `EngineStatistics.document` makes a JSON document, `from_document` reads it back.
 """
 
 from __future__ import annotations
@@ -17,20 +17,25 @@ from schemas.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """One operator: counters since it began, sizes now. Pairs are per side, left then right.
+    """One operator: counters since it started, sizes now. A pair has one value per side, left then right.
 
     Attributes:
-        name: its sub-plan, or for half joins `covered -> alias`.
-        kind: `hash` or `nested-loop` for joins; other operators name their own.
-        inputs: tuples taken in.
-        comparisons, candidates, results: predicate evaluations; pairs that the key or the terms let through; what
-            passed every predicate.
-        aliases: what its states cover; empty where a side keeps nothing.
-        living_tuples: entries that a tuple to come can meet; from a sample where the state keeps dead ones too.
+        name: its sub-plan, or for a half join `covered -> alias`.
+        kind: `hash` or `nested-loop` for joins; other operators have kinds of their own.
+        input_tuples: tuples taken in on both sides.
+        comparisons: predicate evaluations.
+        candidates: pairs that passed the key or the terms.
+        results: pairs that passed every predicate.
+        state_tuples: entries of the states, dead ones included.
+        state_bytes: memory of the states.
+        complete: whether each state has all entries that it should have (JISC, definition 1).
+        inputs: tuples taken in per side.
+        aliases: the aliases that each state covers; empty where a side keeps no state.
+        living_tuples: entries that a future tuple can meet; estimated from a sample where the state keeps dead
+            entries too.
         state_groups: partition groups that have entries.
-        complete: whether the states hold all that they should (JISC, definition 1).
-        completed_keys, total_keys: join keys completed on demand, of how many; 0 of 0 in a complete state, and where
-            the keys have not been counted yet.
+        completed_keys: join keys completed on demand.
+        total_keys: join keys to complete; 0 in a complete state, and while the keys have not been counted.
         track: `old` or `new` while two plans run, else empty.
     """
 
@@ -57,9 +62,11 @@ class SourceStatistics:
     """One source of the query.
 
     Attributes:
-        input_tuples, selected_tuples: taken in, and those that passed its selections.
-        living_tuples: selected ones in its window now.
-        per_second: selected tuples per second of event time, lately where the window says, else since the start.
+        input_tuples: tuples taken in.
+        selected_tuples: those of them that passed its selections.
+        living_tuples: selected tuples in its window now.
+        per_second: selected tuples per second of event time: over the last window once a RANGE window has been filled,
+            before that since the start.
     """
 
     alias: str
@@ -72,14 +79,14 @@ class SourceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """What the predicates over one set of aliases keep, measured on a sample of the living tuples.
+    """The selectivity of the predicates over one set of aliases, measured on a sample of the living tuples.
 
     Attributes:
         aliases: in FROM order.
         key_share: share of the combinations that agree in all equalities between single aliases; 1 without any.
-        share: share that passes every predicate.
-        equality: number of the class of equalities that this is one of (`operators.plan.equalities`), of which a join
-            asks for one; -1 for all other predicates over the aliases.
+        share: share of the combinations that pass every predicate.
+        equality: number of the equality class that the predicates belong to (`operators.plan.equalities`), of which a
+            join needs one equality; -1 for all other predicates over the aliases.
     """
 
     aliases: tuple[str, ...]
@@ -89,25 +96,28 @@ class LinkStatistics:
 
 
 MESSAGES = ("suspend", "resume", "mark", "unmark")
-"""What feedback says (JIT 4.2)."""
+"""The kinds of feedback messages (JIT 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeStatistics:
-    """What one consumer has told the producers of one of its inputs (JIT 3), since feedback began, over all plans.
+    """Feedback of one consumer to the producers of one of its inputs (JIT 3), since feedback began, over all plans.
 
     Attributes:
-        consumer, producer: their sub-plans.
-        watching: whether it gives feedback now; it does while that pays.
-        suspend, resume, mark, unmark: messages, one per signature of sub-tuples.
-        demanded: results that the producer made; `late` of them when they turned out to be demanded after all.
-        suppressed: results that the producer did not make, as estimated from what it makes of a tuple.
-        kept_back: source tuples kept back now; `returned` and `forgotten` of those before were brought back, or can
-            never be demanded.
-        checked: signatures computed and looked up, and state entries looked at: what it costs to tell.
-        saved_bytes: of the states of the results that were not made, estimated.
-        detecting_s: seconds spent finding what is not demanded and looking tuples up in blacklists, by the engine's
-            clock.
+        consumer: the consumer's sub-plan.
+        producer: the producer's sub-plan.
+        watching: whether the consumer gives feedback now; it does so while feedback pays off.
+        suspend: messages sent, one per signature of sub-tuples; so are `resume`, `mark` and `unmark`.
+        demanded: results that the producer made.
+        late: those of them that the producer made late, when they turned out to be demanded after all.
+        suppressed: results that the producer did not make, estimated from how many it makes per tuple.
+        kept_back: source tuples kept back now.
+        returned: source tuples that were kept back and have been brought back.
+        forgotten: source tuples that were kept back and can never be demanded.
+        checked: signatures computed and looked up, plus state entries examined: the cost of detection.
+        saved_bytes: estimated state size of the results that were not made.
+        detecting_s: seconds spent detecting tuples that are not demanded and looking tuples up in blacklists, by the
+            engine's clock.
     """
 
     consumer: str
@@ -130,7 +140,7 @@ class EdgeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PredictedStatistics:
-    """What was expected of a migration whose strategy was chosen (`operators.migration.cost.Prediction`)."""
+    """The predicted cost of a migration whose strategy was chosen (`operators.migration.cost.Prediction`)."""
 
     silence_s: float
     comparisons: float
@@ -140,14 +150,21 @@ class PredictedStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatistics:
-    """One migration that was asked for: where it stands and what it has cost so far.
+    """One requested migration: its progress and its cost so far.
 
     Attributes:
-        asked: the strategy asked for; `strategy` is the one that runs, `auto` until it has been chosen.
-        began_at, finished_at: event times, None until then.
-        comparisons: beyond what the new plan would have done.
-        done, total: how far it is; tuples, keys or states as `unit` says. 0 of 0 while that is unknown.
-        predicted, reason: where `auto` was asked for, what was expected and why this strategy was chosen.
+        strategy: the strategy that runs; `auto` until one has been chosen.
+        asked: the requested strategy.
+        from_plan: the plan before it.
+        to_plan: the plan after it.
+        cut: the event time at which it was to begin.
+        began_at: event time, None until then.
+        finished_at: event time, None until then.
+        comparisons: predicate evaluations beyond those of the new plan.
+        done: progress in units of `unit`, such as ms, keys or states.
+        total: the value of `done` at the end; 0 while that is unknown.
+        predicted: the predicted cost, where `auto` was requested.
+        reason: why the strategy was chosen, where `auto` was requested.
     """
 
     strategy: str
@@ -171,15 +188,19 @@ class MigrationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SpillStatistics:
-    """What left memory for want of it, and what is owed (`operators.spill`).
+    """State that was spilled to disk to keep the memory budget, and the results pending for it (`operators.spill`).
 
     Attributes:
-        used_bytes: of memory, by states and source tuples now.
-        spills: times that the budget was exceeded; `spilled_groups`, tuples and bytes (compressed) that left then.
-        on_disk_tuples: now.
-        owed: pairs of tuples that have not been compared yet, at most: results are missing while it is not 0.
-        cleanups: of groups; `cleanup_results` came of them, late.
-        cleanup_s, longest_spill_s: by the engine's clock; `longest_cleanup_s` of cleanups between slices.
+        used_bytes: memory taken by states and source tuples now.
+        spills: how often the budget was exceeded.
+        spilled_groups: partition groups spilled; so for `spilled_tuples` and `spilled_bytes` (compressed).
+        on_disk_tuples: tuples on disk now.
+        owed: upper bound of the pairs of tuples that have not been compared yet. Results are missing while it is not 0.
+        cleanups: cleanups of partition groups.
+        cleanup_results: late results that cleanups produced.
+        cleanup_s: seconds spent in cleanups, by the engine's clock.
+        longest_spill_s: seconds of the longest spill.
+        longest_cleanup_s: seconds of the longest cleanup between slices.
     """
 
     strategy: str
@@ -200,20 +221,25 @@ class SpillStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """A whole query: counters since the start, sizes now and at their peak (after each slice of an epoch).
+    """A whole query: counters since the start, sizes now and at their peak (taken after each slice of an epoch).
 
     Attributes:
-        comparisons, intermediate_results: of all plans so far, and of the migrations between them.
-        state_tuples: entries of join states; `state_bytes` adds the source stores and aggregates.
-        plan, executor: what runs now.
+        late: late input tuples.
+        comparisons: predicate evaluations of all plans so far, and of the migrations between them.
+        intermediate_results: likewise.
+        state_tuples: entries of join states.
+        state_bytes: memory of join states, source stores and aggregates.
+        pending_tuples: tuples taken in that wait for the watermark.
+        plan: the plan that runs now.
+        executor: the executor that runs now.
         cut: everything with a smaller ts has been processed.
         span_ms: event time between the first and the last tuple processed.
-        slices: pieces that the input was processed in.
+        slices: number of slices processed.
         busy_s: seconds spent processing, by the engine's clock.
-        links: measured only where they were asked for.
-        migrations: those asked for, in the order of their cuts.
-        feedback: between the operators of the plan that runs, where it is on.
-        spill: where there is a memory budget.
+        links: measured only on request.
+        migrations: the requested migrations, in the order of their cuts.
+        feedback: between the operators of all plans so far; empty where feedback is off.
+        spill: None without a memory budget.
     """
 
     input_tuples: int
@@ -240,12 +266,12 @@ class EngineStatistics:
     spill: SpillStatistics | None = None
 
     def document(self) -> dict[str, Any]:
-        """As JSON can hold it; tuples become lists."""
+        """Return the statistics as dictionaries and tuples that JSON can encode."""
         return asdict(self)
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> EngineStatistics:
-        """What `document` made, from here or from another version: unknown keys are passed over.
+        """Read what `document` made, in this or another version of the software; unknown keys are ignored.
 
         Raises:
             DataError: a key is missing or has another type; the message names it.
@@ -256,8 +282,8 @@ class EngineStatistics:
             raise DataError(f"no engine statistics: {error}") from None
 
 
-def added(former: tuple[EdgeStatistics, ...], edges: tuple[EdgeStatistics, ...]) -> tuple[EdgeStatistics, ...]:
-    """Edges of plans that were left and those of the one that runs; equal ones are counted together."""
+def merged_edges(former: tuple[EdgeStatistics, ...], edges: tuple[EdgeStatistics, ...]) -> tuple[EdgeStatistics, ...]:
+    """Combine the edges of former plans with those of the plan that runs. Edges with equal ends are added up."""
     found = {(edge.consumer, edge.producer): replace(edge, watching=False, kept_back=0) for edge in former}
     for edge in edges:
         before = found.get((edge.consumer, edge.producer))

@@ -1,4 +1,7 @@
-"""Tuples in flight between operators: row ids of their components, not values (late materialisation)."""
+"""The tuples that operators exchange: row ids of their components, not values (late materialisation).
+
+Every executor takes and returns `Tuples`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from operators.kernels.combine import merge_runs
 from schemas.columns import I64, Mask
 
 FOREVER = 2**62
-"""A life without end, and its expiry; far from int64's edge, so that ts + life stays in range."""
+"""A lifetime without end, and its expiry. It is far from int64's edge, so that ts + lifetime stays in range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +23,10 @@ class Tuples:
 
     Attributes:
         aliases: the aliases covered, in the order of `rows`.
-        rows: (len(aliases), n) int64, the component's row id in its stream's store.
-        ts: (n,) int64, the largest component timestamp.
-        expiry: (n,) int64, the smallest component ts + window; at most FOREVER. A ROWS window counts with
-            the ts of the tuple that ends it, where that is known already.
+        rows: (len(aliases), n) int64, each component's row id in its stream's store.
+        ts: (n,) int64, the largest component timestamp in ms.
+        expiry: (n,) int64, the smallest component ts + window, at most FOREVER. For a ROWS window the ts of the tuple
+            that ends it counts, if that is already known.
     """
 
     aliases: tuple[str, ...]
@@ -35,14 +38,14 @@ class Tuples:
         return len(self.ts)
 
     def take(self, index: I64 | Mask) -> Tuples:
-        """The tuples at ascending positions, or where a mask is True."""
+        """Return the tuples at ascending positions, or where a mask is True."""
         if index.dtype == np.bool_:
             index = np.flatnonzero(index)
-        # Not rows[:, index]: that lays the copy out by columns, and kernels would be compiled anew for it.
+        # Not rows[:, index]: that copy would have column-major layout, and kernels would be compiled again for it.
         return Tuples(self.aliases, np.take(self.rows, index, axis=1), self.ts[index], self.expiry[index])
 
     def reorder(self, aliases: tuple[str, ...]) -> Tuples:
-        """The same tuples with the rows in another alias order."""
+        """Return the same tuples with the rows in another alias order."""
         if aliases == self.aliases:
             return self
         order = [self.aliases.index(alias) for alias in aliases]
@@ -50,13 +53,13 @@ class Tuples:
 
     @staticmethod
     def empty(aliases: tuple[str, ...]) -> Tuples:
-        """No tuples."""
+        """Return no tuples over these aliases."""
         none = np.zeros(0, np.int64)
         return Tuples(aliases, np.zeros((len(aliases), 0), np.int64), none, none)
 
     @staticmethod
     def concat(parts: Sequence[Tuples], aliases: tuple[str, ...]) -> Tuples:
-        """Parts over the same aliases one after the other, together ascending by ts."""
+        """Concatenate parts over the same aliases that together ascend by ts."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -70,7 +73,7 @@ class Tuples:
 
     @staticmethod
     def merge(first: Tuples, second: Tuples) -> Tuples:
-        """Two runs over the same aliases merged by ts; ties keep the first run's tuples first."""
+        """Merge two runs over the same aliases by ts. At equal ts the first run's tuples come first."""
         if len(first) == 0 or len(second) == 0:
             return first if len(second) == 0 else second
         rows, ts, expiry = merge_runs(

@@ -1,8 +1,8 @@
-"""Watermarks: how far event time has certainly come.
+"""Watermarks: the event time up to which a partition's input is complete. `Intake` keeps one clock per partition.
 
-A partition's watermark is the largest timestamp seen in it minus its declared disorder. Lateness is
-judged against the tuple's own partition only, so a log classifies the same way in every run, whatever
-the interleaving of partitions, and recovery can replay it.
+A partition's watermark is the largest timestamp seen in it minus its declared disorder. Lateness is judged against the
+tuple's own partition only. So a log is classified the same way in every run, however partitions interleave, and
+recovery can replay it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ END = 2**63 - 1
 """The watermark of an input that has ended."""
 
 NEVER = -(2**62)
-"""The clock of a partition that has shown no tuple yet; far from int64's edge, so arithmetic is safe."""
+"""The clock of a partition without any tuple yet; far from int64's edge, so arithmetic is safe."""
 
 
 class PartitionClock:
-    """The largest timestamp seen in one partition, and what follows from it.
+    """The largest timestamp seen in one partition, and the watermark that follows from it.
 
     Attributes:
-        max_ts: the largest timestamp seen, NEVER before the first.
+        disorder_ms: by how much a timestamp may lag behind the largest one before it without being late.
+        max_ts: the largest timestamp seen; NEVER before the first.
         idle: True while the partition is excluded from the task's watermark.
         closed: True when the partition has ended.
     """
@@ -34,14 +35,14 @@ class PartitionClock:
         self.closed = False
 
     def observe(self, ts: I64) -> Mask:
-        """Advance over tuples in arrival order.
+        """Advance the clock over tuples in arrival order.
 
         Args:
             ts: (n,) int64 timestamps in arrival order.
 
         Returns:
-            (n,) bool: True where the tuple is late, that is ts < largest before it - disorder. A late
-            tuple never moves the clock.
+            (n,) bool: True where the tuple is late, that is, ts < largest ts before it - disorder. A late tuple never
+            advances the clock.
         """
         if len(ts) == 0:
             return np.zeros(0, np.bool_)
@@ -53,7 +54,7 @@ class PartitionClock:
         return late
 
     def watermark(self) -> int:
-        """No tuple that comes later and is not late has a timestamp below this; -1 before the first tuple."""
+        """Return the watermark: no future tuple that is not late has a smaller timestamp. -1 before the first tuple."""
         if self.closed:
             return END
         if self.max_ts == NEVER:

@@ -1,5 +1,5 @@
-"""Continuous set difference, `EXCEPT` (JISC 4.7): operators in a row, each of which subtracts one stream.
+"""Continuous set difference, `EXCEPT` (JISC 4.7): a pipeline of operators, each of which subtracts one stream.
 
-`pipeline` is the executor, `difference` one of its operators, and `longest_match` finds until when a row stays covered.
-Imports `operators.join` and below.
+`pipeline` is the executor, `difference` one of its operators, and `longest_match` finds how long a row stays covered.
+The package imports `operators.join` and below.
 """

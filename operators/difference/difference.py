@@ -1,19 +1,19 @@
-"""Continuous set difference (JISC 4.7): a pipeline of operators, each of which subtracts one stream.
+"""One operator of a continuous set difference (JISC 4.7): it subtracts one stream. `DifferencePipeline` runs several.
 
-The answer at an instant holds the living tuples of the first stream that have no living match in any subtracted
-stream. What is put out are its changes: per tuple the first instant of each run of instants at which it is in
-the answer, and the first instant after. A match that ends at the instant at which another begins changes nothing.
-So neither epochs nor plans can show: the changes at an instant are a function of what is alive then.
+The answer at an instant consists of the living tuples of the first stream that have no living match in any subtracted
+stream. The output is its changes: per tuple the first instant of each run of instants at which it is in the answer, and
+the first instant after the run. A match that ends at the instant at which another begins changes nothing. The changes
+at an instant depend only on the tuples alive then, so neither epochs nor plans affect them.
 
-An operator's left set is what the operators before it leave; its own output, its set-difference state, is what
-its stream does not cover of that. These sets are nested, so one number per living tuple says all: its *place*, the
-operator that stops it. What costs is finding matches, and a tuple is joined with an operator's stream from when it
-first comes there until it dies. Hence the plan's order matters: what an early operator covers all its life never
-meets a later one.
+An operator's left set is the output of the operators before it. Its own output, its set-difference state, is the part
+of the left set that its stream does not cover. These sets are nested, so one number per living tuple describes them
+all: the operator that stops it. The cost lies in finding matches: a tuple is joined with an operator's stream from when
+it first arrives there until it dies. Hence the plan's order matters: a tuple that an early operator covers all its
+lifetime never reaches a later operator.
 
-All changes of a slice are computed at once, operator by operator, for the tuples that something happens to:
-those that come or die, those that are matched, and those whose latest match ends (`Covers`). Cost: tuples +
-matches + changes; silence costs nothing.
+All changes of a slice are computed at once, operator by operator, for the tuples that may change: those that arrive or
+die, those that are matched, and those whose latest match ends (`LatestMatches`). Cost: tuples + matches + changes; an
+idle stream costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from operators.data.evaluate import holds
 from operators.data.tuples import Tuples
-from operators.difference.longest_match import Covers, Lives
+from operators.difference.longest_match import LatestMatches, Lifetimes
 from operators.kernels.cover import uncovered_runs
 from operators.kernels.hashing import U64
 from operators.plan.predicates import left_conditions
@@ -49,16 +49,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """When some rows are in a set during a slice. Rows that are not spoken of stay in it, or out of it.
+    """When some rows are in a set during a slice. Rows not listed do not change: they stay in the set or out of it.
 
     Attributes:
         rows: (n,) ascending.
-        place: (n,) each row's place before the slice.
-        offsets, first, last: (n + 1,) and runs of instants, per row ascending; two may touch.
+        stopped_by: (n,) which operator stopped each row before the slice, as in `Stops`.
+        offsets: (n + 1,) the runs of row i are offsets[i] .. offsets[i + 1] - 1.
+        first: the first instant of each run, ascending per row; two runs may touch.
+        last: the last instant of each run.
     """
 
     rows: I64
-    place: I64
+    stopped_by: I64
     offsets: I64
     first: I64
     last: I64
@@ -67,38 +69,42 @@ class Runs:
         return len(self.rows)
 
     def some(self) -> Mask:
-        """(n,) True where there is a run."""
+        """Return (n,) bool: True where the row has a run."""
         return np.asarray(self.offsets[1:] > self.offsets[:-1])
 
     def lasting(self, last: int) -> Mask:
-        """(n,) True where a run goes to the end of the slice."""
+        """Return (n,) bool: True where a run lasts to `last`, the end of the slice."""
         found = self.some()
         found[found] = self.last[self.offsets[1:][found] - 1] == last
         return found
 
 
 @dataclass(slots=True)
-class Places:
-    """What a pipeline knows of every living left tuple, as rings by row.
+class Stops:
+    """Which operator stops each living left tuple, as rings by row.
 
     Attributes:
-        place: 0 where the row is no living tuple; k + 1 where operator k stops it; one more than there are
-            operators where it is in the answer.
-        witness: k + 1 where a migration has left open which operator stops it, since operator k covers it anyway.
+        stopped_by: 0 where the row is no living tuple; k + 1 where operator k stops it; the number of operators + 1
+            where it is in the answer.
+        witness: k + 1 where a migration has left open which operator stops it, since operator k covers it anyway; else
+            0.
     """
 
-    place: I64
+    stopped_by: I64
     witness: I64
 
 
 class Difference:
-    """One operator: what comes from the left, minus one stream.
+    """One operator: its left input minus one stream.
 
-    Its left state holds all living tuples that have ever come from the left, its right state the stream's.
+    Its left state has all living tuples that have ever arrived from the left, its right state the stream's tuples.
 
     Attributes:
-        alias: what it subtracts.
-        results: how often a tuple came through, also again after a match; the matches are its `match`'s results.
+        alias: the subtracted stream.
+        results: how often a tuple passed, counted again after each match. Matches are counted by `match`.
+        match: the condition between the two sides.
+        latest: the latest match of each left row.
+        states: the left and the right state.
     """
 
     def __init__(self, sources: Sources, first: str, alias: str) -> None:
@@ -106,10 +112,10 @@ class Difference:
         self.results = 0
         self.match = Match(sources, (first,), (alias,))
         self._sources = sources
-        self._life = Lives(sources, first)
-        self._match_life = Lives(sources, alias)
+        self._lifetimes = Lifetimes(sources, first)
+        self._match_lifetimes = Lifetimes(sources, alias)
         self._conditions = left_conditions(sources.query, alias)
-        self.covers = Covers(sources.store(first), sources.store(alias), self._match_life)
+        self.latest = LatestMatches(sources.store(first), sources.store(alias), self._match_lifetimes)
         condition = self.match.condition
         self.states: tuple[SideState, SideState] = (
             _LateState(
@@ -123,23 +129,25 @@ class Difference:
         )
 
     def process(
-        self, number: int, left: Runs, matches: Tuples, ended: I64, resumed: I64, places: Places, span: Span
+        self, number: int, left: Runs, matches: Tuples, ended: I64, resumed: I64, stops: Stops, span: Span
     ) -> Runs:
         """Run one slice.
 
         Args:
-            number: of this operator in its pipeline; 0 is the first.
+            number: the index of this operator in its pipeline.
+            left: the rows that the operator before it passes on.
             matches: new tuples of the subtracted stream, ascending by ts.
             ended: rows whose latest match has ended, in no order.
-            resumed: rows that this operator has just been asked about (`ask`), whose place it is; ascending.
-            places: updated for the rows that come out of it.
+            resumed: rows stopped by this operator that it has just been asked about (`ask`), ascending.
+            stops: updated for rows that this operator already had.
+            span: the instants of the slice.
 
         Returns:
-            The rows that come through, or came through before the slice and do no more.
+            The rows that pass, and those that passed before the slice and no longer do.
         """
-        mask = len(places.place) - 1
-        here = self.covers.asked(left.rows)
-        open_ = ~here & (places.witness[left.rows & mask] > 0)
+        mask = len(stops.stopped_by) - 1
+        here = self.latest.asked(left.rows)
+        open_ = ~here & (stops.witness[left.rows & mask] > 0)
         new = np.flatnonzero(~here & ~open_ & left.some())
         order = np.argsort(left.first[left.offsets[new]], kind="stable")
         coming = self._coming(left.rows[new][order], left.first[left.offsets[new]][order])
@@ -148,31 +156,31 @@ class Difference:
         rows = np.unique(np.concatenate([left.rows, resumed, pair_rows, ended]))
         given = np.full(len(rows), -1)
         given[np.searchsorted(rows, left.rows)] = np.arange(len(left))
-        told = given >= 0
-        place = places.place[rows & mask]
-        place[told] = left.place
+        listed = given >= 0
+        stopped_by = stops.stopped_by[rows & mask]
+        stopped_by[listed] = left.stopped_by
         parked = np.zeros(len(rows), np.bool_)
-        parked[told] = open_
-        present = ~told & (place > number)
+        parked[listed] = open_
+        present = ~listed & (stopped_by > number)
         pair_offsets = np.append(np.searchsorted(pair_rows, rows), len(pair_rows))
         offsets, first, last = uncovered_runs(
             given, present, left.offsets, left.first, left.last, span.first, span.last,
-            np.where(parked, span.last, self.covers.covered_to(rows)),
-            pair_offsets, self._match_life.begin(pair_matches), self._match_life.end(pair_matches),
+            np.where(parked, span.last, self.latest.covered_to(rows)),
+            pair_offsets, self._match_lifetimes.begin(pair_matches), self._match_lifetimes.end(pair_matches),
         )  # fmt: skip
-        self.covers.note(pair_rows, pair_matches)
+        self.latest.note(pair_rows, pair_matches)
 
-        out = Runs(rows, place, offsets, first, last)
-        went_on = (place > number + 1) & out.some()
+        out = Runs(rows, stopped_by, offsets, first, last)
+        went_on = (stopped_by > number + 1) & out.some()
         went_on[went_on] = first[offsets[:-1][went_on]] == span.first
         self.results += len(first) - int(np.count_nonzero(went_on))
         stays = present.copy()
-        stays[told] = left.lasting(span.last)
-        places.place[rows[stays] & mask] = number + 1 + out.lasting(span.last)[stays]
-        return _kept(out, out.some() | (place > number + 1))
+        stays[listed] = left.lasting(span.last)
+        stops.stopped_by[rows[stays] & mask] = number + 1 + out.lasting(span.last)[stays]
+        return _kept(out, out.some() | (stopped_by > number + 1))
 
     def ask(self, rows: I64, ts: int) -> U64 | None:
-        """Ask about rows that have been here before the slice that begins at `ts`, and note their matches.
+        """Match rows that were in the left set before the slice that begins at `ts`, and record their matches.
 
         Returns:
             Their distinct key hashes, ascending; None where there is no key.
@@ -182,23 +190,30 @@ class Difference:
         prepared = match.prepare(LEFT, coming)
         match.enter(self.states[LEFT], prepared, ts)
         found = match.find(LEFT, prepared, self.states[RIGHT], strict=False)
-        self.covers.note(*_by_row(found))
+        self.latest.note(*_by_row(found))
         return None if prepared.hashes is None else np.unique(prepared.hashes)
 
     def _coming(self, rows: I64, ts: I64) -> Tuples:
-        """Rows that come here for the first time, at `ts`, which ascend; without those that nothing can match."""
-        self.covers.ask(rows)
+        """Make tuples of rows that arrive here for the first time, without rows that nothing can match.
+
+        Args:
+            ts: (n,) when each row arrives here, ascending.
+        """
+        self.latest.ask(rows)
         sources, aliases = self._sources, self.match.sides[LEFT]
         for condition in self._conditions:
             good = holds(condition, sources.resolver(aliases, rows[np.newaxis]), len(rows))
             rows, ts = rows[good], ts[good]
-        return Tuples(aliases, np.ascontiguousarray(rows[np.newaxis]), ts, self._life.end(rows))
+        return Tuples(aliases, np.ascontiguousarray(rows[np.newaxis]), ts, self._lifetimes.end(rows))
 
     def _pairs(self, coming: Tuples, matches: Tuples, span: Span) -> tuple[I64, I64]:
-        """New left tuples with living matches and new matches with living left tuples, by row, then in the total order.
+        """Join new left tuples with living matches, and new matches with living left tuples.
 
-        A pair may be in it that was alive at no common instant; none is missing. All left tuples of it are alive at
-        the slice's beginning: `Match` passes over those that a ROWS window has lost, though a state learns it later.
+        No pair is missing, but a pair may have had no common instant. All left tuples of pairs are alive at the start
+        of the slice: `Match` skips those that have left a ROWS window, even before the state has dropped them.
+
+        Returns:
+            The left rows and their matches, sorted by left row, then in the total order.
         """
         match = self.match
         match.counters.input_tuples += len(coming) + len(matches)
@@ -216,7 +231,7 @@ class Difference:
         return _by_row(found)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
+        """Drop the entries that no tuple with ts >= cut can meet."""
         for state in self.states:
             state.purge(cut)
             for alias in state.aliases:
@@ -224,15 +239,15 @@ class Difference:
                     state.purge_rows(alias, self._sources.first_live_row(alias))
 
     def size_bytes(self) -> int:
-        """Bytes of its states."""
-        return self.covers.size_bytes() + sum(state.size_bytes() for state in self.states)
+        """Return the bytes of its states and of `latest`."""
+        return self.latest.size_bytes() + sum(state.size_bytes() for state in self.states)
 
 
 class _LateState(SideState):
-    """Tuples that were entered when they came to an operator, which need not be in the order of their rows."""
+    """A state whose tuples were inserted as they arrived at an operator, not necessarily in the order of their rows."""
 
     def purge_rows(self, alias: str, first_row: int) -> None:
-        """Drop them when room is made: none leads the others."""
+        """Drop dead entries only when room is made: they need not be the oldest."""
         self._dead_rows[alias] = first_row
 
 
@@ -242,9 +257,9 @@ def _by_row(pairs: Tuples) -> tuple[I64, I64]:
 
 
 def _kept(runs: Runs, keep: Mask) -> Runs:
-    """Some rows with their runs; the others have none."""
+    """Return the rows where `keep` is True, with their runs. The other rows must have no runs."""
     if keep.all():
         return runs
     counts = (runs.offsets[1:] - runs.offsets[:-1])[keep]
     offsets = np.append(0, np.cumsum(counts))
-    return Runs(runs.rows[keep], runs.place[keep], offsets, runs.first, runs.last)
+    return Runs(runs.rows[keep], runs.stopped_by[keep], offsets, runs.first, runs.last)

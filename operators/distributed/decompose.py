@@ -1,12 +1,13 @@
-"""Takes a query's plan apart into operators: which there are, what each computes, and what travels between them.
+"""Decomposes a query's plan into operators: what each operator computes, and what travels between them.
+`decompose` is the entry; `services.placement.distributed` and `services.control.plan_versions` call it.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
-with one more column for the tuple's position in its log. Results of other operators are a stream `columns c0, c1, ...`,
-and where they have several components `expiry`: of what is joined with it a tuple's `_ts` is not beyond it. Its window
-is the least of the components' windows, a bound that expiry only tightens.
+with one more column for the tuple's position in its log. The results of another operator are a stream with the columns
+`c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of the tuples that
+they join with. The window of such a stream is the least of its components' windows, a bound that expiry only tightens.
 
-A predicate acts where it does in the fused plan (`operators.plan.predicates`), equalities that follow from others
-included.
+A predicate acts at the same join as in the fused plan (`operators.plan.predicates`). This includes equalities that
+follow from others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from operators.data.tuples import FOREVER
-from operators.distributed.kinds import MOST_KINDS, EdgeKind, own_kinds, passed_on
+from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
 from operators.feedback.watch import suppressed_side
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
@@ -43,37 +44,38 @@ POSITION = "@position"
 EXPIRY = "@expiry"
 CHANNEL = "@channel"
 
-MOST_CHANNELS = 64
-"""Tasks that may feed one partition: for each the reader's commit message says where it stands."""
+MAX_CHANNELS = 64
+"""The most tasks that may feed one partition: the reader's commit message has an entry for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """What travels from one operator to the next.
-
     Attributes:
-        aliases: whose tuples are the components.
-        columns: what travels, as columns of the whole query; column i is called `c<i>` on the way.
-        lives: how long a tuple of each alias lives.
-        partitions: of the topic: as many as the reader has tasks.
-        channels: how many tasks write into one partition.
-        forward: task p writes to partition p only; else where the `keys` say.
-        keys: what a tuple's partition depends on, over the columns of the query; empty with one partition.
-        chosen: predicates that a tuple must pass to be sent: an intake's selections.
-        kinds: by which its reader, and those above, say what they do not demand; empty without feedback.
-        above: the topics of further edges towards the top, of whose readers some `kinds` are.
-        producer, consumer: the sub-plans whose results travel, and that reads them.
+        topic: The internal topic.
+        aliases: The aliases of the components.
+        columns: The columns of the whole query that travel; column i is named `c<i>` on the edge.
+        lifetimes: How long a tuple of each alias is alive, in ms.
+        partitions: The partitions of the topic: as many as the reader has tasks.
+        channels: The number of tasks that write into one partition.
+        forward: Task p writes to partition p only. Otherwise `keys` determine the partition.
+        keys: The operands that determine a tuple's partition, over the columns of the query; empty with one partition.
+        predicates: The predicates that a tuple must satisfy to be sent: an intake's selections.
+        kinds: The kinds by which the reader and the readers above it suspend tuples; empty without feedback.
+        above: The topics of edges towards the top whose readers own some of the `kinds`.
+        producer: The sub-plan whose results travel.
+        consumer: The sub-plan that reads them.
     """
 
     topic: str
     aliases: tuple[str, ...]
     columns: tuple[Column, ...]
-    lives: tuple[int, ...]
+    lifetimes: tuple[int, ...]
     partitions: int
     channels: int
     forward: bool
     keys: tuple[Operand, ...]
-    chosen: tuple[Expr, ...] = ()
+    predicates: tuple[Expr, ...] = ()
     kinds: tuple[EdgeKind, ...] = ()
     above: tuple[str, ...] = ()
     producer: str = ""
@@ -81,29 +83,28 @@ class Edge:
 
     @property
     def marks_channels(self) -> bool:
-        """The reader notes with each tuple which channel it came by: one channel may take back what it sent."""
+        """Whether the reader stores each tuple's channel: a channel may take back the tuples that it sent."""
         return bool(self.kinds) and self.channels > 1
 
     @property
     def expires(self) -> bool:
-        """The expiry travels too, as the last column; of a single component it follows from ts."""
-        return len(self.aliases) > 1 and min(self.lives) < FOREVER
+        """Whether the expiry travels too, as the last column. For a single component it follows from ts."""
+        return len(self.aliases) > 1 and min(self.lifetimes) < FOREVER
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns as they are called on the way."""
+        """The columns under their names on the edge."""
         own = tuple(Field(f"c{i}", column.type) for i, column in enumerate(self.columns))
         return (*own, Field(EXPIRY, Type.TIMESTAMP)) if self.expires else own
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class OperatorInput:
     """One input of an operator.
-
     Attributes:
-        stream: what the sub-query reads.
-        edge: None for a source that is read directly.
-        position: what the column with a tuple's position in the log is called, of such a source.
+        stream: The stream that the sub-query reads.
+        edge: The edge that feeds it; None for a source that is read directly.
+        position: For such a source, the name of the column with a tuple's position in the log.
     """
 
     stream: Stream
@@ -112,18 +113,20 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedOperator:
-    """One operator of a plan.
-
+class DistributedOperator:
+    """One operator of a distributed plan.
     Attributes:
-        name: which part of the plan it is: the sub-plan, or the stream that an intake reads.
-        query, plan: what it computes. The outputs are what travels, by `output_name`; of the top operator the query's
-            own, then `ranks` columns that order results of equal ts.
-        tasks: into how many shares it is split.
-        forward: share p is partition p of every input.
-        outputs: where its results go; empty for the top operator.
-        kept: per stream that it reads directly, how long the query's windows need a tuple of it.
-        columns: what columns of the query are called in the operator's; of a join.
+        name: Its part of the plan: the sub-plan, or the stream that an intake reads.
+        query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
+            operator has the query's own outputs, then the `ranks` columns.
+        plan: The plan of the sub-query.
+        tasks: The number of tasks that share its work.
+        forward: Task p reads partition p of every input.
+        inputs: Its inputs, left first.
+        outputs: The edges that its results take; empty for the top operator.
+        ranks: The number of columns that order results of equal ts; 0 except for the top operator.
+        kept: Per stream that it reads directly, how long the query's windows need a tuple of the stream, in ms.
+        columns: For a join, the name in the sub-query of each column of the query.
     """
 
     name: str
@@ -131,7 +134,7 @@ class PlacedOperator:
     plan: Plan
     tasks: int
     forward: bool
-    inputs: tuple[Input, ...]
+    inputs: tuple[OperatorInput, ...]
     outputs: tuple[Edge, ...]
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
@@ -139,8 +142,8 @@ class PlacedOperator:
 
 
 def output_name(column: Column) -> str:
-    """What a column of the whole query is called in an operator's results. No two are called the same: an alias with a
-    dot would have to be quoted, and `decompose` refuses it."""
+    """Return the name of a query's column in an operator's results. The names are unique: an alias with a dot would
+    have to be quoted, and `decompose` rejects it."""
     return f"{column.alias}.{column.name}"
 
 
@@ -152,28 +155,28 @@ def decompose(
     prefix: str = "",
     *,
     feedback: bool = False,
-) -> tuple[PlacedOperator, ...]:
-    """The operators of a plan, joins before intakes, the top operator first.
-
+) -> tuple[DistributedOperator, ...]:
+    """Return the operators of a plan: joins before intakes, the top operator first.
     Args:
-        partitions: of each source topic.
-        split: into how many tasks a join with an equality key is split; None for as many as the sources' topics
-            have partitions at most. With PARTITION BY always as many as those have.
-        prefix: what the names of internal topics begin with; `<n>.<aliases>` follows.
-        feedback: joins tell each other what is not demanded (`operators.distributed.feedback`).
+        query: The query.
+        plan: Its plan.
+        partitions: The number of partitions of each source topic.
+        split: The number of tasks of a join with an equality key; None for the greatest number of partitions of a
+            source topic. With PARTITION BY it is always that number.
+        prefix: The prefix of the names of internal topics; `<n>.<aliases>` follows.
+        feedback: Joins report to each other what they do not demand (`operators.distributed.feedback`).
 
     Raises:
-        UsageError: the query cannot be taken apart; the message says why.
+        UsageError: The query cannot be distributed; the message gives the reason.
     """
-    check_placeable(query, plan)
+    check_distributable(query, plan)
     return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
 
 
-def check_placeable(query: Query, plan: Plan) -> None:
-    """Refuse what cannot be taken apart.
-
+def check_distributable(query: Query, plan: Plan) -> None:
+    """Check that a plan can be distributed.
     Raises:
-        UsageError: the message says why.
+        UsageError: It cannot; the message gives the reason.
     """
     why = ""
     tables = [source.stream.name for source in query.sources if not isinstance(source.stream, Stream)]
@@ -219,11 +222,11 @@ class _Decomposition:
         self.joins = [node for node in postorder(plan) if isinstance(node, Join)]
         self.keys = {node: self._keys(node) for node in self.joins}
         self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
-        self.at = {node: self._acting(node) for node in self.joins}
+        self.predicates_at = {node: self._predicates_at(node) for node in self.joins}
         self.numbered = 0
         self.kinds: dict[Plan, tuple[EdgeKind, ...]] = {}
         for node in reversed(self.joins) if feedback else ():
-            self._speak(node)
+            self._assign_kinds(node)
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
             for side in (node.left, node.right):
@@ -242,35 +245,35 @@ class _Decomposition:
             raise InvariantError(f"{stream.name} is no stream")
         return stream
 
-    def _speak(self, reader: Join) -> None:
-        """Find by which kinds a join says of its inputs what it and those above do not demand."""
+    def _assign_kinds(self, reader: Join) -> None:
+        """Determine the kinds by which a join suspends tuples of its inputs, for itself and for the joins above it."""
         for side, child in enumerate((reader.left, reader.right)):
             if isinstance(child, Leaf):
                 continue
-            several = self.tasks[reader] > 1 and not self.forward
+            partitioned = self.tasks[reader] > 1 and not self.forward
             kinds: tuple[EdgeKind, ...] = ()
             if side == suppressed_side(reader):
                 condition = join_condition(
                     self.query.predicates, reader.left.aliases, reader.right.aliases, self.classes
                 )
-                whole = self.keys[reader][side] if several else ()
+                whole = self.keys[reader][side] if partitioned else ()
                 kinds = own_kinds(reader, side, condition, whole, _home, self.numbered)
                 self.numbered += len(kinds)
-                if self.numbered > MOST_KINDS:
+                if self.numbered > MAX_KINDS:
                     kinds = ()
-            if not several:
+            if not partitioned:
                 kinds += passed_on(self.kinds.get(reader, ()), reader, side, _home)
             self.kinds[child] = kinds
 
     # --- What acts where ----------------------------------------------------------------------------
 
     def _keys(self, node: Join) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """What the two inputs of a join are partitioned by."""
+        """Return the operands by which the two inputs of a join are partitioned."""
         condition = join_condition(self.query.predicates, node.left.aliases, node.right.aliases, self.classes)
         return tuple(t.left for t in condition.keys), tuple(t.right for t in condition.keys)
 
-    def _acting(self, node: Join) -> tuple[Expr, ...]:
-        """The predicates that act at a join; one of each class of equalities is enough."""
+    def _predicates_at(self, node: Join) -> tuple[Expr, ...]:
+        """Return the predicates that act at a join. One predicate of each class of equalities is enough."""
         left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
         found: dict[Expr, None] = {}
         for predicate in self.query.predicates:
@@ -286,7 +289,8 @@ class _Decomposition:
         return tuple(found)
 
     def _read_above(self, node: Plan) -> tuple[Column, ...]:
-        """What the rest of the plan reads of a sub-plan's results, each component's time and position first."""
+        """Return the columns of a sub-plan's results that the rest of the plan reads, each component's time and
+        position first."""
         aliases = frozenset(node.aliases)
         found: dict[Column, None] = {}
         for alias in node.aliases:
@@ -294,7 +298,7 @@ class _Decomposition:
                 found[Column(alias, "_ts", Type.TIMESTAMP)] = None
             found[Column(alias, POSITION, Type.BIGINT)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
-        exprs = [expr for join in above for expr in self.at[join]]
+        exprs = [expr for join in above for expr in self.predicates_at[join]]
         for expr in (*exprs, *(output.expr for output in self.query.outputs)):
             for column in columns_of(expr):
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
@@ -303,59 +307,61 @@ class _Decomposition:
 
     # --- Operators ----------------------------------------------------------------------------------
 
-    def operators(self) -> tuple[PlacedOperator, ...]:
-        joins: list[PlacedOperator] = []
+    def operators(self) -> tuple[DistributedOperator, ...]:
+        joins: list[DistributedOperator] = []
         edges: dict[Plan, Edge] = {}
         intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.intakes}
         for number, node in enumerate(self.joins):
             inputs = tuple(self._input(node, side, edges, intake_edges) for side in (node.left, node.right))
             outputs: tuple[Edge, ...] = ()
             if node is not self.plan:
-                edges[node] = self._edge(self._named(number + 1, node.aliases), node, self.tasks[node])
+                edges[node] = self._edge(self._topic(number + 1, node.aliases), node, self.tasks[node])
                 outputs = (edges[node],)
             joins.append(self._join(node, inputs, outputs))
         intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
         return (*reversed(joins), *intakes)
 
-    def _input(self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]) -> Input:
+    def _input(
+        self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]
+    ) -> OperatorInput:
         if isinstance(side, Leaf):
             stream = self._stream(side.alias)
             if stream not in self.intakes:
                 return _with_position(stream)
             number = len(self.joins) + 1 + self.intakes.index(stream)
-            topic = self._named(number, (side.alias,))
+            topic = self._topic(number, (side.alias,))
             edge = self._edge(topic, side, self.split if self.forward else 1)
-            edge = replace(edge, chosen=selections(self.query, side.alias))
+            edge = replace(edge, predicates=selections(self.query, side.alias))
             intakes[stream.name].append(edge)
         else:
             edge = edges[side]
         marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
-        return Input(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+        return OperatorInput(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
 
-    def _named(self, number: int, aliases: Iterable[str]) -> str:
-        """The topic of what an operator gives."""
-        return f"{self.prefix}{number}.{_plain(aliases)}"
+    def _topic(self, number: int, aliases: Iterable[str]) -> str:
+        """Return the topic of an operator's results."""
+        return f"{self.prefix}{number}.{_topic_part(aliases)}"
 
     def _reader(self, node: Plan) -> Join:
         return next(join for join in self.joins if node in (join.left, join.right))
 
     def _above(self, node: Plan) -> tuple[str, ...]:
-        """The topics of those edges above a sub-plan's from which kinds are passed on to it, the next one first."""
+        """Return the topics of the edges above a sub-plan's from which kinds are passed on to it, the nearest first."""
         found: list[str] = []
         reader = self._reader(node)
         while reader is not self.plan:
             if not {kind.number for kind in self.kinds.get(node, ())} & {k.number for k in self.kinds.get(reader, ())}:
                 break
-            found.append(self._named(self.joins.index(reader) + 1, reader.aliases))
+            found.append(self._topic(self.joins.index(reader) + 1, reader.aliases))
             reader = self._reader(reader)
         return tuple(found)
 
     def _edge(self, topic: str, node: Plan, producers: int) -> Edge:
-        """What travels from a sub-plan to the join above it."""
+        """Return the edge from a sub-plan to the join above it."""
         above = self._reader(node)
         channels = 1 if self.forward else producers
-        if channels > MOST_CHANNELS:
-            raise UsageError(f"a join is split into at most {MOST_CHANNELS} tasks, not {channels}")
+        if channels > MAX_CHANNELS:
+            raise UsageError(f"a join is split into at most {MAX_CHANNELS} tasks, not {channels}")
         partitions = self.tasks[above]
         hashed = partitions > 1 and not self.forward
         keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
@@ -378,7 +384,7 @@ class _Decomposition:
     def _life(self, node: Plan) -> int:
         return min(life_of(self.query.source(alias)) for alias in node.aliases)
 
-    def _join(self, node: Join, inputs: tuple[Input, ...], outputs: tuple[Edge, ...]) -> PlacedOperator:
+    def _join(self, node: Join, inputs: tuple[OperatorInput, ...], outputs: tuple[Edge, ...]) -> DistributedOperator:
         sides = (node.left, node.right)
         names = _names(node)
         renamed: dict[Column, Column] = {}
@@ -397,7 +403,7 @@ class _Decomposition:
                     renamed[column] = Column(name, f"c{number}", column.type)
             if isinstance(side, Leaf):
                 renamed[Column(side.alias, "_ts", Type.TIMESTAMP)] = Column(name, "_ts", Type.TIMESTAMP)
-        predicates = [substitute(expr, renamed) for expr in self.at[node]]
+        predicates = [substitute(expr, renamed) for expr in self.predicates_at[node]]
         for side, given in zip(sides, inputs, strict=True):
             if isinstance(side, Leaf) and given.edge is None:
                 predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
@@ -424,11 +430,11 @@ class _Decomposition:
         sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
         plan = Join(Leaf(names[0]), Leaf(names[1]))
         kept = self._kept(inputs)
-        return PlacedOperator(
+        return DistributedOperator(
             str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept, renamed
         )
 
-    def _kept(self, inputs: Iterable[Input]) -> tuple[tuple[str, int], ...]:
+    def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
         direct = {given.stream.name for given in inputs if given.edge is None}
         lives: dict[str, int] = {}
         for source in self.query.sources:
@@ -436,12 +442,13 @@ class _Decomposition:
                 lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source))
         return tuple(lives.items())
 
-    def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> PlacedOperator:
-        """Reads a stream once for all its aliases; what each alias selects is asked when its tuples are sent."""
+    def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> DistributedOperator:
+        """Return the operator that reads a stream once for all its aliases. Each alias's selections apply when tuples
+        are sent."""
         given = _with_position(stream)
         wanted: dict[str, Output] = {}
         for edge in outputs:
-            read = [*edge.columns, *(c for expr in edge.chosen for c in columns_of(expr))]
+            read = [*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))]
             for column in read:
                 if column.name != "_ts":
                     name = given.position if column.name == POSITION else column.name
@@ -452,24 +459,24 @@ class _Decomposition:
         sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))
         tasks = self.split if self.forward else 1
         plan, kept = Leaf(stream.name), self._kept((given,))
-        return PlacedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
+        return DistributedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
 
 
-def _with_position(stream: Stream) -> Input:
-    """A source that is read directly."""
+def _with_position(stream: Stream) -> OperatorInput:
+    """Return the input for a source that is read directly."""
     name = POSITION
     while stream.field(name) is not None:
         name += "@"
-    return Input(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
+    return OperatorInput(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
 
 
 def _home(node: Join) -> int:
-    """Where a join keeps back what is of no particular alias: at the input that is told to produce less."""
+    """Return the input at which a join keeps back tuples of the empty kind: the suppressed input."""
     return suppressed_side(node) or 0
 
 
 def _names(node: Join) -> tuple[str, str]:
-    """What a join's inputs are called in its sub-query."""
+    """Return the names of a join's inputs in its sub-query."""
     return _name(node.left), _name(node.right)
 
 
@@ -477,6 +484,6 @@ def _name(node: Plan) -> str:
     return node.alias if isinstance(node, Leaf) else str(node)
 
 
-def _plain(aliases: Iterable[str]) -> str:
-    """Aliases as a part of a topic's name."""
+def _topic_part(aliases: Iterable[str]) -> str:
+    """Return aliases as a part of a topic's name."""
     return "-".join(re.sub(r"[^A-Za-z0-9_]", "_", alias) for alias in aliases)[:60]

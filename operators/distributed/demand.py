@@ -1,14 +1,14 @@
-"""The consuming end of feedback between placed operators: what a task asks of those that feed one of its inputs.
+"""The consumer's end of feedback between distributed operators: what a task requests from the producers of one input.
+`operators.distributed.feedback` drives it. For each channel a task knows which signatures are suspended *as far as it
+has read the channel's log* (`operators.distributed.withholding`). It processes an epoch only when it has everything
+that the epoch's tuples of its other input can match. If such a tuple has a suspended signature, the task requests the
+signature back and waits until all channels have resumed it. It sends the request as soon as it has read the tuple, so
+that the producer's work overlaps its own; meanwhile it may advance up to that tuple's time (`limit`). A notice takes
+effect when it is read, although the producer may have written it at a later event time than the task has reached: the
+tuples that it takes back arrive again if they are needed.
 
-A task knows of each channel which signatures are suspended *as far as it has read the channel's log*
-(`operators.distributed.withholding`). It processes an epoch only when it has all that the epoch's tuples of its other
-input can meet: where one of these has a suspended signature, the task asks for it, and waits until it is resumed in all
-channels. It asks as soon as it has read the tuple, so that the producer's work overlaps its own; in the meantime it may
-advance as far as that tuple's time (`limit`). What a notice says takes effect when it is read, though it may have been
-written at a later event time than the task has reached: the tuples that it takes back come anew if they are needed.
-
-So results do not depend on what was asked for, nor on whether it was heard. Asking pays where tuples are many that meet
-nobody, and costs where it is taken back soon: then what does not pay rests (`operators.distributed.payoff`).
+Results therefore depend neither on the requests nor on their delivery. Suspending pays where many tuples have no match,
+and costs where the signature is soon resumed; a kind that does not pay rests (`operators.distributed.payoff`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
-from operators.distributed.decompose import CHANNEL, Edge, PlacedOperator
+from operators.distributed.decompose import CHANNEL, DistributedOperator, Edge
 from operators.distributed.kinds import EdgeKind, of_kinds
-from operators.distributed.payoff import Worth
+from operators.distributed.payoff import KindPayoff
 from operators.distributed.withholding import NONE, over_own
 from operators.engine.engine import Engine
 from operators.engine.selection import batch_reader
@@ -40,32 +40,43 @@ from schemas.query import Column as ColumnRef
 from schemas.query import Type
 
 
-class _Own:
-    """A kind that the task itself speaks of, and the signatures that its other input has."""
+class _OwnKind:
+    """A kind by which the task itself suspends tuples, and the signatures that are present in its other input."""
 
-    def __init__(self, kind: EdgeKind, operator: PlacedOperator, edge: Edge, life: int) -> None:
+    def __init__(self, kind: EdgeKind, operator: DistributedOperator, edge: Edge, life: int) -> None:
         self.kind = kind
-        self.worth = Worth(kind.number, 8 * (len(edge.fields) + 1), life, edge.channels)
+        self.payoff = KindPayoff(kind.number, 8 * (len(edge.fields) + 1), life, edge.channels)
         self.own = over_own(kind.own, operator)
         self.opposite = over_own(kind.opposite or (), operator)
         self.present = Signatures()
 
 
-class Demand:
-    """What one task says of one of its inputs, and knows of it.
-
+class ConsumerFeedback:
+    """What one task requests of one of its inputs, and knows about it.
     Args:
-        side: the input's.
-        kept: what the task itself keeps back of the input.
-        clock: seconds.
+        operator: The task's operator.
+        side: The input's side.
+        join: The operator's join.
+        kept: The tuples of the input that the task itself keeps back.
+        clock: Returns seconds.
 
     Attributes:
-        detecting: the time spent finding what is not demanded, and what has become so.
+        edge: The edge of the input.
+        side: The input's side.
+        stream: The input's stream.
+        observed: The stream of the other input.
+        life: How long a tuple of the input is alive, in ms.
+        detecting: The time spent on finding what is not demanded and what has become demanded.
+        suspends: Signatures requested to be suspended so far.
+        resumes: Signatures requested back so far.
+        late: Tuples that arrived late so far.
+        checked: Signatures computed so far.
+        arrived: Tuples that arrived in time so far.
     """
 
     def __init__(
         self,
-        operator: PlacedOperator,
+        operator: DistributedOperator,
         side: int,
         join: BinaryJoin,
         kept: Blacklist | None,
@@ -84,70 +95,70 @@ class Demand:
         self._join = join
         self._kept = kept
         spoken = [kind for kind in self.edge.kinds if kind.opposite is not None]
-        self._own = [_Own(kind, operator, self.edge, self.life) for kind in spoken]
+        self._own = [_OwnKind(kind, operator, self.edge, self.life) for kind in spoken]
         self._all: list[tuple[EdgeKind, tuple[Operand, ...]]] = [
             (kind, over_own(kind.own, operator)) for kind in self.edge.kinds
         ]
         self._passed = [kind.number for kind in self.edge.kinds if kind.opposite is None]
         self._withheld = [Signatures() for _ in range(self.edge.channels)]
         self._numbers = [0] * self.edge.channels
-        self._told = Signatures()
+        self._requested = Signatures()
         self._outbox: list[U64] = []
         self._wanted: U64 = NONE
         self._since: I64 = np.zeros(0, np.int64)
         self._now = 0
         self.detecting = Stopwatch(clock)
-        self.suspends = self.resumes = self.late = self.checked = self.came = 0
+        self.suspends = self.resumes = self.late = self.checked = self.arrived = 0
 
     # --- What is known ------------------------------------------------------------------------------------
 
     def withholds(self, signatures: U64) -> U64:
-        """Those of some signatures that are suspended in some channel, each once."""
+        """Return those of some signatures that are suspended in some channel, each once."""
         found = [withheld.hit(signatures) for withheld in self._withheld if len(withheld)]
         return np.unique(np.concatenate(found)) if found else NONE
 
     def passed_on(self, signatures: U64) -> U64:
-        """Those of some signatures that the task only passes on for somebody further up."""
+        """Return those of some signatures that the task only passes on for a reader further up."""
         return of_kinds(signatures, self._passed)
 
     def withheld(self) -> U64:
-        """All signatures that are suspended in some channel."""
+        """Return all signatures that are suspended in some channel."""
         return np.unique(np.concatenate([withheld.hashes() for withheld in self._withheld]))
 
     @property
     def suspended(self) -> int:
-        """Signatures suspended, summed over the channels."""
+        """The number of suspended signatures, summed over the channels."""
         return sum(len(withheld) for withheld in self._withheld)
 
     @property
     def watching(self) -> bool:
-        """False while all that it would speak of rests."""
-        return any(not own.worth.rests(self._now) for own in self._own)
+        """False while all kinds of the task itself rest."""
+        return any(not own.payoff.rests(self._now) for own in self._own)
 
     @property
     def wanted(self) -> U64:
-        """What it has asked for and not got yet, each signature once."""
+        """The signatures requested back that have not been resumed yet, each once."""
         return self._wanted
 
     @property
     def waiting(self) -> bool:
-        """True while it has not got all that it has asked for."""
+        """Whether some signature that was requested back has not been resumed yet."""
         return len(self._wanted) > 0
 
     @property
     def limit(self) -> int:
-        """The task lacks something from this event time on."""
+        """The event time from which the task's input is incomplete."""
         return int(self._since.min()) if self.waiting else END
 
     # --- What is asked for ----------------------------------------------------------------------------------
 
-    def want(self, signatures: U64, since: int) -> None:
-        """Ask for signatures back, for what has a ts of at least `since`."""
+    def request_resume(self, signatures: U64, since: int) -> None:
+        """Request signatures back, because of tuples with a ts of at least `since`."""
         if self._outbox and len(signatures):
-            unsaid = np.concatenate(self._outbox)
-            cancelled = np.isin(unsaid, signatures)
-            self._told.remove(unsaid[cancelled])
-            self._outbox = [unsaid[~cancelled]]
+            has_requests = np.concatenate(self._outbox)
+            cancelled = np.isin(has_requests, signatures)
+            self._requested.remove(has_requests[cancelled])
+            self._outbox = [has_requests[~cancelled]]
         held = self.withholds(signatures)
         if len(held) == 0:
             return
@@ -157,37 +168,37 @@ class Demand:
         words = words[order]
         first = np.append(True, words[1:] != words[:-1])
         self.resumes += int(np.count_nonzero(first)) - len(self._wanted)
-        # Each has a time of its own, its earliest: what nobody waits for yet may become urgent before it comes.
+        # Each keeps its own earliest time: a request that is not urgent yet may become so before it is answered.
         self._wanted, self._since = words[first], times[order][first]
 
     def suspend(self, signatures: U64, expiry: int) -> None:
-        """Ask for signatures to be kept back; asked once until `expiry`."""
+        """Request that signatures be suspended. Each is requested only once until `expiry`."""
         signatures = np.unique(signatures)
-        signatures = signatures[~self._told.contains(signatures)]
+        signatures = signatures[~self._requested.contains(signatures)]
         if len(signatures):
-            self._told.add(signatures, np.full(len(signatures), expiry))
+            self._requested.add(signatures, np.full(len(signatures), expiry))
             self._outbox.append(signatures)
             self.suspends += len(signatures)
 
     def has(self, kind: EdgeKind) -> bool:
-        """Whether the producers keep back by a kind that somebody further up speaks of."""
+        """Return whether the producers also keep tuples back by a kind of a reader further up."""
         return any(one.number == kind.number for one, _ in self._all)
 
     def take_suspends(self) -> U64:
-        """What to ask the producers to keep back, each signature once."""
+        """Return the signatures to be suspended that have not been sent yet, each once."""
         if not self._outbox:
             return NONE
         outbox = np.unique(np.concatenate(self._outbox))
         self._outbox = []
         for own in self._own:
-            # A partner has come in the meantime.
+            # A partner has arrived in the meantime.
             outbox = outbox[~own.present.contains(outbox)]
         return outbox
 
     # --- What comes in ------------------------------------------------------------------------------------
 
     def observe(self, batch: Batch) -> None:
-        """Tuples of the other input have been read: what they can meet must be there."""
+        """Process tuples of the other input that have been read: request back the signatures that they match."""
         n = len(batch)
         resolve = batch_reader(batch)
         expiry = np.minimum(batch.ts + self._other_life, FOREVER)
@@ -198,28 +209,28 @@ class Demand:
             if valid is not None:
                 signatures, ts, until = signatures[valid], ts[valid], until[valid]
             own.present.add(signatures, until)
-            self._told.remove(signatures)
+            self._requested.remove(signatures)
             for withheld in self._withheld:
                 found = withheld.contains(signatures)
                 if found.any():
-                    self.want(signatures[found], int(ts[found].min()))
+                    self.request_resume(signatures[found], int(ts[found].min()))
 
     @property
-    def unsaid(self) -> bool:
-        """True when there is something to ask the producers to keep back."""
+    def has_requests(self) -> bool:
+        """Whether there are signatures to be suspended that have not been sent."""
         return any(len(words) for words in self._outbox)
 
     def detect(self, tuples: Tuples, now: int, hold: int) -> None:
-        """Tuples of the input are about to enter: ask for those to be kept back that meet nothing."""
-        self.came += len(tuples)
+        """Process tuples of the input before they enter: request that those without a match be suspended."""
+        self.arrived += len(tuples)
         self._now = now
         for own in self._own:
             own.present.purge(hold)
-        self._told.purge(hold)
+        self._requested.purge(hold)
         resolve = self._join.sources.resolver(tuples.aliases, tuples.rows)
         rest = np.ones(len(tuples), np.bool_)
         for own in self._own:
-            if own.worth.rests(now):
+            if own.payoff.rests(now):
                 continue
             signatures, valid = own.kind.signatures(own.own, resolve, len(tuples))
             self.checked += len(tuples)
@@ -231,10 +242,9 @@ class Demand:
                 rest &= ~useless
 
     def note(self, engine: Engine, notice: Notice, hold: int) -> Tuples | None:
-        """Take notice: what is suspended goes, what comes late is stored.
-
+        """Apply a notice: drop the tuples of suspended signatures and store the late tuples.
         Returns:
-            Tuples that are to enter the join late; None where the notice has been read before.
+            Tuples that are to enter the join late; None if the notice has been read before.
         """
         channel = notice.channel
         if notice.number <= self._numbers[channel]:
@@ -250,22 +260,22 @@ class Demand:
         if len(new):
             self._drop(engine, channel, new, hold)
             for own in self._own:
-                self.want(new[own.present.contains(new)], engine.cut)
-        self._weigh(engine.cut, notice, new, withheld)
+                self.request_resume(new[own.present.contains(new)], engine.cut)
+        self._update_payoff(engine.cut, notice, new, withheld)
         entering = self._enter(engine, channel, notice.late)
         withheld.remove(notice.resumed)
-        self._told.remove(notice.resumed)
+        self._requested.remove(notice.resumed)
         if len(notice.resumed) or notice.whole:
             still = np.isin(self._wanted, self.withholds(self._wanted))
             self._wanted, self._since = self._wanted[still], self._since[still]
         for own in self._own:
-            if own.worth.judge(engine.cut):
-                # All of it at once: then nobody waits for any of it.
-                self.want(of_kinds(self.withheld(), (own.kind.number,)), END)
+            if own.payoff.review(engine.cut):
+                # Request everything at once, so that no later tuple has to wait for any of it.
+                self.request_resume(of_kinds(self.withheld(), (own.kind.number,)), END)
         return entering
 
-    def _weigh(self, now: int, notice: Notice, new: U64, withheld: Signatures) -> None:
-        """What a notice says of the worth of each kind."""
+    def _update_payoff(self, now: int, notice: Notice, new: U64, withheld: Signatures) -> None:
+        """Add a notice to the payoff of each kind."""
         late = notice.late
         resolve = batch_reader(late)
         for own in self._own:
@@ -274,12 +284,13 @@ class Demand:
                 signatures, valid = own.kind.signatures(own.own, resolve, len(late))
                 found = withheld.contains(signatures)
                 rows = int(np.count_nonzero(found if valid is None else found & valid))
-            own.worth.read(now, notice, new, rows)
+            own.payoff.record(now, notice, new, rows)
 
     def _enter(self, engine: Engine, channel: int, late: Batch) -> Tuples:
-        """Late tuples: those that `cut` has not passed wait with the others."""
+        """Store late tuples. Those that `cut` has not passed wait with the other tuples of the input; return the
+        rest."""
         self.late += len(late)
-        late = self.marked(late, channel)
+        late = self.with_channel(late, channel)
         passed = int(np.searchsorted(late.ts, engine.cut))
         if passed < len(late):
             engine.insert(self.stream, channel, late.slice(passed, len(late)))
@@ -287,15 +298,16 @@ class Demand:
             return Tuples.empty((self._alias,))
         return engine.store(self.stream, late.slice(0, passed))[self._alias]
 
-    def marked(self, batch: Batch, channel: int) -> Batch:
-        """A batch with the channel that it came by, where that is kept."""
+    def with_channel(self, batch: Batch, channel: int) -> Batch:
+        """Add the channel's number to a batch, if the edge stores it."""
         if not self.edge.marks_channels:
             return batch
         column = Column(Type.BIGINT, np.full(len(batch), channel, np.int64))
         return Batch(batch.ts, {**batch.columns, CHANNEL: column})
 
     def _drop(self, engine: Engine, channel: int, signatures: U64, hold: int) -> None:
-        """Forget what a channel wrote of some signatures: what waits, what is in the state, what is kept back."""
+        """Drop the tuples of some signatures that a channel wrote: from the waiting input, the state and the
+        blacklist."""
         gone = Signatures()
         gone.add(signatures, np.full(len(signatures), FOREVER))
 
@@ -321,10 +333,10 @@ class Demand:
                 entries, tuples = part.living(hold)
                 part.retract(entries[held(tuples)])
         if self._kept is not None:
-            places, tuples = self._kept.held(hold)
+            places, tuples = self._kept.living(hold)
             self._kept.drop(places[held(tuples)])
 
     def size_bytes(self) -> int:
-        """Bytes of what is known."""
-        sets = [*self._withheld, self._told, *(own.present for own in self._own)]
+        """Bytes of the signatures."""
+        sets = [*self._withheld, self._requested, *(own.present for own in self._own)]
         return sum(one.size_bytes() for one in sets)

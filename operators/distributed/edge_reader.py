@@ -1,11 +1,11 @@
-"""The receiving end: blocks of several senders in one partition, as an engine's input.
+"""The reading end of an edge: blocks of several senders in one partition become an engine's input.
+`services.task.block_lane` calls it with the records of a partition. Each channel is a partition of the engine's stream,
+with a clock of its own. A watermark advances the clock, and so do tuples, since they ascend by ts. A tuple that its
+channel's clock has already passed has been written twice; it is left out and counted. Repeated blocks therefore change
+nothing.
 
-Each channel is a partition of the engine's stream, with a clock of its own. A watermark moves it, and so do tuples:
-they ascend by ts. What a channel has passed already comes again only when something has been written twice; it is
-left out, and counted. So repeated blocks change nothing.
-
-With feedback there are notices between the blocks (`operators.distributed.feedback`), and what they say holds until
-others say otherwise. Then reading begins again only where a notice says all that is in force.
+With feedback there are notices between the blocks (`operators.distributed.feedback`). A notice holds until another
+notice changes what it reports. Reading then restarts only at a notice that reports everything in force.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import Input
-from operators.distributed.feedback import PlacedFeedback
-from operators.distributed.replay_history import History
+from operators.distributed.decompose import OperatorInput
+from operators.distributed.feedback import DistributedFeedback
+from operators.distributed.replay_history import ReplayHistory
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from schemas.codecs.exchange import ExchangeBlock, decode_exchange
@@ -27,23 +27,31 @@ from schemas.errors import InvariantError, StateError
 
 
 @dataclass(slots=True)
-class Taken:
-    """What became of a block: tuples taken, and tuples left out because they had come before."""
+class ReadCounts:
+    """The outcome of a record.
+    Attributes:
+        tuples: Tuples fed to the engine.
+        repeated: Tuples left out because they had been read before.
+    """
 
     tuples: int = 0
     repeated: int = 0
 
 
-class Channels:
+class EdgeReader:
     """The channels of one partition.
-
     Args:
-        points: per channel where reading begins, and what it had reached there, NEVER where it had sent nothing.
-        feedback: the task's; needed where the edge has kinds.
+        given: The operator's input.
+        points: Per channel, the offset where reading starts and the clock there; NEVER if it had sent nothing.
+        feedback: The task's feedback; needed if the edge has kinds.
+
+    Attributes:
+        edge: The input's edge.
+        stream: The name of the input's stream.
     """
 
     def __init__(
-        self, given: Input, points: Sequence[ReplayPoint], feedback: PlacedFeedback | None = None
+        self, given: OperatorInput, points: Sequence[ReplayPoint], feedback: DistributedFeedback | None = None
     ) -> None:
         if given.edge is None:
             raise InvariantError(f"{given.stream.name} is a source: it has no channels")
@@ -52,22 +60,21 @@ class Channels:
         self._fields = given.edge.fields
         self._feedback = feedback if given.edge.kinds else None
         self._clocks = [point.max_ts for point in points]
-        self._histories = [History() for _ in points]
+        self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
                 history.remember(point.offset, point.max_ts, point.max_ts)
 
     def restore_clocks(self, engine: Engine) -> None:
-        """Set the engine's clocks to where reading begins."""
+        """Set the engine's clocks to the values at which reading starts."""
         for channel, clock in enumerate(self._clocks):
             if clock != NEVER:
                 engine.set_clock(self.stream, channel, clock)
 
     def decode(self, raw: bytes | None, place: str) -> ExchangeBlock | Notice:
-        """Read a record.
-
+        """Decode a record; `place` describes it in error messages.
         Raises:
-            StateError: it is no block and no notice, or not for here.
+            StateError: It is neither a block nor a notice, or is not for this partition.
         """
         block: ExchangeBlock | Notice
         if self._feedback is not None and is_notice(raw or b""):
@@ -78,24 +85,25 @@ class Channels:
             raise StateError(f"block {place} is of channel {block.channel}, but {self.edge.channels} tasks write here")
         return block
 
-    def take(self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0) -> Taken:
-        """Feed a record.
-
+    def take(self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0) -> ReadCounts:
+        """Feed a record to the engine.
         Args:
-            offset: of its record.
-            floor: tuples with a smaller ts are in the engine already (`Intake.push`).
+            engine: The engine.
+            block: The decoded record.
+            offset: The record's offset.
+            floor: Tuples with a smaller ts are in the engine already (`Intake.push`).
         """
         if isinstance(block, Notice):
             return self._notice(block, offset)
         channel, batch = block.channel, block.batch
-        taken = Taken()
+        taken = ReadCounts()
         if block.watermark <= self._clocks[channel]:
-            # A block's tuples, and so the clock while its epoch lasts, are older than its watermark.
+            # A block's tuples have a smaller ts than its watermark, and so has the clock during its epoch.
             taken.repeated = len(batch)
             return taken
         if len(batch):
             if self._feedback is not None:
-                batch = self._feedback.demands[self.stream].marked(batch, channel)
+                batch = self._feedback.consumer_ends[self.stream].with_channel(batch, channel)
             late = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
             taken.repeated = int(np.count_nonzero(late))
             taken.tuples = len(batch) - taken.repeated
@@ -110,20 +118,21 @@ class Channels:
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
 
-    def _notice(self, notice: Notice, offset: int) -> Taken:
+    def _notice(self, notice: Notice, offset: int) -> ReadCounts:
         assert self._feedback is not None
         if not self._feedback.note(self.stream, notice):
-            return Taken(repeated=1)
+            return ReadCounts(repeated=1)
         if notice.whole:
             clock = self._clocks[notice.channel]
             self._histories[notice.channel].remember(offset, clock, clock)
-        return Taken(tuples=len(notice.late))
+        return ReadCounts(tuples=len(notice.late))
 
     def point(self, channel: int, horizon_ms: int, position: int) -> ReplayPoint:
-        """The latest place from which reading again shows every tuple of a channel with ts >= horizon.
-
+        """Return the latest point from which reading again yields every tuple of a channel with ts >= horizon.
         Args:
-            position: the next record to be taken.
+            channel: The channel.
+            horizon_ms: The horizon.
+            position: The offset of the next record to be read.
         """
         found = self._histories[channel].point(horizon_ms)
         if found is None and self._feedback is not None:
@@ -131,6 +140,6 @@ class Channels:
         return ReplayPoint(position, self._clocks[channel]) if found is None else found
 
     def forget(self, horizon_ms: int) -> None:
-        """Drop the history that no horizon will ask for any more."""
+        """Drop the history that no later horizon will need."""
         for history in self._histories:
             history.forget(horizon_ms)

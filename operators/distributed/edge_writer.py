@@ -1,8 +1,8 @@
-"""The sending end: an operator's results as blocks for the partitions of a topic; the top operator's in their order.
-
-Rows keep their order within a partition, so a channel's blocks ascend by ts. A tuple whose key is null matches nothing
-and is not sent. Which partition a key belongs to is a function of the key's value alone, equal for the two inputs of
-a join whatever their types, and of bits of its hash that the join's index does not use.
+"""The writing end of an edge: an operator's results become blocks for the partitions of a topic.
+`services.task.result_output` calls it. It also puts the top operator's results in the query's order. Rows keep their
+order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent.
+The partition of a key depends on the key's value alone. It is the same for the two inputs of a join whatever their
+types, and uses bits of the key's hash that the join's index does not use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from operators.data.evaluate import Resolve, holds
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER
-from operators.distributed.decompose import EXPIRY, Edge, PlacedOperator, output_name
+from operators.distributed.decompose import EXPIRY, DistributedOperator, Edge, output_name
 from operators.kernels.order import order_ties
 from schemas.codecs.exchange import encode_exchange
 from schemas.columns import I64, Batch, Column
@@ -22,24 +22,24 @@ from schemas.query import Column as ColumnRef
 from schemas.query import Type
 
 BLOCK_BYTES = 256 * 1024
-"""What a block holds at most, unless one row is larger."""
+"""The most bytes in a block, unless one row is larger."""
 
 _SHIFT = np.uint64(24)
 
 _POSITION_BITS = 44
-"""Bits of a position that hold the offset; the partition is above them."""
+"""The bits of a position that hold the offset; the partition is above them."""
 
 
 def positions(partition: int, offsets: I64) -> Column:
-    """Where tuples stand in their stream's log, as one number each that ascends by (partition, offset)."""
+    """Return tuples' positions in their stream's log, as one number each that ascends by (partition, offset)."""
     return Column(Type.BIGINT, offsets + (np.int64(partition) << np.int64(_POSITION_BITS)))
 
 
-class Route:
-    """One task's end of one edge.
-
+class EdgeWriter:
+    """One task's writing end of one edge.
     Args:
-        task: the number of the sending task among its operator's.
+        edge: The edge.
+        task: The number of the sending task among its operator's tasks.
     """
 
     def __init__(self, edge: Edge, task: int) -> None:
@@ -48,11 +48,10 @@ class Route:
         self._fields = edge.fields
 
     def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
-        """The blocks of an epoch: partition, bytes and rows of each, in the order to write them.
-
+        """Return the blocks of an epoch in the order to write them: partition, bytes and number of rows of each.
         Args:
-            results: ascending by ts, columns by `output_name`.
-            watermark: later results are not older than this.
+            results: Results ascending by ts, with columns named by `output_name`.
+            watermark: No later result has a smaller ts.
         """
         edge = self.edge
         channel = 0 if edge.forward else self._task
@@ -67,16 +66,17 @@ class Route:
         return found
 
     def shares(self, results: Batch) -> list[tuple[int, Batch]]:
-        """Of results, what each partition gets; nothing is something too, since watermarks go to all."""
+        """Return each partition's share of results. Empty shares are included, since watermarks go to all
+        partitions."""
         edge = self.edge
         resolve = _resolver(results)
-        if edge.chosen and len(results):
+        if edge.predicates and len(results):
             good = np.ones(len(results), np.bool_)
-            for predicate in edge.chosen:
+            for predicate in edge.predicates:
                 good &= holds(predicate, resolve, len(results))
             results = results if good.all() else results.take(good)
             resolve = _resolver(results)
-        batch = self.travelling(results)
+        batch = self.to_edge_batch(results)
         if edge.forward:
             return [(self._task, batch)]
         if not edge.keys:
@@ -88,14 +88,14 @@ class Route:
             at[~valid] = -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]
 
-    def travelling(self, results: Batch) -> Batch:
-        """Results as they are on the way."""
+    def to_edge_batch(self, results: Batch) -> Batch:
+        """Return results with the columns of the edge."""
         edge = self.edge
         columns = {f"c{i}": results.columns[output_name(c)] for i, c in enumerate(edge.columns)}
         if edge.expires:
             ends = [
                 results.columns[f"{alias}._ts"].values.astype(np.int64) + life
-                for alias, life in zip(edge.aliases, edge.lives, strict=True)
+                for alias, life in zip(edge.aliases, edge.lifetimes, strict=True)
                 if life < FOREVER
             ]
             columns[EXPIRY] = Column(Type.TIMESTAMP, np.minimum.reduce(ends))
@@ -112,7 +112,7 @@ def _resolver(results: Batch) -> Resolve:
 
 
 def rows_per_block(batch: Batch) -> int:
-    """Rows of average size that make a block."""
+    """Return the number of rows of average size that fill a block."""
     if len(batch) == 0:
         return 1
     size = 8 * len(batch) * (1 + len(batch.columns))
@@ -122,15 +122,16 @@ def rows_per_block(batch: Batch) -> int:
     return max(1, BLOCK_BYTES * len(batch) // size)
 
 
-class Finish:
-    """The top operator's results as the query's, in the order in which the fused engine has them."""
+class ResultOrder:
+    """Turns the top operator's results into the query's, in the order of the fused engine."""
 
-    def __init__(self, operator: PlacedOperator) -> None:
+    def __init__(self, operator: DistributedOperator) -> None:
         names = [output.name for output in operator.query.outputs]
         self._ranks = names[len(names) - operator.ranks :]
 
     def __call__(self, results: Batch) -> Batch:
-        """Results ascending by (ts, the places of their components in FROM order), without what orders them."""
+        """Return results in the order of (ts, positions of their components in FROM order), without the columns for the
+        order."""
         columns = {name: column for name, column in results.columns.items() if name not in self._ranks}
         found = replace(results, columns=columns)
         if not (results.ts[1:] == results.ts[:-1]).any():

@@ -1,13 +1,13 @@
-"""By which parts of an edge's tuples its reader says what it does not demand (JIT III): the kinds of an edge.
+"""The kinds of an edge: the components by which its reader suspends tuples that it does not demand (JIT III).
+`operators.distributed.decompose` assigns kinds to edges. A kind consists of equalities between the reader's two inputs.
+It gives every tuple of the edge a *signature*: the hash of the values that the equalities read of it. A matching tuple
+of the other side has the same signature. A reader whose other input has no tuple with some signature needs no tuple of
+the edge that has it, and suspends it by that one number. The empty kind has one signature for all tuples: it is for a
+reader whose other input is empty.
 
-A kind is made of equalities between the reader's two inputs. It has a *signature* for every tuple of the edge: the hash
-of what the equalities read of it, which is also the hash of what they read of each tuple on the other side that it
-matches. So a reader that has nothing with some signature needs no tuple that has it, and says so by that one number.
-The empty kind has one signature for all tuples: it is for a reader whose other input is empty.
-
-The tuples of a kind are kept back at one input of the producing join, its *home*, before they have made anything. A
-producer may have that done by those below it in turn, so an edge also has the kinds of readers further up that are over
-its own aliases, as far as one partition has all tuples of a signature (JIT 3.3, Fig. 6).
+The tuples of a kind are kept back at one input of the producing join, its *home*, before they have made any result. A
+producer may pass this on to the producers below it. An edge therefore also has the kinds of readers further up that are
+over its own aliases, as far as one partition has all tuples of a signature (JIT III-C, Fig. 6).
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from operators.plan.predicates import JoinCondition, Operand
 from schemas.columns import Mask
 from schemas.query import aliases_of
 
-MOST_KINDS = 1 << 10
-"""Kinds of a plan: the low bits of a signature say which it is of. Those beyond are left out."""
+MAX_KINDS = 1 << 10
+"""The most kinds of a plan: the low bits of a signature hold its kind. Kinds beyond are left out."""
 
-_NUMBER = np.uint64(MOST_KINDS - 1)
+_NUMBER = np.uint64(MAX_KINDS - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeKind:
     """One kind of an edge.
-
     Attributes:
-        number: of the kind in the plan, the same on every edge.
-        own: what its equalities read of the edge's tuples, over the columns of the query; none of the empty kind.
-        opposite: what they read of the reader's other input; None where the reader of the edge only passes on what
-            another one further up says.
-        home: the input of the producing join at which its tuples are kept back.
+        number: The kind's number in the plan, the same on every edge.
+        own: What its equalities read of the edge's tuples, over the columns of the query; empty for the empty kind.
+        opposite: What they read of the reader's other input. None if the reader of the edge only passes on what a
+            reader further up suspends.
+        home: The input of the producing join at which its tuples are kept back.
     """
 
     number: int
@@ -49,13 +48,14 @@ class EdgeKind:
     home: int
 
     def signatures(self, operands: Sequence[Operand], resolve: Resolve, n: int) -> tuple[U64, Mask | None]:
-        """Signatures of n tuples.
-
+        """Return the signatures of n tuples.
         Args:
             operands: `own` or `opposite`, over the columns that `resolve` knows.
+            resolve: Returns the values of a column.
+            n: The number of tuples.
 
         Returns:
-            (n,) uint64, and (n,) bool False where a null keeps the tuple from ever matching (None: nowhere).
+            (n,) uint64 signatures, and (n,) bool, False where a null prevents any match (None if there is no null).
         """
         if not operands:
             return np.full(n, self.number, np.uint64), None
@@ -64,7 +64,7 @@ class EdgeKind:
 
 
 def of_kinds(signatures: U64, numbers: Sequence[int]) -> U64:
-    """Those signatures that are of kinds with some numbers."""
+    """Return those of some signatures whose kind has one of some numbers."""
     return signatures[np.isin(signatures & _NUMBER, np.array(numbers, np.uint64))]
 
 
@@ -76,12 +76,15 @@ def own_kinds(
     suppressed: Callable[[Join], int],
     first: int,
 ) -> tuple[EdgeKind, ...]:
-    """The kinds by which a join speaks of its input on `side`, itself a join's output, numbered from `first` on.
-
+    """Return the kinds by which a join suspends tuples of its input on `side`, which is a join's output.
     Args:
-        whole: the edge's partition key, where it has several partitions that are not the producers' own: then a
-            signature must tell the partition, and only the whole key does.
-        suppressed: the home of what is of no particular alias at a join.
+        reader: The join.
+        side: The input's side.
+        condition: The join's predicates.
+        whole: The edge's partition key if the edge is repartitioned, else empty. A signature must then determine the
+            partition, which only the whole key does.
+        suppressed: Returns the home of the empty kind at a join.
+        first: The number of the first kind.
     """
     producer = (reader.left, reader.right)[side]
     assert isinstance(producer, Join)
@@ -89,7 +92,7 @@ def own_kinds(
     if whole:
         home = _home(producer, frozenset[str]().union(*(aliases_of(own.expr) for own, _ in pairs)))
         return () if home is None else (EdgeKind(first, *_split(pairs), home),)
-    # Whoever has nothing at all says so first.
+    # The empty kind comes first: it is the cheapest to check.
     found = [EdgeKind(first, (), (), suppressed(producer))]
     for alias in producer.aliases:
         chosen = [(own, other) for own, other in pairs if aliases_of(own.expr) == {alias}]
@@ -103,7 +106,8 @@ def own_kinds(
 def passed_on(
     kinds: Sequence[EdgeKind], producer: Join, side: int, suppressed: Callable[[Join], int]
 ) -> tuple[EdgeKind, ...]:
-    """Those of the kinds of an edge that its producer passes on to what feeds its input on `side`, itself a join."""
+    """Return those of an edge's kinds that its producer passes on to the producer of its input on `side`, which is a
+    join."""
     below = (producer.left, producer.right)[side]
     assert isinstance(below, Join)
     found: list[EdgeKind] = []
@@ -122,7 +126,7 @@ def _split(pairs: Sequence[tuple[Operand, Operand]]) -> tuple[tuple[Operand, ...
 
 
 def _home(producer: Join, aliases: frozenset[str]) -> int | None:
-    """The input of a join that has all of some aliases; None where they are of both."""
+    """Return the input of a join that has all of some aliases; None if they are on both sides."""
     for side, child in enumerate((producer.left, producer.right)):
         if aliases <= frozenset(child.aliases):
             return side

@@ -1,9 +1,9 @@
-"""Whether it pays to have tuples kept back by one kind of an edge, or whether they are asked for too often.
-
-What is kept back is not sent, but who asks for some of it waits for a trip through Kafka per join, and every answer is
-a message and a transaction. So the two are weighed, in bytes: what was not sent while signatures were suspended, less
-what came back, against a price per answer. How much a suspended signature keeps back is known of those that came back:
-they bring what has come of them within a window. The others are taken to be like them.
+"""Decides whether keeping tuples back by one kind of an edge pays, or whether the signatures are resumed too often.
+`operators.distributed.demand` calls it. A tuple that is kept back is not sent. But a reader that requests it waits for
+one trip through Kafka per join, and every answer is a message and a transaction. The two are compared in bytes: what
+was not sent while signatures were suspended, less what returned, against a price per answer. The amount that a
+suspended signature keeps back is known only for resumed signatures, whose tuples of one window return. The other
+signatures are assumed to be alike.
 
 A kind that does not pay rests for some windows, each time twice as long.
 """
@@ -15,26 +15,25 @@ from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
 
 ANSWERS = 24
-"""After so many answers a kind is judged."""
+"""A kind is reviewed after this many answers."""
 
 ANSWER_BYTES = 2 * 1024
-"""What an answer costs, as so many bytes sent: a request, a notice, their share of transactions, and the wait."""
+"""The cost of an answer, in bytes sent: a request, a notice, their share of transactions, and the wait."""
 
 FIRST_REST = 4
-"""Windows that a kind rests for."""
+"""The windows that a kind rests for at first."""
 
-MOST_REST = 1 << 12
-"""Windows that it rests for at most."""
+MAX_REST = 1 << 12
+"""The most windows that a kind rests for."""
 
 
-class Worth:
-    """What one kind has saved and cost since it was judged last.
-
+class KindPayoff:
+    """What one kind has saved and cost since its last review.
     Args:
-        number: of the kind.
-        row_bytes: what a tuple of the edge takes.
-        life: how long a tuple lives.
-        channels: of the edge.
+        number: The kind's number.
+        row_bytes: The size of a tuple of the edge.
+        life: How long a tuple is alive, in ms.
+        channels: The number of channels of the edge.
     """
 
     def __init__(self, number: int, row_bytes: int, life: int, channels: int) -> None:
@@ -43,30 +42,31 @@ class Worth:
         self._life = max(life, 1)
         self._suspended = [0] * channels
         self._first: int | None = None
-        self._at = 0
-        self._until = 0
-        self._rest = FIRST_REST
-        self._begin()
+        self._counted_until = 0
+        self._rests_until = 0
+        self._rest_windows = FIRST_REST
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._answers = self._returned = self._rows = 0
-        self._kept = 0
+        self._suspended_time = 0
 
     def rests(self, now: int) -> bool:
-        """Whether nothing should be kept back by it at an event time."""
-        return now < self._until
+        """Return whether the kind suspends nothing at an event time."""
+        return now < self._rests_until
 
-    def read(self, now: int, notice: Notice, new: U64, rows: int) -> None:
-        """A notice has been read.
-
+    def record(self, now: int, notice: Notice, new: U64, rows: int) -> None:
+        """Record a notice that has been read.
         Args:
-            new: what it suspends that was not.
-            rows: how many tuples came back with it.
+            now: The event time.
+            notice: The notice.
+            new: The signatures that it suspends and that were not suspended before.
+            rows: The number of tuples that returned with it.
         """
         if self._first is None:
-            self._first = self._at = now
-        self._kept += sum(self._suspended) * min(max(0, now - self._at), self._life)
-        self._at = max(self._at, now)
+            self._first = self._counted_until = now
+        self._suspended_time += sum(self._suspended) * min(max(0, now - self._counted_until), self._life)
+        self._counted_until = max(self._counted_until, now)
         back = self._count(notice.resumed)
         if notice.whole:
             self._suspended[notice.channel] = self._count(notice.suspended)
@@ -77,22 +77,22 @@ class Worth:
         self._returned += back
         self._answers += back > 0
         if self.rests(now):
-            self._begin()
+            self._reset()
 
     def _count(self, signatures: U64) -> int:
         return len(of_kinds(signatures, (self._number,)))
 
-    def judge(self, now: int) -> bool:
-        """True when it rests from now on."""
+    def review(self, now: int) -> bool:
+        """Review the kind, if enough answers have arrived. Return True if it rests from now on."""
         if self._answers < ANSWERS or self.rests(now):
             return False
         window = max(1, min(self._life, now - (self._first or 0)))
-        spared = self._rows * (self._kept / (self._returned * window) - 1.0)
-        pays = spared * self._row_bytes >= ANSWER_BYTES * self._answers
-        self._begin()
+        saved_rows = self._rows * (self._suspended_time / (self._returned * window) - 1.0)
+        pays = saved_rows * self._row_bytes >= ANSWER_BYTES * self._answers
+        self._reset()
         if pays:
-            self._rest = FIRST_REST
+            self._rest_windows = FIRST_REST
             return False
-        self._until = now + self._rest * window
-        self._rest = min(2 * self._rest, MOST_REST)
+        self._rests_until = now + self._rest_windows * window
+        self._rest_windows = min(2 * self._rest_windows, MAX_REST)
         return True

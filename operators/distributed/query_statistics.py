@@ -1,8 +1,7 @@
-"""What one operator's engine knows of itself, said in the words of the whole query, so that the parts of a plan add up.
-
-Each part names all joins of the plan and all sources, with zeros where another part knows better:
-`operators.explain.analyze` sums them. What came of a source is counted where its topic is read, what of it lives
-where it is joined.
+"""Translates the statistics of one operator's engine into those of the whole query, so that the operators' add up.
+`services.worker.task_opener` calls it. The statistics of each operator list all joins of the plan and all sources, with
+zeros where another operator has the counts; `operators.explain.analyze` sums them. A source's arrivals are counted
+where its topic is read, and its living tuples where it is joined.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from operators.data.statistics import EngineStatistics, OperatorStatistics, SourceStatistics
-from operators.distributed.decompose import PlacedOperator
+from operators.distributed.decompose import DistributedOperator
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import join_condition
 from schemas.query import Query, Stream
 
 
-def as_whole(found: EngineStatistics, operator: PlacedOperator, query: Query, plan: Plan) -> EngineStatistics:
-    """The statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
+def as_query_statistics(
+    found: EngineStatistics, operator: DistributedOperator, query: Query, plan: Plan
+) -> EngineStatistics:
+    """Return the statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
     own = found.operators[0] if isinstance(operator.plan, Join) and found.operators else None
     last = not operator.outputs
     return replace(
@@ -33,7 +34,7 @@ def as_whole(found: EngineStatistics, operator: PlacedOperator, query: Query, pl
 
 
 def _joins(
-    own: OperatorStatistics | None, operator: PlacedOperator, query: Query, plan: Plan
+    own: OperatorStatistics | None, operator: DistributedOperator, query: Query, plan: Plan
 ) -> list[OperatorStatistics]:
     classes = equality_classes(query.predicates)
     found: list[OperatorStatistics] = []
@@ -51,9 +52,10 @@ def _joins(
 
 
 def _source(
-    found: EngineStatistics, operator: PlacedOperator, query: Query, plan: Plan, alias: str
+    found: EngineStatistics, operator: DistributedOperator, query: Query, plan: Plan, alias: str
 ) -> SourceStatistics:
-    """What the task knows of a source: all where it reads it, what came in at an intake, what lives behind one."""
+    """Return the task's statistics of a source: all of them if it reads the source directly, the arrivals if it is an
+    intake, and the living tuples if it reads from an intake."""
     stream = query.source(alias).stream
     nothing = SourceStatistics(alias, stream.name, 0, 0, 0, 0.0)
     if not isinstance(stream, Stream):

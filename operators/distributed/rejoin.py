@@ -1,4 +1,6 @@
-"""What tuples make that enter a join after their time, with everything that is there."""
+"""Joins tuples that enter a distributed join late with the whole state of the other side.
+`operators.distributed.withholding` calls it when a signature is resumed.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ from operators.join.binary_join import BinaryJoin
 
 
 def rejoined(join: BinaryJoin, side: int, late: Tuples, hold: int) -> Tuples:
-    """Results of tuples of one side with all of the other side's state, earlier or later; in any order.
+    """Return the results of tuples of one side with all tuples of the other side's state, earlier or later, in any
+    order.
+    The cost is linear in the size of the state and the number of results.
 
     Args:
-        join: over single aliases, as all placed joins are.
-        hold: results that expired before are left out.
-
-    O(n) in the state, and in what is found.
+        join: A join over single aliases, as all distributed joins are.
+        side: The side of the late tuples.
+        late: The late tuples.
+        hold: Results that expired before it are left out.
     """
     match, other = join.match, 1 - side
     probing = match.prepare(side, late.reorder(match.sides[side]))

@@ -1,19 +1,19 @@
-"""The producing end of feedback between placed operators: what a task keeps back of what it is fed (JIT 3, 4).
+"""The producer's end of feedback between distributed operators: what a task keeps back of its input (JIT III, IV).
+`operators.distributed.feedback` drives it. **Suspending means taking out, and resuming means entering late**, as within
+one process (`operators.feedback.tree`). A tuple of the join's input whose signature the reader does not demand is kept
+back before it enters, or is taken out of the state. When the reader requests the signature, the tuple enters late and
+makes every result that it would have made before.
 
-**Suspending is taking out, resuming is entering late**, as within one process (`operators.feedback.tree`): a tuple of
-the join's input whose signature its reader has no use for is kept back before it enters, or taken out of the state. It
-enters, late, when the reader asks for it, and makes then all that it would have made.
+**Every reader can rely on this, at each position of a channel's log:** the tuples that were written up to there and are
+in force are the results of the join over all its input, except those with a suspended signature. Suspensions are
+reported in band (`schemas.codecs.notice`), behind the results that they concern. A *notice* takes back what the channel
+wrote of a signature, or writes all of it again. A request in the feedback topic may therefore be lost, arrive twice or
+arrive years late: it changes what the producer reports next, and the log is right at any time.
 
-**Every reader can rely on this, at each place of a channel's log:** what was written up to there and is in force are
-the results of the join over all its input, but for those with a suspended signature. What is suspended is said in band
-(`schemas.codecs.notice`), behind the results that it is about: a *notice* takes back what the channel wrote of a
-signature, or brings all of it anew. So what a reader asks for in the feedback topic may be lost, come twice or years
-late: it changes what the producer says next, and nothing is wrong at any time.
+What a task keeps back is a function of its input and of its last notices. A restarted task reads its own notices and
+its input and has the same state again (`restore`).
 
-What a task keeps back is a function of its input and of what its last notices say, so a task that comes back reads its
-own notices, and its input, and is what it was (`restore`).
-
-Readers may be behind. What may still be asked for by the slowest stays in the states: the task's *hold*.
+Readers may lag behind. What the slowest reader may still request stays in the states: the task's *hold*.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import PlacedOperator
-from operators.distributed.edge_writer import Route, rows_per_block
+from operators.distributed.decompose import DistributedOperator
+from operators.distributed.edge_writer import EdgeWriter, rows_per_block
 from operators.distributed.kinds import EdgeKind, of_kinds
 from operators.distributed.rejoin import rejoined
 from operators.engine.engine import Engine
@@ -42,26 +42,28 @@ from schemas.codecs.notice import Notice, encode_notice
 from schemas.columns import I64, Batch
 from schemas.query import substitute
 
-MOST_SUSPENDED = 1 << 16
-"""Signatures that one reader may have suspended; more are not taken up. A whole notice of them is half a MiB."""
+MAX_SUSPENDED = 1 << 16
+"""The most signatures that one reader may have suspended; further requests are ignored. A whole notice of them takes
+half a MiB."""
 
-SWEEP_PAYS = 4
-"""A state is searched for newly suspended tuples when as many have come since as this part of it."""
+SWEEP_FACTOR = 4
+"""A state is searched for newly suspended tuples once this many times the tuples that arrived since the last search are
+at least as many as the state has."""
 
 WHOLE_BYTES = 64 * 1024
-"""A whole notice is due when a channel has written this much and as much as the notice takes, since the last."""
+"""A whole notice is due when a channel has written this much, plus the size of the notice, since the last one."""
 
 NONE: U64 = np.zeros(0, np.uint64)
 
 
-def over_own(operands: Iterable[Operand], operator: PlacedOperator) -> tuple[Operand, ...]:
-    """Operands over the columns of the query, as over those of an operator's sub-query."""
+def over_own(operands: Iterable[Operand], operator: DistributedOperator) -> tuple[Operand, ...]:
+    """Return operands over the columns of the query as operands over those of an operator's sub-query."""
     return tuple(replace(o, expr=substitute(o.expr, operator.columns)) for o in operands)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """One partition of the edge: its reader's demands, and what was told it."""
+    """One partition of the edge: its reader's requests, and what was reported to it."""
 
     suspended: Signatures
     need: int = NEVER
@@ -69,24 +71,32 @@ class _Reader:
     written: int = 0
 
 
-class Withholding:
-    """One task's end of the edge that it feeds.
-
+class ProducerFeedback:
+    """One task's producing end of its output edge.
     Args:
-        share: the task's number among its operator's.
-        clock: seconds.
+        operator: The task's operator.
+        share: The task's number among its operator's tasks.
+        join: The operator's join.
+        clock: Returns seconds.
 
     Attributes:
-        detecting: the time spent finding what to keep back.
-        below: what is suspended by those that feed the task.
-        over: nothing is kept back any more.
+        kept: Per side, the tuples that are kept back.
+        returned: Tuples that entered late so far.
+        late: Results that were produced late so far.
+        suspends: Signatures suspended so far.
+        resumes: Signatures resumed so far.
+        checked: Signatures computed so far.
+        suppressed: An estimate of the results that were not produced.
+        detecting: The time spent on finding tuples to keep back.
+        below: Returns the signatures that the task's own producers have suspended.
+        released: True once the task keeps nothing back any more.
     """
 
     def __init__(
-        self, operator: PlacedOperator, share: int, join: BinaryJoin, clock: Callable[[], float] = lambda: 0.0
+        self, operator: DistributedOperator, share: int, join: BinaryJoin, clock: Callable[[], float] = lambda: 0.0
     ) -> None:
         (edge,) = operator.outputs
-        self._route = Route(edge, share)
+        self._route = EdgeWriter(edge, share)
         self._edge = edge
         self._channel = 0 if edge.forward else share
         self._join = join
@@ -99,28 +109,28 @@ class Withholding:
         self.kept = (Blacklist(join.match.sides[0]), Blacklist(join.match.sides[1]))
         self._to_suspend: dict[int, list[U64]] = {p: [] for p in self._readers}
         self._to_resume: dict[int, list[U64]] = {p: [] for p in self._readers}
-        self._fresh: list[tuple[int, EdgeKind, U64]] = []
+        self._newly_suspended: list[tuple[int, EdgeKind, U64]] = []
         self._since_sweep = 0
         self.returned = self.late = self.suspends = self.resumes = self.checked = 0
         self.suppressed = 0.0
         self.detecting = Stopwatch(clock)
-        self.over = False
+        self.released = False
         self.below: Callable[[], U64] = lambda: NONE
 
     # --- What readers ask for ---------------------------------------------------------------------------
 
     @property
     def hold(self) -> int:
-        """Readers may ask for whatever has not expired before this."""
+        """Readers may request tuples that had not expired before this time."""
         return min(reader.need for reader in self._readers.values())
 
     def ask(self, partition: int, suspend: U64, resume: U64, need: int) -> None:
-        """A reader's message. What it asks for may be done already, or not wanted any more."""
+        """Process a reader's request. It may have been fulfilled already, or be obsolete."""
         reader = self._readers.get(partition)
         if reader is None:
             return
         reader.need = max(reader.need, need)
-        if len(suspend) and not self.over:
+        if len(suspend) and not self.released:
             self._to_suspend[partition].append(suspend)
         if len(resume):
             waiting = self._to_suspend[partition]
@@ -130,8 +140,9 @@ class Withholding:
         if len(resume):
             self._to_resume[partition].append(resume)
 
-    def overhear(self, partition: int, resume: U64) -> None:
-        """What a reader further up asks for, of one of its own partitions: the task's reader will pass it on."""
+    def relay_resume(self, partition: int, resume: U64) -> None:
+        """Process a resume request of a reader further up, about one of that reader's partitions, before the task's own
+        reader passes it on."""
         resume = of_kinds(resume, self._passed)
         if self._edge.forward:
             self.ask(partition, NONE, resume, NEVER)
@@ -141,18 +152,18 @@ class Withholding:
 
     @property
     def resuming(self) -> bool:
-        """True when a reader waits for something that the task keeps back."""
+        """Whether a reader waits for something that the task keeps back."""
         return any(self._to_resume.values())
 
     @property
     def suspended(self) -> int:
-        """Signatures suspended now."""
+        """The number of signatures that are suspended now."""
         return sum(len(reader.suspended) for reader in self._readers.values())
 
     # --- What comes in -----------------------------------------------------------------------------------
 
     def admit(self, side: int, tuples: Tuples) -> Tuples:
-        """Those of an input's tuples that nobody keeps back; the others are kept."""
+        """Return those of an input's tuples that no reader has suspended; keep the others back."""
         self._since_sweep += len(tuples)
         readers = [reader.suspended for reader in self._readers.values() if len(reader.suspended)]
         for kind, operands in self._kinds[side] if readers else ():
@@ -175,7 +186,7 @@ class Withholding:
             return tuples
         kept = tuples.take(useless)
         self.kept[side].put(kept, signatures[useless], self.hold)
-        self._fresh.append((side, kind, signatures[useless]))
+        self._newly_suspended.append((side, kind, signatures[useless]))
         counters = self._join.counters
         self.suppressed += len(kept) * counters.results / max(counters.input_tuples, 1)
         return tuples.take(~useless)
@@ -184,57 +195,58 @@ class Withholding:
         return self._join.sources.resolver(tuples.aliases, tuples.rows)
 
     def enter_late(self, side: int, tuples: Tuples) -> None:
-        """Let tuples in that their producer has resumed. What they make with tuples of before was made in its time, or
-        is not demanded."""
+        """Enter tuples that the task's producer has resumed. Their results with earlier tuples were made at their time,
+        or are not demanded."""
         self._join.enter_late(side, self.admit(side, tuples), self.hold)
 
     # --- Epoch by epoch ----------------------------------------------------------------------------------
 
-    def owes(self) -> bool:
-        """True when somebody waits for an answer."""
-        return self.resuming or (any(self._to_suspend.values()) and self._pays())
+    def has_answers(self) -> bool:
+        """Return whether a reader waits for an answer."""
+        return self.resuming or (any(self._to_suspend.values()) and self._sweep_is_due())
 
     def wanted(self) -> U64:
-        """What readers have asked to be resumed, each signature once."""
+        """Return the signatures that readers have requested to be resumed, each once."""
         asked = [words for waiting in self._to_resume.values() for words in waiting]
         return np.unique(np.concatenate(asked)) if asked else NONE
 
     def missing(self, signatures: U64) -> U64:
-        """Those that no reader has suspended."""
+        """Return those of some signatures that no reader has suspended."""
         for reader in self._readers.values():
             signatures = signatures[~reader.suspended.contains(signatures)]
         return signatures
 
-    def take_fresh(self) -> list[tuple[int, EdgeKind, U64]]:
-        """Of what was kept back since the last call: at which input, by which kind, the signatures."""
-        fresh, self._fresh = self._fresh, []
+    def take_newly_suspended(self) -> list[tuple[int, EdgeKind, U64]]:
+        """Return what was kept back since the last call: input, kind and signatures."""
+        fresh, self._newly_suspended = self._newly_suspended, []
         return fresh
 
     def written(self, partition: int, size: int) -> None:
-        """A block of so many bytes goes to a partition."""
+        """Count a block of `size` bytes that goes to a partition."""
         self._readers[partition].written += size
 
     def answer(self, engine: Engine, ready: bool) -> list[tuple[int, bytes, int]]:
-        """The notices of an epoch, behind its blocks: partition, bytes and rows of each, in the order to write them.
-
+        """Return the notices of an epoch in the order to write them, behind its blocks: partition, bytes and rows of
+        each.
         Args:
-            ready: False while what the task has asked its own producers for is missing: then nothing is resumed.
+            engine: The task's engine.
+            ready: False while the task lacks what it has requested from its own producers. Then nothing is resumed.
         """
         found: list[tuple[int, bytes, int]] = []
         resuming = self.wanted()
         if ready and self.resuming:
             for partition in self._readers:
                 found += self._resume(engine, partition)
-        if any(self._to_suspend.values()) and self._pays():
+        if any(self._to_suspend.values()) and self._sweep_is_due():
             found += self._suspend(engine, resuming)
         for partition, reader in self._readers.items():
             if reader.written >= WHOLE_BYTES + 8 * len(reader.suspended):
-                found.append(self._whole(partition, reader, engine))
+                found.append(self._whole_notice(partition, reader, engine))
         return found
 
     def release(self, engine: Engine) -> list[tuple[int, bytes, int]]:
-        """Let everything go, and keep nothing back from here on: the notices that say so."""
-        self.over = True
+        """Resume everything, keep nothing back from now on, and return the notices that report it."""
+        self.released = True
         found: list[tuple[int, bytes, int]] = []
         for partition, reader in self._readers.items():
             self._to_suspend[partition].clear()
@@ -243,7 +255,8 @@ class Withholding:
         return found
 
     def restore(self, engine: Engine, partition: int, notices: Iterable[Notice]) -> None:
-        """Be again what a channel's last notices say, from a whole one on; `engine` has read all input of before."""
+        """Restore the state that a channel's last notices report, from a whole notice on. `engine` has read all earlier
+        input."""
         reader = self._readers.get(partition)
         if reader is None:
             return
@@ -258,7 +271,7 @@ class Withholding:
         self._take_out(reader.suspended)
 
     def _resume(self, engine: Engine, partition: int) -> list[tuple[int, bytes, int]]:
-        """What a reader has asked for comes back. Other readers of the join have no tuple of its signatures."""
+        """Resume what a reader has requested. Other readers of the join have no tuple of its signatures."""
         asked, self._to_resume[partition] = self._to_resume[partition], []
         if not asked:
             return []
@@ -291,7 +304,7 @@ class Withholding:
     def _notices(
         self, partition: int, reader: _Reader, late: Batch, suspended: U64, resumed: U64
     ) -> list[tuple[int, bytes, int]]:
-        """Late tuples in pieces; the last carries what is said of them."""
+        """Return notices with late tuples in pieces; the last piece carries the suspended and resumed signatures."""
         found: list[tuple[int, bytes, int]] = []
         step = rows_per_block(late)
         begins = range(0, max(len(late), 1), step)
@@ -313,7 +326,7 @@ class Withholding:
 
     def _suspend(self, engine: Engine, resuming: U64) -> list[tuple[int, bytes, int]]:
         found: list[tuple[int, bytes, int]] = []
-        nothing = self._route.travelling(engine.results(Tuples.empty(self._join.aliases)))
+        nothing = self._route.to_edge_batch(engine.results(Tuples.empty(self._join.aliases)))
         fresh = Signatures()
         for partition, reader in self._readers.items():
             waiting, self._to_suspend[partition] = self._to_suspend[partition], []
@@ -321,7 +334,7 @@ class Withholding:
                 continue
             signatures = np.unique(np.concatenate(waiting))
             signatures = signatures[~reader.suspended.contains(signatures) & ~np.isin(signatures, resuming)]
-            signatures = signatures[: max(0, MOST_SUSPENDED - len(reader.suspended))]
+            signatures = signatures[: max(0, MAX_SUSPENDED - len(reader.suspended))]
             if len(signatures) == 0:
                 continue
             self.suspends += len(signatures)
@@ -334,28 +347,28 @@ class Withholding:
         return found
 
     def _until(self, engine: Engine, n: int) -> I64:
-        """When all that is in the states will have died; see `_whole`."""
+        """Return the time at which all tuples now in the states will have expired; see `_whole_notice`."""
         return np.full(n, min(engine.cut + max(self._join.sources.life.values()), FOREVER))
 
-    def _whole(self, partition: int, reader: _Reader, engine: Engine) -> tuple[int, bytes, int]:
-        """Say all that is suspended, less what has become pointless: nothing that lives is kept back by it, here or
-        below."""
+    def _whole_notice(self, partition: int, reader: _Reader, engine: Engine) -> tuple[int, bytes, int]:
+        """Return a notice of all suspended signatures, except those that keep back no living tuple here or below."""
         below = self.below()
         below = below[reader.suspended.contains(below)]
         reader.suspended.add(below, self._until(engine, len(below)))
         reader.suspended.purge(self.hold)
-        nothing = self._route.travelling(engine.results(Tuples.empty(self._join.aliases)))
+        nothing = self._route.to_edge_batch(engine.results(Tuples.empty(self._join.aliases)))
         found = self._encoded(partition, reader, True, reader.suspended.hashes(), NONE, nothing)
         reader.written = 0
         return found
 
-    def _pays(self) -> bool:
-        """Searching the states costs no more than what has come since the last search."""
+    def _sweep_is_due(self) -> bool:
+        """Return whether a search of the states costs no more than the tuples that have arrived since the last
+        search."""
         held = sum(len(state) for side, state in enumerate(self._join.states) if self._kinds[side])
-        return SWEEP_PAYS * self._since_sweep >= held
+        return SWEEP_FACTOR * self._since_sweep >= held
 
     def _take_out(self, suspended: Signatures) -> None:
-        """Keep back what the states hold of some signatures."""
+        """Take tuples of some signatures out of the states and keep them back."""
         self._since_sweep = 0
         with self.detecting:
             for side, state in enumerate(self._join.states):
@@ -373,11 +386,11 @@ class Withholding:
                 useless &= valid
             if useless.any():
                 self.kept[side].put(tuples.take(useless), signatures[useless], self.hold)
-                self._fresh.append((side, kind, signatures[useless]))
+                self._newly_suspended.append((side, kind, signatures[useless]))
                 state.retract(entries[useless])
 
     def size_bytes(self) -> int:
-        """Bytes of all that is kept back, and of its signatures."""
+        """Bytes of the blacklists and the signatures."""
         return sum(kept.size_bytes() for kept in self.kept) + sum(
             reader.suspended.size_bytes() for reader in self._readers.values()
         )

@@ -1,7 +1,7 @@
-"""The engine of one task: intake, stores, executor and output of a query. Pure: no clock, no thread.
+"""The engine of one task: intake, stores, executor and output of a query. It is pure: no clock, no thread.
 
-Push tuples as they arrive, ask for the watermark, advance to it, get results. Nothing an epoch does
-depends on how the input was cut into pushes and epochs, so any cut gives the same results.
+The caller pushes tuples as they arrive, asks for the watermark, advances to it, and gets results. Results do not depend
+on how the input was cut into pushes and epochs.
 """
 
 from __future__ import annotations
@@ -13,62 +13,70 @@ import numpy as np
 from operators.aggregate import Aggregator
 from operators.data.evaluate import evaluate
 from operators.data.slices import slices
-from operators.data.statistics import EdgeStatistics, EngineStatistics, added
+from operators.data.statistics import EdgeStatistics, EngineStatistics, merged_edges
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
-from operators.engine.intake import Intake
-from operators.engine.selection import Entrance
+from operators.engine.intake import Intake, IntakeMethods
+from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
-from operators.engine.spilled import Spilled
-from operators.engine.taking import Taking
 from operators.feedback.feedback import Feedback, check_feedback, feedback_of
 from operators.feedback.watch import BLOOM
 from operators.join.executor import Executor
-from operators.join.tables import loaded
+from operators.join.tables import load_tables
 from operators.kernels.order import order_ties
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
 from operators.plan.choose import Statistics, choose_plan, declared_statistics
 from operators.plan.plan import Plan, check_plan
+from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
-from operators.spill.plan_spilling import Spills, check_spillable
-from operators.spill.spilling import Budget
-from operators.state.checkpoint import Block, Checkpoint, taken
+from operators.spill.plan_spilling import PlanSpilling, check_spillable
+from operators.spill.spilling import MemoryBudget
+from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
 from schemas.columns import I64, OP_KEY, Batch, Mask
 from schemas.errors import InvariantError, UsageError
+from schemas.messages.spills import SpillEvent
 from schemas.query import TABLE_TS, Query
 from schemas.query import Column as ColumnRef
 
 
-class Engine(Taking, Spilled):
+class Engine(IntakeMethods):
     """Runs one query over the given partitions of its streams.
 
     Args:
         plan: the join tree; chosen from `statistics` when None.
+        statistics: for the choice of the plan and of probe orders; the declared ones when None.
         tables: the rows of each of the query's tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
         executor: one of `operators.engine.executors`.
         hashed: False to make every join a nested loop, as papers do.
-        feedback: let operators tell each other what is not demanded (`operators.feedback`); changes no result. Or what
-            makes the executor's part in feedback that others give (`operators.distributed.feedback`).
+        feedback: True to let operators report to each other which tuples are not demanded (`operators.feedback`). That
+            changes no result. Or a function that makes the executor's part in feedback between distributed operators
+            (`operators.distributed.feedback`).
         kept: columns to store that only `feedback` reads.
-        budget: keep states within so many bytes: what is too much leaves as blocks, and results are owed until `clean`.
-        blocks: where it leaves to.
-        detector: how what is not demanded is found in nested loops, one of `operators.feedback.watch.DETECTORS`.
-        clock: seconds, for what migrations report of silence and feedback of detecting; the engine has none of its own.
+        detector: how tuples that are not demanded are detected in nested loops, one of
+            `operators.feedback.watch.DETECTORS`.
+        budget: a memory budget for the states. State beyond it is spilled as blocks, and its results are pending until
+            `clean`.
+        blocks: where blocks are stored; given exactly if `budget` is.
+        clock: seconds, for reported times of processing, silence and detection; the engine has no clock of its own.
 
     Attributes:
-        load: the share of one core's time that keeping up with the input takes, set by who knows; 0 in a replay.
-            Only for the choice of a migration strategy.
-        hold: what had not expired before is kept, though the task is past it; END for no such need.
-        taken: told of all tuples that are pushed.
-        durable: `checkpoint` will be asked for source tuples; those that leave memory are kept for it until then.
+        query: the query.
+        plan: the plan that runs.
+        executor: the name of the executor.
+        load: the share of one core's time that keeping up with the input takes, set by the caller; 0 in a replay. Only
+            used to choose a migration strategy.
+        hold: tuples that had not expired before this event time are kept, even if the task has passed it; END for no
+            such limit.
+        on_push: called with the stream and the batch of all tuples taken in; None for no call.
+        durable: True if `checkpoint` will be called: source tuples that leave memory are kept for it until then.
     """
 
     def __init__(
@@ -84,7 +92,7 @@ class Engine(Taking, Spilled):
         feedback: bool | Callable[[Executor], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
         detector: str = BLOOM,
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
         blocks: BlockStore | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -99,29 +107,29 @@ class Engine(Taking, Spilled):
         self._clock = clock
         self.load = 0.0
         self.hold = END
-        self.taken: Callable[[str, Batch], None] | None = None
+        self.on_push: Callable[[str, Batch], None] | None = None
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
         if feedback:
             check_feedback(query)
         self._feeds = feedback is True
-        self._spills: Spills | None = None
+        self._spills: PlanSpilling | None = None
         if (budget is None) != (blocks is None):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
             check_spillable(query, executor)
-            self._spills = Spills(budget, blocks, clock)
+            self._spills = PlanSpilling(budget, blocks, clock)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
-        # What has just died still changes the answer of a set difference.
+        # A tuple that has just died still changes the answer of a set difference.
         lives = [life for alias, life in self._sources.life.items() if alias not in self._sources.tables]
         longest = min(max(lives) + bool(query.subtracted), FOREVER)
         self._schedule = Schedule(
-            lambda plan: loaded(executor_of(executor, self._sources, plan, statistics)), longest, self._advise
+            lambda plan: load_tables(executor_of(executor, self._sources, plan, statistics)), longest, self._advise
         )
         self._aliases = tuple(source.alias for source in query.sources)
         self._answered = self._aliases[:1] if query.subtracted else self._aliases
-        self._entrance = Entrance(query)
+        self._selection = SourceSelection(query)
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
         self._streams = tuple(s.name for s in streams)
         self._durability = Durability(self._streams)
@@ -139,61 +147,62 @@ class Engine(Taking, Spilled):
         self._tables = tables or {}
         self._load(self._tables)
         if self._spills is not None:
-            self._spills.follow(self._executor, 0)
+            self._spills.attach(self._executor, 0)
         if callable(feedback):
             self._feedback = feedback(self._executor)
         elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector, clock)
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
-        """Begin with the tables' rows."""
+        """Store the tables' rows and load them into the executor."""
         for table in self.query.tables():
             if table.name not in tables:
                 raise InvariantError(f"the rows of {table} are not given")
             columns = tables[table.name].columns
             batches = {table.name: Batch(np.full(len(tables[table.name]), TABLE_TS), columns)}
             horizons = self._sources.horizons(batches)[table.name]
-            self._entrance.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
-        loaded(self._executor)
+            self._selection.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
+        load_tables(self._executor)
 
     def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
-        """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
+        """Take tuples of one partition in arrival order. Return (n,) bool: True where late. See `Intake.push`."""
         late = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
-        if self.taken is not None:
-            self.taken(stream, batch)
+        if self.on_push is not None:
+            self.on_push(stream, batch)
         return late
 
     def insert(self, stream: str, partition: int, batch: Batch) -> None:
         """Take tuples, ascending by ts, that the partition's clock has passed. See `Intake.insert`."""
         self._intake.insert(stream, partition, batch)
         self._input_tuples += len(batch)
-        if self.taken is not None:
-            self.taken(stream, batch)
+        if self.on_push is not None:
+            self.on_push(stream, batch)
 
     def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
-        """Forget tuples of a partition that wait for the watermark; how many."""
+        """Forget the useless tuples of a partition that wait for the watermark; return how many."""
         return self._intake.withdraw(stream, partition, useless)
 
     def store(self, stream: str, batch: Batch) -> dict[str, Tuples]:
-        """Store tuples, ascending by ts, that `cut` has passed: per alias, those that its selections let through."""
+        """Store tuples, ascending by ts, that `cut` has passed. Return per alias those that its selections accept."""
         self._input_tuples += len(batch)
-        if self.taken is not None:
-            self.taken(stream, batch)
-        return self._entrance.enter(self._sources, stream, batch, {}, restored=False)
+        if self.on_push is not None:
+            self.on_push(stream, batch)
+        return self._selection.enter(self._sources, stream, batch, {}, restored=False)
 
     def results(self, found: Tuples) -> Batch:
-        """Results of the join, ascending by ts, as `advance` returns them."""
+        """Convert results of the join, ascending by ts, to the form in which `advance` returns them."""
         return self._output(found)
 
     def migrate(self, plan: Plan, strategy: str, cut: int, goal: Goal | None = None) -> None:
-        """Change to another plan at an event time: what has ts < cut goes through the old plan.
+        """Change to another plan at an event time: tuples with ts < cut are processed by the old plan.
 
-        Results stay what they are, in the same order. May be called again before an earlier migration has
-        finished, or begun.
+        Results and their order do not change. May be called again before an earlier migration has finished, or begun.
 
         Args:
             strategy: one of `STRATEGIES`, or `auto`: chosen at the cut, for `goal`.
+            cut: the event time.
+            goal: by which `auto` chooses; the default goal when None.
 
         Raises:
             UsageError: there is no such strategy, it cannot do this, or `cut` has passed.
@@ -219,15 +228,15 @@ class Engine(Taking, Spilled):
 
     @property
     def migrations(self) -> tuple[MigrationRecord, ...]:
-        """All migrations that were asked for, in the order of their cuts."""
+        """All requested migrations, in the order of their cuts."""
         return tuple(self._schedule.records)
 
     def advance(self, cut: int | None = None) -> Batch:
         """Process all tuples with ts < cut (default: the watermark).
 
         Returns:
-            The results, ascending by (ts, component row ids in FROM order): the same for every plan. Of a query
-            with aggregates what they emit at the multiples before `cut`, ascending by (ts, group).
+            The results, ascending by (ts, component row ids in FROM order): the same for every plan. For a query with
+            aggregates their emissions at the multiples before `cut`, ascending by (ts, group).
         """
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
@@ -236,9 +245,9 @@ class Engine(Taking, Spilled):
         begin = self.cut
         for end in self._stops(begin, cut):
             batches = self._intake.take(end)
-            for part, at in self._slices(batches, end):
+            for piece, at in self._slices(batches, end):
                 began = self._clock()
-                results.append(self._process(part, at, restored=False))
+                results.append(self._process(piece, at, restored=False))
                 self._step(at)
                 took = self._clock() - began
                 self._schedule.stood_still(took)
@@ -252,42 +261,52 @@ class Engine(Taking, Spilled):
         return out
 
     def _stops(self, begin: int, cut: int) -> list[int]:
-        """Where slices must end: what is to happen between two of them, and last the cut itself."""
-        spills = () if self._spills is None else self._spills.script.cuts(begin, cut)
+        """Return the event times at which slices must end, since an action is due between two slices; last the cut."""
+        spills = () if self._spills is None else self._spills.pending_replay.cuts(begin, cut)
         return [*sorted({*self._schedule.cuts(begin, cut), *spills}), cut]
 
     def _step(self, at: int) -> None:
-        """Begin and end migrations when everything before `at` has been processed. Feedback waits while one runs: its
-        strategy expects states to hold all that they can."""
+        """Begin and end migrations when everything before `at` has been processed.
+
+        Feedback stops during a migration, since migration strategies expect states to have all their entries.
+        """
         if self._feedback is not None and self._schedule.due(at):
-            self._feedback.settle(at)
-            self._former_edges = added(self._former_edges, self._feedback.edges())
+            self._feedback.release_all(at)
+            self._former_edges = merged_edges(self._former_edges, self._feedback.edges())
             self._feedback = None
         if self._spills is not None and self._schedule.due(at):
             self._gather(at)
         self._executor = self._schedule.step(self._executor, at)
         if self._spills is not None:
-            self._spills.follow(self._executor, at)
-        owing = self._spills is not None and self._spills.owing
-        if self._feeds and self._feedback is None and not self._schedule.migrating and not owing:
+            self._spills.attach(self._executor, at)
+        has_backlog = self._spills is not None and self._spills.has_backlog
+        if self._feeds and self._feedback is None and not self._schedule.migrating and not has_backlog:
             self._feedback = feedback_of(self._executor, at, self._detector, self._clock)
 
     def _slices(self, batches: dict[str, Batch], cut: int) -> Iterator[tuple[dict[str, Batch], int]]:
-        """An epoch in pieces that suit the cache, the shortest window and the memory."""
+        """Cut an epoch into slices that suit the cache, the shortest window and the memory budget."""
         total = sum(len(batch) for batch in batches.values())
-        made = self._schedule.intermediate_results(self._executor) / max(self._processed_tuples, 1)
-        least = 0 if self._spills is None else self._spills.pieces(total, made)
+        made_per_tuple = self._schedule.intermediate_results(self._executor) / max(self._processed_tuples, 1)
+        min_slices = 0 if self._spills is None else self._spills.min_slices(total, made_per_tuple)
         return slices(
-            batches, cut, made=made, window=self._shortest, rows=self._sources.rows_windows.values(), least=least
+            batches,
+            cut,
+            made_per_tuple=made_per_tuple,
+            window=self._shortest,
+            rows=self._sources.rows_windows.values(),
+            min_slices=min_slices,
         )
 
     def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
-        """One slice: store, join, purge. `restored` batches come from stores, selections already applied
-        where the store is not shared."""
+        """Process one slice: store, join, purge.
+
+        Args:
+            restored: the batches come from stores; selections have been applied where the store is not shared.
+        """
         horizons = self._sources.horizons(batches)
         epoch: dict[str, Tuples] = {}
         for name, batch in batches.items():
-            epoch |= self._entrance.enter(self._sources, name, batch, horizons[name], restored=restored)
+            epoch |= self._selection.enter(self._sources, name, batch, horizons[name], restored=restored)
             self._processed_tuples += len(batch)
         now = min((int(batch.ts[0]) for batch in batches.values()), default=cut)
         if batches:
@@ -304,33 +323,33 @@ class Engine(Taking, Spilled):
         return out
 
     def _purge(self, cut: int) -> None:
-        """Drop what no tuple at or after `cut` can meet, and what is too much for the memory."""
+        """Drop entries that no tuple with ts >= `cut` can meet, and spill state beyond the memory budget."""
         if self._spills is None or self._spills.active is None:
             self._executor.purge(min(cut, self.hold))
-            self._sources.purge(self._held(cut))
+            self._sources.purge(self._needed_from(cut))
             return
         if cut == END:
-            # Nothing comes any more, but what is owed may be owed with anything that is held.
+            # No tuple arrives any more, but pending results may need any stored tuple.
             return
         self._spills.purge(cut)
-        self._sources.purge(self._held(cut))
-        if self._spills.short(cut):
+        self._sources.purge(self._needed_from(cut))
+        if self._spills.needs_spill(cut):
             if self._feedback is not None:
-                # A group leaves with all its tuples, and meets all that is to come: none may be kept back.
-                self._feedback.settle(cut)
-                self._former_edges = added(self._former_edges, self._feedback.edges())
+                # A spilled group takes all its tuples along and meets all future tuples: none may be kept back.
+                self._feedback.release_all(cut)
+                self._former_edges = merged_edges(self._former_edges, self._feedback.edges())
                 self._feedback = None
-                # Some of what was kept back has left its ROWS window meanwhile, and its rows are gone from the stores.
+                # Some tuples kept back have left their ROWS windows meanwhile, and their rows are gone from the stores.
                 self._spills.purge(cut)
             if self.durable:
-                self._durability.keep(self._sources)
+                self._durability.retain(self._sources)
             self._spills.spill(cut)
 
-    def _held(self, cut: int) -> int:
-        """Source tuples must be there for all from here on when everything before `cut` has been processed."""
+    def _needed_from(self, cut: int) -> int:
+        """Return the event time from which source tuples are needed when everything before `cut` has been processed."""
         if self._spills is not None:
             return min(cut, self.hold, self._spills.hold(cut))
-        return min(cut, self.hold) if self._aggregator is None else self._aggregator.held(cut)
+        return min(cut, self.hold) if self._aggregator is None else self._aggregator.needed_from(cut)
 
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
@@ -338,13 +357,13 @@ class Engine(Taking, Spilled):
         return executor.size_bytes() + self._sources.size_bytes() + above + beside
 
     def _nothing(self) -> Batch:
-        """No results."""
+        """Return no results."""
         if self._aggregator is not None:
             return self._aggregator.nothing()
         return self._output(Tuples.empty(self._answered))
 
     def _output(self, found: Tuples) -> Batch:
-        """Results with the SELECT list's columns, in their final order; changes of a set difference with `_op`."""
+        """Compute the SELECT list of results, in their final order; for changes of a set difference also `_op`."""
         if not self.query.subtracted:
             found = found.reorder(self._aliases)
             if len(found) > 1:
@@ -357,28 +376,96 @@ class Engine(Taking, Spilled):
 
     # --- Spilled state ------------------------------------------------------------------------------
 
-    def _gather(self, at: int) -> None:
-        """Before a plan changes: what is owed is paid, and what has been spilled goes through the new plan like new.
+    def clean(self, most: int | None = None, between: Callable[[], None] | None = None) -> bool:
+        """Produce results that are pending because state was spilled; `cleaned` returns them.
 
-        A strategy takes states over as they are in memory. Where they are not all there, the tuples that still live
-        are read back and processed by the new plan from nothing, within the budget; their results are known.
+        Args:
+            most: the largest number of partition groups to clean up, those that have waited longest; None for all.
+            between: called now and then while all groups are cleaned up, so that the caller can take results through
+                `cleaned` meanwhile; results not taken stay in memory.
+
+        Returns:
+            False when no results were pending.
+
+        Raises:
+            StateError: a block cannot be read or written.
+        """
+        return self._spills is not None and self._spills.clean(self.cut, most, between)
+
+    def write_backlog(self) -> Backlog | None:
+        """Write the backlog of pending results to disk instead of producing them; None when none are pending.
+
+        An offline cleanup produces them (`operators.spill.cleanup.offline`).
+
+        Raises:
+            StateError: a block cannot be written.
+        """
+        return None if self._spills is None else self._spills.write_backlog(self.cut)
+
+    def cleaned(self) -> list[Batch]:
+        """Take the late results of the cleanups since the last call: each batch ascends by ts, each result once."""
+        if self._spills is None:
+            return []
+        found = self._spills.take()
+        self._results += sum(len(batch) for batch in found)
+        return found
+
+    def least_budget(self) -> int:
+        """Return the smallest budget with which the engine works: 0.
+
+        With any budget, cleanup steps keep pace: spilled state is cleaned up before windows forget it.
+        """
+        return 0
+
+    def spill_events(self) -> list[SpillEvent]:
+        """Take the events of spilled state since the last call, for the recovery that must repeat them."""
+        return [] if self._spills is None else self._spills.events()
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Repeat exactly these events of spilled state up to the event time `until`.
+
+        The results of cleanups until then have already been put out. To be called before anything is processed or
+        restored. The plan must be that of the newest events.
+        """
+        if self._spills is None:
+            raise InvariantError(f"{len(events)} events of spilled state for an engine without a budget")
+        if self.cut:
+            raise InvariantError(f"everything before {self.cut} has been processed without them")
+        self._spills.start_replay(events, until)
+
+    def spills_needed_from(self) -> int:
+        """Return the event time up to which events need not be repeated, since the tuples concerned have expired.
+
+        A table's rows never expire: with a table all events are needed, -1. Events are few beside their tuples.
+        """
+        if self.query.tables():
+            return -1
+        # State spilled at the horizon itself still has pending results with the tuples that arrived then.
+        return min(self.horizon(stream) for stream in self._streams) - 1
+
+    def _gather(self, at: int) -> None:
+        """Before a change of plans, produce all pending results and process spilled tuples by the new plan.
+
+        A migration strategy takes over states in memory. Where states are partly spilled, all living tuples are read
+        back and processed by the new plan from empty states, within the budget. Their results are discarded, since they
+        are known already.
         """
         spills = self._spills
-        if spills is None or not spills.owing:
+        if spills is None or not spills.has_backlog:
             return
         spills.clean(at)
         if self.durable:
-            self._durability.keep(self._sources)
-        living, before = spills.living(), self._sources
+            self._durability.retain(self._sources)
+        living, before = spills.stored_tuples(), self._sources
         self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
         for name in self._streams:
-            # Tuples keep their numbers, which ROWS windows count and snapshots know.
+            # Tuples keep their numbers, which ROWS windows count and snapshots contain.
             self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
         self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
         self._load(self._tables)
         self._schedule.rebuild(at)
         self._executor = self._schedule.step(self._executor, at)
-        spills.follow(self._executor, at, delivered=at)
+        spills.attach(self._executor, at, delivered=at)
         for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
             self._process(piece, cut, restored=True)
 
@@ -390,18 +477,18 @@ class Engine(Taking, Spilled):
         return self._durability.unsaved_tuples(self._sources)
 
     def checkpoint(self) -> Checkpoint:
-        """Source tuples stored since the last checkpoint. Cost: proportional to those."""
+        """Return the source tuples stored since the last checkpoint. Cost: proportional to their number."""
         return self._durability.checkpoint(self._sources, self.cut)
 
     def restore(self, cut: int, blocks: Iterable[Block]) -> None:
-        """Rebuild all state on a fresh engine: the plan is run over the blocks and its results discarded.
+        """Rebuild all state on a fresh engine: run the plan over the blocks and discard the results.
 
         Args:
             cut: the checkpoint's cut.
             blocks: ascending by their first tuple's ts; those of a stream in row order without gaps.
 
         Raises:
-            StateError: a block does not follow the one before it.
+            StateError: a block does not follow the block before it.
         """
         if self.cut or self.pending_tuples:
             raise InvariantError("restore needs a fresh engine")
@@ -409,7 +496,7 @@ class Engine(Taking, Spilled):
         begin = 0
         for batches, end in self._durability.read_back(self._sources, blocks, cut):
             for stop in self._stops(begin, end):
-                ready = batches if stop == end else taken(batches, stop)
+                ready = batches if stop == end else take_before(batches, stop)
                 for piece, at in self._slices(ready, stop):
                     self._process(piece, at, restored=True)
             begin = end
@@ -417,13 +504,13 @@ class Engine(Taking, Spilled):
         self._intake.cut = cut
 
     def horizon(self, stream: str) -> int:
-        """The smallest ts whose tuples of `stream` some window still needs."""
-        return self._sources.horizon(stream, self._held(self.cut))
+        """Return the smallest ts of tuples of `stream` that some window still needs."""
+        return self._sources.horizon(stream, self._needed_from(self.cut))
 
     # --- Introspection ------------------------------------------------------------------------------
 
     def statistics(self, *, links: bool = False) -> EngineStatistics:
-        """Counters and sizes as of now; with `links` also how selective the predicates are, which takes a sample."""
+        """Return counters and sizes as of now; with `links` also selectivities of predicates, from a sample."""
         return self._statistics(self._executor, links=links)
 
     def _statistics(self, executor: Executor, *, links: bool) -> EngineStatistics:
@@ -447,12 +534,12 @@ class Engine(Taking, Spilled):
             slices=self._slice_count,
             busy_s=self._busy_s,
             sources=tuple(
-                self._entrance.statistics(self._sources, alias, self.cut, self._span_ms()) for alias in self._aliases
+                self._selection.statistics(self._sources, alias, self.cut, self._span_ms()) for alias in self._aliases
             ),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
             spill=None if self._spills is None else self._spills.statistics(),
-            feedback=added(self._former_edges, () if self._feedback is None else self._feedback.edges()),
+            feedback=merged_edges(self._former_edges, () if self._feedback is None else self._feedback.edges()),
         )
 
     def _span_ms(self) -> int:

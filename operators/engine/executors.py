@@ -1,4 +1,4 @@
-"""The executors by name, and which of them suits a query best."""
+"""The executors by name, and the choice of the cheapest. The engine calls `executor_of`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from operators.join.mjoin import MJoin, probe_orders
 from operators.join.stairs import Stairs
 from operators.join.tree import XJoinTree
 from operators.juggler.mixed import MixedTree
-from operators.plan.choose import EXHAUSTIVE, CostModel, Statistics, declared_statistics
+from operators.plan.choose import MAX_EXHAUSTIVE_ALIASES, CostModel, Statistics, declared_statistics
 from operators.plan.plan import Join, Plan, postorder
 from operators.state.sources import Sources
 from schemas.errors import UsageError
@@ -26,7 +26,7 @@ EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
 
 
 def executor_of(name: str, sources: Sources, plan: Plan, statistics: Statistics | None = None) -> Executor:
-    """The executor called `name` for a query's plan; a set difference has its own, which goes by `xjoin`'s name.
+    """Make the executor called `name` for a query's plan. A set difference has an executor of its own, named `xjoin`.
 
     Raises:
         UsageError: this executor cannot execute the query, or the plan does not fit it.
@@ -43,7 +43,8 @@ def check_executor(name: str, query: Query) -> None:
     """Refuse an executor that cannot execute the query.
 
     Raises:
-        UsageError: it joins, and the query is a set difference; it is `juggler`, and a window counts tuples.
+        UsageError: the executor joins and the query is a set difference; or it is `juggler` and a window is a ROWS
+            window.
     """
     if query.subtracted and name != "xjoin":
         raise UsageError(f"executor {name} joins, and EXCEPT subtracts: leave the executor away, or give xjoin")
@@ -53,19 +54,19 @@ def check_executor(name: str, query: Query) -> None:
 
 
 KEPT_COST = 4.0
-"""What it costs to keep an intermediate result and probe with it, in units of making one. Measured on the
-4-way clique, where both make about a hundred per tuple: the states that a tree keeps do not fit the caches."""
+"""Cost of storing an intermediate result and probing with it, in units of making one. Measured on the 4-way clique,
+where tree and M-Join make about a hundred per tuple: the states of a tree do not fit the caches."""
 
 CLEARLY_LESS = 0.9
-"""An M-Join is chosen when it costs less than this share of the tree: its plan cannot be read off as easily."""
+"""An M-Join is chosen when it costs less than this share of the tree, since its plan is harder to read."""
 
 
 def cheapest_executor(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
-    """`xjoin` or `mjoin`, whichever the cost model expects to do less for the plan's aliases.
+    """Return `xjoin` or `mjoin`, whichever the cost model expects to do less work for the plan's aliases.
 
-    Only for plans of so few aliases that all were considered: beyond, a chain has too many steps to be a good guess.
+    It is `xjoin` for more aliases than exhaustive search covers: the cost of so long a chain cannot be estimated well.
     """
-    if query.subtracted or not 3 <= len(plan.aliases) <= EXHAUSTIVE or not isinstance(plan, Join):
+    if query.subtracted or not 3 <= len(plan.aliases) <= MAX_EXHAUSTIVE_ALIASES or not isinstance(plan, Join):
         return "xjoin"
     model = CostModel(query, statistics or declared_statistics(query))
     sizes = model.estimates(plan)

@@ -1,8 +1,8 @@
-"""The intake of a task: reorders what arrives into the total order of design section 2.
+"""The intake of a task: sorts arriving tuples into the total order of design section 2.
 
-Tuples wait here until the task's watermark passes them; `take(cut)` hands over, per stream, all tuples
-with `ts < cut` sorted by (ts, partition, offset). Each arriving chunk is sorted once; taking a prefix of
-it is a slice, so the cost of an epoch does not depend on how much is waiting.
+Tuples wait in `Intake` until the task's watermark passes them. `Intake.take(cut)` returns, per stream, all tuples with
+`ts < cut` sorted by (ts, partition, offset). Each arriving chunk is sorted once and its prefix is taken by slicing, so
+the cost of an epoch does not depend on how many tuples wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from schemas.query import Stream
 
 @dataclass(frozen=True, slots=True)
 class ReplayPoint:
-    """Where to begin reading a partition again: its offset, and the clock's `max_ts` just before it."""
+    """Where to start reading a partition again.
+
+    Attributes:
+        offset: the log offset.
+        max_ts: the `max_ts` of the partition's clock just before it.
+    """
 
     offset: int
     max_ts: int
@@ -29,7 +34,7 @@ class ReplayPoint:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Waiting tuples of one push, ascending by ts (ties in offset order); `start` rows are already taken."""
+    """Waiting tuples of one push, ascending by ts (ties in offset order); the first `start` rows are already taken."""
 
     batch: Batch
     start: int
@@ -37,7 +42,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A stretch of the partition's history: where it began, and the clock before and after it."""
+    """A stretch of the partition's history: its first offset, and the clock before and after it."""
 
     offset: int
     clock_before: int
@@ -45,10 +50,12 @@ class _Mark:
 
 
 MAX_MARKS = 4096
-"""History is coarsened beyond this many stretches, so that endless windows need no endless memory."""
+"""Stretches are merged beyond this many, so that the history for an endless window takes bounded memory."""
 
 
 class _Partition:
+    """The clock, the waiting tuples and the history of one partition."""
+
     def __init__(self, stream: Stream) -> None:
         self.clock = PartitionClock(stream.disorder_ms)
         self.chunks: list[_Chunk] = []
@@ -89,7 +96,7 @@ class _Partition:
             self.marks = [_Mark(a.offset, a.clock_before, b.clock_after) for a, b in pairs]
 
     def first_mark(self, horizon_ms: int) -> int:
-        """Index of the first stretch that may hold a tuple with ts >= horizon. `clock_after` ascends."""
+        """Return the index of the first stretch that may have a tuple with ts >= horizon. `clock_after` ascends."""
         return bisect_left(self.marks, horizon_ms, key=lambda mark: mark.clock_after)
 
     def take(self, cut: int) -> list[Batch]:
@@ -111,9 +118,10 @@ class Intake:
     """Per-partition clocks and the tuples that wait for the watermark.
 
     Attributes:
-        cut: everything below has been taken.
-        pending_tuples: tuples waiting.
-        late_tuples: tuples refused as late so far.
+        streams: the streams that are read.
+        cut: all tuples with a smaller ts have been taken.
+        pending_tuples: number of waiting tuples.
+        late_tuples: number of tuples refused as late so far.
     """
 
     def __init__(self, streams: Sequence[Stream], partitions: Mapping[str, Sequence[int]]) -> None:
@@ -142,12 +150,12 @@ class Intake:
         """Take tuples in arrival order.
 
         Args:
-            offsets: (n,) int64 ascending log offsets; default: counted from the last one.
-            floor: rows with ts below it move the clock but are not taken, and are not late (for replay).
+            offsets: (n,) int64 ascending log offsets; by default they continue from the last offset.
+            floor: for a replay: rows with ts below it advance the clock but are neither taken nor late.
 
         Returns:
-            (n,) bool: True where the tuple is late, by its own partition's clock or, after its partition
-            was idle, because the task has passed it.
+            (n,) bool: True where the tuple is late, either by its own partition's clock, or because the task has passed
+            its ts while its partition was idle.
         """
         late, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
         self.pending_tuples += taken
@@ -155,13 +163,13 @@ class Intake:
         return late
 
     def insert(self, stream: str, partition: int, batch: Batch) -> None:
-        """Take tuples, ascending by ts and none below `cut`, that a partition's clock has passed already."""
+        """Take tuples, ascending by ts and none below `cut`, that a partition's clock has already passed."""
         if len(batch):
             self._part(stream, partition).chunks.append(_Chunk(batch, 0))
             self.pending_tuples += len(batch)
 
     def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
-        """Forget those of a partition's waiting tuples for which (n,) bool `useless` is True; how many. O(waiting)."""
+        """Forget the waiting tuples of a partition for which `useless` is True; return how many. O(waiting tuples)."""
         part = self._part(stream, partition)
         gone = 0
         for chunk in part.chunks:
@@ -175,7 +183,7 @@ class Intake:
         return gone
 
     def close(self, stream: str, partition: int) -> None:
-        """The partition has ended and holds the watermark back no longer."""
+        """Mark a partition as ended: it no longer holds the watermark back."""
         self._part(stream, partition).clock.closed = True
 
     def set_idle(self, stream: str, partition: int, idle: bool) -> None:
@@ -187,14 +195,14 @@ class Intake:
         self._part(stream, partition).clock.max_ts = max_ts
 
     def partition_watermark(self, stream: str, partition: int) -> int:
-        """The watermark of one partition; -1 before its first tuple."""
+        """Return the watermark of one partition; -1 before its first tuple."""
         return self._part(stream, partition).clock.watermark()
 
     def watermark(self) -> int:
-        """The task's watermark: the least over open partitions that are not idle; never below `cut`.
+        """Return the task's watermark: the smallest of the open partitions that are not idle, but at least `cut`.
 
-        -1 while some partition has shown nothing; END when all have ended. Where all open ones are idle, the
-        largest of theirs.
+        It is -1 while one of these has no tuple yet and nothing has been taken, and END when all partitions have ended.
+        When all open partitions are idle, it is the largest of theirs.
         """
         open_ = [p.clock for p in self._all() if not p.clock.closed]
         if not open_:
@@ -206,9 +214,9 @@ class Intake:
         return low if low < 0 and self.cut == 0 else max(low, self.cut)
 
     def take(self, cut: int) -> dict[str, Batch]:
-        """All waiting tuples with ts < cut, per stream, sorted by (ts, partition, offset).
+        """Take all waiting tuples with ts < cut, per stream, sorted by (ts, partition, offset).
 
-        Streams without any are absent. Afterwards `self.cut == cut`.
+        Streams without such tuples are absent. Afterwards `self.cut` is at least `cut`.
         """
         out: dict[str, Batch] = {}
         for stream in self.streams:
@@ -226,7 +234,7 @@ class Intake:
         return out
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
-        """The latest known place from which reading again shows every tuple with ts >= horizon."""
+        """Return the latest known position from which reading again shows every tuple with ts >= horizon."""
         part = self._part(stream, partition)
         index = part.first_mark(horizon_ms)
         if index < len(part.marks):
@@ -234,7 +242,7 @@ class Intake:
         return ReplayPoint(part.next_offset, part.clock.max_ts)
 
     def known_from(self, stream: str) -> int:
-        """The least ts whose tuples, and those of all later ones, `replay_point` knows a place for; NEVER for all."""
+        """Return the smallest horizon for which `replay_point` covers the whole stream; NEVER for any horizon."""
         known = NEVER
         for part in self._parts[stream].values():
             before = part.marks[0].clock_before if part.marks else part.clock.max_ts
@@ -242,7 +250,51 @@ class Intake:
         return known
 
     def forget(self, stream: str, horizon_ms: int) -> None:
-        """Drop the history of a stream that no horizon will ask for any more."""
+        """Drop the history of a stream that only horizons before `horizon_ms` would need."""
         for part in self._parts[stream].values():
             if part.marks and part.marks[0].clock_after < horizon_ms:
                 del part.marks[: part.first_mark(horizon_ms)]
+
+
+class IntakeMethods:
+    """Base class of engines: the methods that an engine passes on to its `Intake`."""
+
+    _intake: Intake
+
+    @property
+    def cut(self) -> int:
+        """Everything with a smaller ts has been processed."""
+        return self._intake.cut
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples taken in that wait for the watermark."""
+        return self._intake.pending_tuples
+
+    def close(self, stream: str, partition: int) -> None:
+        """Mark a partition as ended."""
+        self._intake.close(stream, partition)
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark; a push includes it again."""
+        self._intake.set_idle(stream, partition, idle)
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        self._intake.set_clock(stream, partition, max_ts)
+
+    def watermark(self) -> int:
+        """Return the watermark of all partitions, up to which `advance` may go; see `Intake.watermark`."""
+        return self._intake.watermark()
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """Return the watermark of one partition; -1 before its first tuple."""
+        return self._intake.partition_watermark(stream, partition)
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """Return where to read a partition from, to see again every tuple with ts >= horizon.
+
+        The engine only knows the part of the partition that it has seen, not the part below what it was restored to;
+        see `Engine.restore`.
+        """
+        return self._intake.replay_point(stream, partition, horizon_ms)

@@ -1,4 +1,4 @@
-"""Which tuples of the streams enter a plan: those that an alias's selections let through, which are then stored."""
+"""Applies selections to source tuples and stores those that enter a plan. The engine has one `SourceSelection`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from schemas.query import Column as ColumnRef
 from schemas.query import Query
 
 
-class Entrance:
-    """Lets tuples of a query's streams in, and counts them per alias.
+class SourceSelection:
+    """Selects and stores tuples of a query's streams, and counts them per alias.
 
     Attributes:
-        aliases_of: per stream and table.
+        aliases_of: the aliases of each stream and table, by its name.
     """
 
     def __init__(self, query: Query) -> None:
@@ -37,11 +37,14 @@ class Entrance:
     def enter(
         self, sources: Sources, stream: str, batch: Batch, horizons: Mapping[str, Column], *, restored: bool
     ) -> dict[str, Tuples]:
-        """Store what some alias selects, all where it may count for a ROWS window; the new tuples per alias.
+        """Store the tuples that some alias selects; all tuples where ROWS windows may count them.
 
         Args:
-            horizons: of ROWS windows, to be stored beside.
-            restored: the tuples come from stores, selections already applied where the store is not shared.
+            horizons: horizon columns for ROWS windows, stored with the tuples.
+            restored: the tuples come from stores; selections have been applied where the store is not shared.
+
+        Returns:
+            The new tuples of each alias.
         """
         aliases = self.aliases_of[stream]
         n = len(batch)
@@ -73,12 +76,16 @@ class Entrance:
         return out
 
     def statistics(self, sources: Sources, alias: str, cut: int, span_ms: int) -> SourceStatistics:
-        """What has come for an alias when everything before `cut` has been processed, in so much event time."""
+        """Return the statistics of an alias when everything before `cut` has been processed.
+
+        Args:
+            span_ms: the event time between the first and the last tuple processed.
+        """
         seen, selected = self._seen[alias]
         living = sources.living(alias, cut)
         if sources.shared(alias):
             living = round(living * selected / max(seen, 1))
-        # A window that has been filled once tells what comes lately.
+        # Once a window has been filled, its size shows the recent rate.
         life = sources.life[alias]
         per_second = living / life if 0 < life <= span_ms else selected / max(span_ms, 1)
         if alias in sources.tables:
@@ -92,7 +99,7 @@ def _no_column(column: ColumnRef) -> Column:
 
 
 def batch_reader(batch: Batch) -> Resolve:
-    """Resolves columns of a source batch; `_ts` is its event time."""
+    """Return a function that reads columns of a source batch; `_ts` is its event time."""
 
     def resolve(column: ColumnRef) -> Column:
         if column.name == "_ts":

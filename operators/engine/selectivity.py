@@ -1,11 +1,11 @@
-"""How selective a query's join predicates are on what lives now, measured on a sample.
+"""Measures the selectivity of a query's join predicates on a sample of the living tuples: `measure_links`.
 
-A plan that runs shows the sizes of its own states; a plan that might come needs those of others. Under
-independence they follow from the windows' sizes and from what the predicates over each set of aliases keep.
+A running plan shows the sizes of its own states; a candidate plan needs those of other states. Under independence they
+follow from the windows' sizes and from the share that the predicates over each set of aliases keep.
 
-Equalities are measured by counting equal keys in samples of both sides, which sees one pair in SAMPLED_ROWS^2;
-other predicates on combinations drawn at random from the samples (a counter and a mixing function: the same
-state gives the same answer). A share is never 0: half an observation stands for none.
+Equalities are measured by counting equal keys in samples of both sides, which detects one pair in SAMPLED_ROWS^2. Other
+predicates are measured on combinations drawn at random from the samples, by a counter and a mixing function, so that
+the same state has the same estimate. A share is never 0: no observation counts as half an observation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from schemas.columns import I64
 from schemas.query import Expr, aliases_of
 
 SAMPLED_ROWS = 2_048
-"""Living rows looked at per alias."""
+"""Living rows examined per alias."""
 
 DRAWN_COMBINATIONS = 8_192
-"""Combinations that predicates without a key are evaluated on."""
+"""Combinations on which predicates without a key are evaluated."""
 
 
 def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
-    """One entry per set of aliases that predicates relate and class of equalities, in the order of the query's text.
+    """Measure each set of aliases that predicates relate, and each equality class, in the order of the query's text.
 
     Cost: O(SAMPLED_ROWS log SAMPLED_ROWS) per equality, O(DRAWN_COMBINATIONS) per other predicate.
     """
@@ -41,9 +41,10 @@ def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
     groups: dict[tuple[frozenset[str], int], list[Expr]] = {}
     for predicate in conjuncts(sources.query):
         used = aliases_of(predicate)
-        one = sources.equalities.get(predicate)
+        equality_class = sources.equalities.get(predicate)
         if len(used) > 1:
-            groups.setdefault((used, -1 if one is None else classes.index(one)), []).append(predicate)
+            number = -1 if equality_class is None else classes.index(equality_class)
+            groups.setdefault((used, number), []).append(predicate)
     needed = {alias for used, _ in groups for alias in used}
     order = [source.alias for source in sources.query.sources]
     rows = {alias: sample(sources, alias, cut) for alias in order if alias in needed}
@@ -54,7 +55,7 @@ def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
 
 
 def sample(sources: Sources, alias: str, cut: int) -> I64:
-    """(m,) row ids of living tuples of an alias that are held, evenly spaced, at most SAMPLED_ROWS looked at."""
+    """Return (m,) row ids of stored living tuples of an alias, evenly spaced; at most SAMPLED_ROWS are examined."""
     store = sources.store(alias)
     rows = store.spaced_rows(SAMPLED_ROWS, sources.first_live_row(alias) if alias in sources.rows_windows else None)
     if sources.life[alias] < FOREVER:
@@ -68,7 +69,7 @@ def sample(sources: Sources, alias: str, cut: int) -> I64:
 def _link(
     sources: Sources, aliases: tuple[str, ...], predicates: Sequence[Expr], rows: Mapping[str, I64]
 ) -> LinkStatistics:
-    """What the predicates over exactly these aliases keep."""
+    """Measure the share of combinations that the predicates over exactly these aliases keep."""
     pairs = 1.0
     for alias in aliases:
         pairs *= len(rows[alias])
@@ -101,7 +102,7 @@ def _link(
 
 
 def _drawn(rows: Sequence[I64]) -> I64:
-    """(k, DRAWN_COMBINATIONS) combinations of one row per alias."""
+    """Draw (k, DRAWN_COMBINATIONS) combinations of one row for each of k aliases."""
     columns = []
     for number, ids in enumerate(rows):
         counter = np.arange(DRAWN_COMBINATIONS, dtype=np.uint64) + np.uint64(number << 32)
@@ -110,7 +111,7 @@ def _drawn(rows: Sequence[I64]) -> I64:
 
 
 def _passing(sources: Sources, aliases: tuple[str, ...], rows: I64, predicates: Sequence[Expr]) -> float:
-    """The share of (k, m) combinations that pass all predicates, at least half an observation."""
+    """Return the share of (k, m) combinations that pass all predicates, at least half an observation."""
     n: int = rows.shape[1]
     resolve = sources.resolver(aliases, np.ascontiguousarray(rows))
     good = np.ones(n, np.bool_)

@@ -1,4 +1,4 @@
-"""Prints plans: as they would run (`explain`), and as they did run, beside what was expected (`analyze`).
+"""Prints plans: as they would run (`explain`), and as they did run, beside the expected figures (`analyze`).
 
-Imports any package of `operators`; the command line and the tasks' reports import it.
+The package may import any package of `operators`. The command line and the tasks' reports import it.
 """

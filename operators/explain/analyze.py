@@ -1,9 +1,9 @@
-"""Prints what a plan does, beside what was expected of it: `explain --analyze`, of a running query or over files.
+"""Prints the measured figures of a plan beside the expected ones, for `explain --analyze` of a running query or files.
 
-One or several tasks of a query say what they have done (`EngineStatistics`). Tasks that run the same plan are summed:
-counters and sizes add up, a state is complete where it is in every task. Rates are per second of event time, so that a
-replay compares with what was declared; between two statements of the same task where there are two, else since it
-began; either is said.
+The entry is `analyses`. One or several tasks of a query report their statistics (`EngineStatistics`). The reports of
+tasks that run the same plan are summed: counters and sizes add up, and a state is complete if it is in every task.
+Rates are per second of event time, so that a replay compares with declared rates. They are measured between two reports
+of the same task where there are two, else since the task began; the output states which.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from schemas.sizes import format_size
 from schemas.timestamps import format_progress
 
 FAR_OFF = 3.0
-"""An expectation that is off by this factor is pointed out."""
+"""An expectation that is wrong by more than this factor is pointed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One task of a query.
+    """The reports of one task of a query.
 
     Attributes:
-        latest: what it has done so far.
-        before: what it had done `apart_s` earlier by the wall clock, in the same life; None where that is not known.
+        task: the task's number.
+        latest: its statistics so far.
+        before: its statistics `apart_s` earlier by the wall clock, of the same incarnation; None where not known.
         plan_version: how often its plan was changed in the service.
     """
 
@@ -50,17 +51,17 @@ class Observation:
 
     @property
     def elapsed_s(self) -> float:
-        """Event time that rates are of; the wall clock's where that has stood still."""
+        """Seconds of event time over which rates are measured; of the wall clock if event time has stood still."""
         if self.before is None:
             return max(self.latest.span_ms / 1000, 1e-3)
         return (self.latest.cut - self.before.cut) / 1000 or max(self.apart_s, 1e-3)
 
     def gained(self, value: Callable[[EngineStatistics], float]) -> float:
-        """What a counter has gained."""
+        """Return how much a counter has gained since `before`, or since the start."""
         return max(value(self.latest) - (0.0 if self.before is None else value(self.before)), 0.0)
 
     def rate(self, value: Callable[[EngineStatistics], float]) -> float:
-        """What a counter gained per second."""
+        """Return how much a counter has gained per second."""
         return self.gained(value) / self.elapsed_s
 
 
@@ -69,8 +70,10 @@ class OperatorFigures:
     """One operator, summed over tasks.
 
     Attributes:
-        results_per_s, inputs_per_s: rates; inputs per side.
-        selectivity: share of the pairs that were alive together that it kept; None where nothing was.
+        total: the summed statistics.
+        results_per_s: results per second of event time.
+        inputs_per_s: tuples taken in per second, per side.
+        selectivity: share of the pairs alive together that passed; None where there was no such pair.
     """
 
     total: OperatorStatistics
@@ -81,14 +84,19 @@ class OperatorFigures:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What the tasks of a query that run one plan do.
+    """The measured figures of the tasks of a query that run the same plan.
 
     Attributes:
-        plan: of the query.
-        operators: in the order of the plan's joins; while two plans run, the old one's come first.
-        living: tuples that each sub-plan has alive, where a state tells.
-        lately: True where rates are those between two statements, False where since the beginning.
-        past: True where all is over: what is alive is an average, and states are at their peak.
+        query: the query.
+        plan: the plan.
+        observations: the reports, one per task.
+        operators: in the order of the plan's joins; while two plans run, the old plan's come first.
+        sources: summed over tasks.
+        sources_per_s: input tuples per second of event time, by alias.
+        living: tuples alive of each sub-plan, where a state shows it.
+        expected: by sub-plan; empty where nothing is known about the input.
+        recent: True where rates are measured between two reports, False where since the beginning.
+        finished: True for a finished run: tuples alive are averages, and states are at their peak.
     """
 
     query: Query
@@ -99,15 +107,15 @@ class Analysis:
     sources_per_s: Mapping[str, float]
     living: Mapping[frozenset[str], float]
     expected: Mapping[frozenset[str], Estimate]
-    lately: bool
-    past: bool
+    recent: bool
+    finished: bool
 
     def document(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the analysis as values that JSON can encode."""
         return {
             "query": self.query.name,
             "plan": str(self.plan),
-            "rates": "lately" if self.lately else "since the beginning",
+            "rates": "lately" if self.recent else "since the beginning",
             "operators": [
                 asdict(figures.total)
                 | {
@@ -130,19 +138,20 @@ class Analysis:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
-        shown = tree(self.query, self.plan, _Notes(self, "new"))
+        """Return the lines to print."""
+        shown = tree(self.query, self.plan, _Measured(self, "new"))
         lines = [*heading(self.query, str(self.plan)), "", *shown]
         migrations = self.observations[0].latest.migrations
         old = next((m.from_plan for m in migrations if m.began_at is not None and m.finished_at is None), None)
         if old is not None and any(figures.total.track == "old" for figures in self.operators):
             plan = parse_plan(old, self.query)
-            lines += ["", f"still running: {old}", *tree(self.query, plan, _Notes(self, "old"))]
-        # Half joins of M-Joins and eddies are no nodes of any plan.
+            lines += ["", f"still running: {old}", *tree(self.query, plan, _Measured(self, "old"))]
+        # Half joins of M-Joins and eddies are not nodes of the plan.
         joined = [figures for figures in self.operators if "->" in figures.total.name]
         if joined:
             lines += ["", *(line for figures in joined for line in _step(figures))]
-        lines += ["", f"rates per second of event time{', lately' if self.lately else _PAST if self.past else ''}"]
+        period = ", lately" if self.recent else _FINISHED if self.finished else ""
+        lines += ["", f"rates per second of event time{period}"]
         lines += self._feedback()
         lines += self._spill()
         for number, one in enumerate(migrations):
@@ -150,37 +159,37 @@ class Analysis:
             lines.append(_migration(one, same))
         return lines + [_task(one) for one in self.observations]
 
-
     def _feedback(self) -> list[str]:
-        """What consumers tell producers, where feedback is on."""
+        """Return a line per edge with feedback."""
         edges = [edge for one in self.observations for edge in one.latest.feedback]
         lines: list[str] = []
         for consumer, producer in dict.fromkeys((edge.consumer, edge.producer) for edge in edges):
             same = [edge for edge in edges if (edge.consumer, edge.producer) == (consumer, producer)]
             total = {f: sum(getattr(edge, f) for edge in same) for f in (*MESSAGES, *_EDGE_COUNTS)}
-            said = ", ".join(f"{total[message]:,} {message}" for message in MESSAGES if total[message])
+            messages = ", ".join(f"{total[message]:,} {message}" for message in MESSAGES if total[message])
             made, late, not_made = total["demanded"], total["late"], total["suppressed"]
             detecting = seconds(sum(edge.detecting_s for edge in same))
             lines.append(
-                f"feedback {consumer} to {producer}: {said or 'nothing said'}; {made:,} results made, {late:,} of them "
-                f"late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now; detecting took {detecting}"
+                f"feedback {consumer} to {producer}: {messages or 'no messages'}; {made:,} results made, {late:,} of "
+                f"them late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now; detecting took "
+                f"{detecting}"
                 + ("" if any(edge.watching for edge in same) else "; resting")
             )
         return lines
 
     def _spill(self) -> list[str]:
-        """What left memory and what is owed, where there is a budget."""
+        """Return a line about spilled state and pending results, where there is a memory budget."""
         tasks = [one.latest.spill for one in self.observations if one.latest.spill is not None]
         if not tasks:
             return []
         used, budget = (sum(getattr(task, name) for task in tasks) for name in ("used_bytes", "budget_bytes"))
         total = {name: sum(getattr(task, name) for task in tasks) for name in _SPILL_COUNTS}
-        owed = f"results of at most {total['owed']:,} pairs are owed" if total["owed"] else "nothing is owed"
+        pending = f"results of at most {total['owed']:,} pairs are pending" if total["owed"] else "nothing is pending"
         return [
             f"memory {format_size(used)} of {format_size(budget)}; {total['spills']:,} spills of "
             f"{total['spilled_groups']:,} groups by {tasks[0].strategy}, the longest "
             f"{seconds(max(task.longest_spill_s for task in tasks))}; {total['on_disk_tuples']:,} tuples on disk now, "
-            f"{owed}; {total['cleanups']:,} cleanups in {seconds(sum(task.cleanup_s for task in tasks))} found "
+            f"{pending}; {total['cleanups']:,} cleanups in {seconds(sum(task.cleanup_s for task in tasks))} found "
             f"{total['cleanup_results']:,} late results"
         ]
 
@@ -189,7 +198,7 @@ _SPILL_COUNTS = ("spills", "spilled_groups", "on_disk_tuples", "owed", "cleanups
 
 _EDGE_COUNTS = ("demanded", "late", "suppressed", "kept_back")
 
-_PAST = "; alive on average, states at their largest"
+_FINISHED = "; alive on average, states at their largest"
 
 
 def analyses(
@@ -199,15 +208,16 @@ def analyses(
     *,
     averages: Mapping[frozenset[str], float] | None = None,
 ) -> list[Analysis]:
-    """One analysis per plan that runs: more than one while tasks change plans.
+    """Make one analysis per plan that runs; there are several while tasks change plans.
 
     Args:
         observations: one per task, at least one.
-        averages: where all is over, what was alive of each sub-plan on average.
+        expected: the statistics that expectations are computed from.
+        averages: for a finished run, the average number of tuples alive of each sub-plan.
     """
     by_plan: dict[str, list[Observation]] = {}
-    for one in sorted(observations, key=lambda one: one.task):
-        by_plan.setdefault(one.latest.plan, []).append(one)
+    for observation in sorted(observations, key=lambda observation: observation.task):
+        by_plan.setdefault(observation.latest.plan, []).append(observation)
     model = CostModel(query, expected)
     return [_analysis(query, parse_plan(plan, query), tuple(some), model, averages) for plan, some in by_plan.items()]
 
@@ -222,8 +232,8 @@ def _analysis(
     totals: list[OperatorStatistics] = []
     living: dict[frozenset[str], float] = {}
     for number, operator in enumerate(observations[0].latest.operators):
-        place = operator.track, operator.name
-        same = [o.latest.operators[number] for o in observations if _at(o.latest, number) == place]
+        identity = operator.track, operator.name
+        same = [o.latest.operators[number] for o in observations if _identity(o.latest, number) == identity]
         total = _summed(same)
         for side in (0, 1):
             if total.aliases[side] and operator.track != "old":
@@ -231,32 +241,32 @@ def _analysis(
         totals.append(total)
     sources = tuple(
         replace(
-            one,
+            source,
             input_tuples=sum(o.latest.sources[k].input_tuples for o in observations),
             selected_tuples=sum(o.latest.sources[k].selected_tuples for o in observations),
             living_tuples=sum(o.latest.sources[k].living_tuples for o in observations),
             per_second=sum(o.latest.sources[k].per_second for o in observations),
         )
-        for k, one in enumerate(observations[0].latest.sources)
+        for k, source in enumerate(observations[0].latest.sources)
     )
     living |= {frozenset({source.alias}): source.living_tuples for source in sources}
     living |= averages or {}
     figures = tuple(_figures(total, observations, number, living) for number, total in enumerate(totals))
     rates = {
-        one.alias: 0.0
-        if query.source(one.alias).is_table
+        source.alias: 0.0
+        if query.source(source.alias).is_table
         else sum(o.rate(lambda s, k=k: s.sources[k].input_tuples) for o in observations)  # type: ignore[misc]
-        for k, one in enumerate(sources)
+        for k, source in enumerate(sources)
     }
-    lately = all(o.before is not None for o in observations)
+    recent = all(o.before is not None for o in observations)
     known = model.statistics
     estimates = model.estimates(plan) if known.sampled or known.rates or known.distinct else {}
-    past = averages is not None
-    return Analysis(query, plan, observations, figures, sources, rates, living, estimates, lately, past)
+    finished = averages is not None
+    return Analysis(query, plan, observations, figures, sources, rates, living, estimates, recent, finished)
 
 
-def _at(statistics: EngineStatistics, number: int) -> tuple[str, str] | None:
-    """Which operator stands at a place."""
+def _identity(statistics: EngineStatistics, number: int) -> tuple[str, str] | None:
+    """Return the track and name of the operator at an index; None where there is none."""
     if number >= len(statistics.operators):
         return None
     operator = statistics.operators[number]
@@ -266,28 +276,29 @@ def _at(statistics: EngineStatistics, number: int) -> tuple[str, str] | None:
 def _figures(
     total: OperatorStatistics, observations: Sequence[Observation], number: int, living: Mapping[frozenset[str], float]
 ) -> OperatorFigures:
-    """Rates of the operator at a place in every task; counters begin anew where a plan has changed in between."""
+    """Return the rates of the operator at an index; counters restart where a plan has changed between two reports."""
     gained = [0.0, 0.0, 0.0]
-    for one in observations:
-        place = _at(one.latest, number)
-        if place != (total.track, total.name):
+    for task in observations:
+        identity = _identity(task.latest, number)
+        if identity != (total.track, total.name):
             continue
-        now = one.latest.operators[number]
-        had = None if one.before is None or _at(one.before, number) != place else one.before.operators[number]
+        now = task.latest.operators[number]
+        before = task.before
+        had = before.operators[number] if before is not None and _identity(before, number) == identity else None
         for k, value in enumerate((now.results, *now.inputs)):
             first = 0 if had is None else (had.results, *had.inputs)[k]
-            gained[k] += max(value - first, 0) / one.elapsed_s
+            gained[k] += max(value - first, 0) / task.elapsed_s
     results, left, right = gained
     alive = [living.get(frozenset(aliases), 0.0) for aliases in total.aliases]
-    # Where each join of the plan runs in tasks of its own, the others have nothing to do with it.
-    known = (one.latest for one in observations if _at(one.latest, number) is not None)
+    # Where each join of the plan runs in tasks of its own, tasks of other joins do not count.
+    known = (task.latest for task in observations if _identity(task.latest, number) is not None)
     shares = sum(statistics.operators[number].input_tuples > 0 for statistics in known)
     pairs = (left * alive[1] + right * alive[0]) / max(shares, 1)
     return OperatorFigures(total, results, (left, right), min(results / pairs, 1.0) if pairs > 0 else None)
 
 
 def _summed(operators: Sequence[OperatorStatistics]) -> OperatorStatistics:
-    """One operator of several tasks."""
+    """Sum the statistics of one operator over tasks."""
     first = operators[0]
     if len(operators) == 1:
         return first
@@ -304,8 +315,8 @@ def _summed(operators: Sequence[OperatorStatistics]) -> OperatorStatistics:
     return replace(first, complete=complete, **changed)
 
 
-class _Notes:
-    """Figures of one track of an analysis."""
+class _Measured:
+    """Notes with the measured figures of one track of an analysis."""
 
     def __init__(self, analysis: Analysis, track: str) -> None:
         self._analysis = analysis
@@ -313,7 +324,7 @@ class _Notes:
         self._sources = {source.alias: source for source in analysis.sources}
 
     def size(self, plan: Plan) -> str:
-        """Measured, and what was expected."""
+        """Return the measured sizes, and the expected ones."""
         key = frozenset(plan.aliases)
         if isinstance(plan, Leaf):
             rate = self._analysis.sources_per_s[plan.alias] * self._passing(plan.alias)
@@ -332,7 +343,7 @@ class _Notes:
         return f"{found}  (expected {wanted}{_off(rate, estimate.rate)})"
 
     def above(self) -> str:
-        """What is emitted."""
+        """Return the number and rate of emissions."""
         observations = self._analysis.observations
         emitted = sum(one.latest.results for one in observations)
         rate = sum(one.rate(lambda statistics: statistics.results) for one in observations)
@@ -343,7 +354,7 @@ class _Notes:
         return source.selected_tuples / max(source.input_tuples, 1)
 
     def details(self, plan: Plan) -> list[str]:
-        """What went in and what is held."""
+        """Return the tuples taken in, and for an operator its results and states."""
         if isinstance(plan, Leaf):
             source = self._sources[plan.alias]
             some = source.selected_tuples < source.input_tuples
@@ -373,14 +384,14 @@ def _details(figures: OperatorFigures) -> list[str]:
 
 
 def _step(figures: OperatorFigures) -> list[str]:
-    """An operator that is no node of the plan: a half join of an M-Join or an eddy."""
+    """Return lines about an operator that is not a node of the plan: a half join of an M-Join or an eddy."""
     old = "old plan: " if figures.total.track == "old" else ""
     head = f"{old}{figures.total.kind} {figures.total.name}  {count(figures.results_per_s)}/s"
     return [head, *(f"   {line}" for line in _details(figures))]
 
 
 def _off(found: float, expected: float) -> str:
-    """By what factor an expectation is wrong, where that is much."""
+    """Return by what factor an expectation is wrong, if it is more than FAR_OFF."""
     if expected > 0 and found > expected * FAR_OFF:
         return f": {count(found / expected)} times as much"
     if found > 0 and found * FAR_OFF < expected:
@@ -389,7 +400,7 @@ def _off(found: float, expected: float) -> str:
 
 
 def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) -> str:
-    """One migration over all tasks."""
+    """Return a line about one migration over all tasks."""
     name = one.strategy if one.strategy == one.asked else f"{one.strategy} ({one.asked})"
     text = f"migration to {one.to_plan} by {name}"
     began = [m for m in same if m.began_at is not None]
@@ -404,8 +415,8 @@ def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) ->
     if total:
         unit = going[0].unit
         done = sum(m.done for m in going)
-        way = f"{done / 1000:.3g} of {total / 1000:.3g} s" if unit == "ms" else f"{done:,} of {total:,} {unit}"
-        where += f", {way} ({done / total:.0%})"
+        progress = f"{done / 1000:.3g} of {total / 1000:.3g} s" if unit == "ms" else f"{done:,} of {total:,} {unit}"
+        where += f", {progress} ({done / total:.0%})"
     return (
         f"{text}: {where}, {sum(m.comparisons for m in began):,} comparisons, "
         f"{sum(m.extra_tuples for m in began):,} extra tuples (at most {sum(m.peak_extra_tuples for m in began):,}), "
@@ -415,7 +426,7 @@ def _migration(one: MigrationStatistics, same: Sequence[MigrationStatistics]) ->
 
 
 def _predicted(same: Sequence[MigrationStatistics]) -> str:
-    """What was predicted where the strategy was chosen."""
+    """Return the predicted costs, where the strategy was chosen."""
     known = [m.predicted for m in same if m.predicted is not None]
     if not known:
         return ""

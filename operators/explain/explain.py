@@ -1,4 +1,6 @@
-"""Prints a plan: each operator with its predicates, keys and expected sizes; each source with its window."""
+"""Prints a plan for `weir explain`: each operator with its predicates, keys and expected sizes, each source with its
+window. The entry is `explain`; `analyze` prints trees with other notes.
+"""
 
 from __future__ import annotations
 
@@ -21,50 +23,50 @@ from schemas.expression_text import aggregate_text, text_of
 from schemas.query import Aggregation, Compare, Query, duration_text
 
 
-class Notes(Protocol):
-    """What is said of each operator and source beside what the query says."""
+class PlanNotes(Protocol):
+    """The figures printed for each operator and source, beside the text of the query."""
 
     def size(self, plan: Plan) -> str:
-        """At the end of its line."""
+        """Return the text for the end of the operator's or source's line."""
         ...
 
     def details(self, plan: Plan) -> list[str]:
-        """On lines of their own."""
+        """Return further lines."""
         ...
 
     def above(self) -> str:
-        """At the end of the line of what aggregates the joins' results."""
+        """Return the text for the end of the line of the aggregate operator above the joins."""
         ...
 
 
 class Expected:
-    """Sizes by the cost model."""
+    """Notes with the sizes expected by the cost model."""
 
     def __init__(self, query: Query, sizes: Mapping[frozenset[str], Estimate]) -> None:
         self._query = query
         self._sizes = sizes
 
     def size(self, plan: Plan) -> str:
-        """Tuples per second that come out, and tuples alive; of a table its rows."""
+        """Return tuples per second of output and tuples alive; for a table its rows."""
         estimate = self._sizes[frozenset(plan.aliases)]
         if isinstance(plan, Leaf) and self._query.source(plan.alias).is_table:
             return f"~{count(estimate.alive)} rows"
         return f"~{count(estimate.rate)}/s, ~{count(estimate.alive)} alive"
 
     def details(self, plan: Plan) -> list[str]:
-        """Nothing more."""
+        """Return no further lines."""
         return []
 
     def above(self) -> str:
-        """No expectation."""
+        """Return no expectation."""
         return ""
 
 
 def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> str:
-    """The plan as an indented tree, one operator per line with its details below it.
+    """Print the plan as an indented tree, one operator per line with its details below it.
 
-    Sizes are expectations under `statistics` (declared ones when None): tuples per second of event time
-    that come out, and tuples alive at a time.
+    Sizes are expectations under `statistics` (declared ones when None): output tuples per second of event time, and
+    tuples alive at one time.
     """
     stats = statistics or declared_statistics(query)
     model = CostModel(query, stats)
@@ -81,20 +83,20 @@ def explain(query: Query, plan: Plan, statistics: Statistics | None = None) -> s
 
 
 def heading(query: Query, plan: str) -> list[str]:
-    """What holds for the query as a whole."""
+    """Return the lines about the query as a whole."""
     lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else ""), f"plan   {plan}"]
     return lines + [f"always {text_of(predicate)}" for predicate in constants(query)]
 
 
 def aggregation_lines(aggregation: Aggregation) -> list[str]:
-    """When aggregates are emitted, by what they are grouped, and what they are."""
+    """Return lines with the period of emission, the group keys and the aggregates."""
     lines = [f"aggregate every {duration_text(aggregation.every_ms)}"]
     lines += [f"by    {text_of(expr)}" for expr in aggregation.group_by]
     return lines + [f"value {aggregate_text(aggregate)}" for aggregate in aggregation.aggregates]
 
 
-def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
-    """The plan, one operator per line with its details below it; above the joins what aggregates their results."""
+def tree(query: Query, plan: Plan, notes: PlanNotes) -> list[str]:
+    """Return the plan, one operator per line with its details below it; above the joins the aggregate operator."""
     if query.aggregation is None:
         return _tree(query, plan, notes, "", "", _bar(plan))
     above = aggregation_lines(query.aggregation)
@@ -102,14 +104,14 @@ def tree(query: Query, plan: Plan, notes: Notes) -> list[str]:
     return lines + _tree(query, plan, notes, "└─ ", "   ", _bar(plan))
 
 
-def _tree(query: Query, plan: Plan, notes: Notes, first: str, rest: str, bar: str) -> list[str]:
+def _tree(query: Query, plan: Plan, notes: PlanNotes, first: str, rest: str, bar: str) -> list[str]:
     size = notes.size(plan)
     if isinstance(plan, Leaf):
         source = query.source(plan.alias)
         name = source.stream.name
         shown = name if name == plan.alias else f"{name} {plan.alias}"
-        said = f"table {shown}" if source.is_table else f"source {shown} {source.window}"
-        lines = [f"{first}{said}  {size}"]
+        head = f"table {shown}" if source.is_table else f"source {shown} {source.window}"
+        lines = [f"{first}{head}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines + [f"{rest}  {line}" for line in notes.details(plan)]
     classes = {} if query.subtracted else equality_classes(query.predicates)
@@ -136,7 +138,7 @@ def _kind(condition: JoinCondition, operator: str) -> str:
 
 
 def _placed(condition: JoinCondition) -> list[str]:
-    """How each predicate acts: the hash key, a nested-loop term, or a check of the candidates."""
+    """Return a line per predicate with its form: hash key, nested-loop term, or check of the candidates."""
     lines = [f"key   {text_of(k.left.expr)} = {_side(k.right)}" for k in condition.keys]
     for term in (*condition.int_terms, *condition.float_terms):
         lines.append(f"loop  {text_of(term.left.expr)} {term.op} {_side(term.right)}")
@@ -159,7 +161,7 @@ def _side(operand: Operand) -> str:
 
 
 def count(value: float) -> str:
-    """A number in three digits."""
+    """Format a number in three digits, with a unit prefix."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * limit:  # else three digits would round it up to 1e+03 of the unit below
             return f"{value / limit:.3g}{unit}"

@@ -1,1 +1,1 @@
-"""Operators stop producing what nobody downstream can use, and produce it when it is wanted (JIT, ICDE 2008)."""
+"""Feedback between operators: a join does not produce results that its consumer cannot use yet (JIT, ICDE 2008)."""

@@ -1,9 +1,8 @@
-"""The Bloom-filter detector (JIT IV-A): what certainly has no partner, in one look-up per tuple.
-
-The filter holds the hashes of the values that the observed tuples show to the predicates of a kind. A signature that
-it does not contain matches none of them. The reverse does not hold: a false positive, or an entry that has died
-since, only makes the detector miss. A filter cannot forget, so its owner rebuilds it from the living when it is
-`full` or too much of it is stale.
+"""The Bloom filter (JIT IV-A) tells with one look-up per tuple that the tuple certainly has no partner.
+A guard adds the signatures of all tuples that it observes and looks up the signatures of the tuples that it guards. A
+signature that is not in the filter matches no observed tuple. The reverse does not hold: after a false positive, or for
+an entry that has expired since, the detector only misses a tuple that it could suspend. A filter cannot forget, so its
+owner rebuilds it from the living tuples when it is `full` or too much of it is stale.
 """
 
 from __future__ import annotations
@@ -15,30 +14,29 @@ from operators.kernels.hashing import U64
 from schemas.columns import Mask
 
 BITS_PER_ENTRY = 16
-"""Bits per entry that the filter is sized for: it then takes less than one hash in a hundred for an entry."""
+"""The filter's size in bits per expected entry; the false-positive rate is then below one in a hundred."""
 
-LEAST_EXPECTED = 1024
-"""Entries that any filter has room for."""
+MIN_EXPECTED = 1024
+"""The least number of entries that a filter is sized for."""
 
 
 class Bloom:
-    """A set of hashes that answers "certainly not" or "perhaps". Empty it takes no room.
-
+    """A set of hashes that answers "certainly not" or "perhaps". An empty filter allocates nothing.
     Attributes:
-        expected: how many entries it is sized for.
-        added: how many have been added, repetitions included.
+        expected: The number of entries that it is sized for.
+        added: The number of entries added so far, including repetitions.
     """
 
-    def __init__(self, expected: int = LEAST_EXPECTED) -> None:
+    def __init__(self, expected: int = MIN_EXPECTED) -> None:
         self.added = 0
-        needed = -(-max(expected, LEAST_EXPECTED) * BITS_PER_ENTRY // 64)
+        needed = -(-max(expected, MIN_EXPECTED) * BITS_PER_ENTRY // 64)
         self._size = 1 << (needed - 1).bit_length()
         self.expected = self._size * 64 // BITS_PER_ENTRY
         self._blocks: U64 = np.zeros(0, np.uint64)
 
     @property
     def full(self) -> bool:
-        """True when it holds more than it is sized for and says "perhaps" too often."""
+        """True when the filter holds more entries than it is sized for, so that it answers "perhaps" too often."""
         return self.added > self.expected
 
     def add(self, hashes: U64) -> None:
@@ -49,7 +47,7 @@ class Bloom:
         set_bits(hashes, self._blocks)
 
     def contains(self, hashes: U64) -> Mask:
-        """(n,) False where the hash was certainly not added."""
+        """Return (n,) False where the hash was certainly not added."""
         if len(self._blocks) == 0:
             return np.zeros(len(hashes), np.bool_)
         return np.asarray(has_bits(hashes, self._blocks))

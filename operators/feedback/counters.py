@@ -1,4 +1,4 @@
-"""What feedback has done on one edge of a plan."""
+"""Counters of the feedback on one edge of a plan, between a consumer and its producer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class EdgeCounters:
-    """Counters since the edge began; none depends on the machine.
-
+    """Counts since the edge was created; none depends on the machine.
     Attributes:
-        suspend, resume: signatures suspended and resumed; the empty one counts too.
-        mark, unmark: the same for those that only the producer as a whole can keep back (Type II).
-        kept_back: tuples that were kept back, as often as they were; `returned` of them were let through later.
-        forgotten: tuples that can never be demanded.
-        checked: signatures computed and looked up, what detecting costs.
+        suspend: Signatures suspended, including the empty sub-tuple.
+        resume: Signatures resumed, including the empty sub-tuple.
+        mark: Signatures of Type II MNSs suspended: only the producer as a whole can keep back their tuples.
+        unmark: Signatures of Type II MNSs resumed.
+        kept_back: Tuples kept back; a tuple counts each time that it is kept back.
+        returned: Of those, the tuples that entered later.
+        forgotten: Tuples dropped because nothing can ever demand them.
+        checked: Signatures computed and looked up, which is the cost of detection.
     """
 
     suspend: int = 0

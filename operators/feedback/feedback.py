@@ -1,4 +1,6 @@
-"""What feedback between the operators of an executor is, and which executors have it."""
+"""The interface of feedback between the operators of an executor, and the choice of its implementation.
+The engine calls `feedback_of` and then runs the executor through the returned object.
+"""
 
 from __future__ import annotations
 
@@ -19,43 +21,41 @@ from schemas.query import Query
 
 
 class Feedback(Protocol):
-    """Runs an executor with feedback: the same results with less in between."""
+    """Runs an executor with feedback: the same results from fewer intermediate results."""
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         ...
 
-    def settle(self, now: int) -> None:
-        """Let everything through that is kept back, so that the executor can go on without feedback, or migrate.
-
+    def release_all(self, now: int) -> None:
+        """Let all tuples enter that are kept back, so that the executor can continue without feedback or migrate.
         Args:
-            now: what expired before it is dead; everything with a smaller ts has been processed.
+            now: Tuples that expired before it are dead. Every tuple with a smaller ts has been processed.
         """
         ...
 
     def kept_back(self) -> int:
-        """Source tuples kept back now."""
+        """The number of source tuples that are kept back now."""
         ...
 
     def size_bytes(self) -> int:
-        """Bytes of all that feedback keeps."""
+        """Bytes of all filters, buffers and blacklists."""
         ...
 
     def edges(self) -> tuple[EdgeStatistics, ...]:
-        """What it has done, per consumer."""
+        """The statistics of each edge between a consumer and its producer."""
         ...
 
 
 def feedback_of(
     executor: Executor, now: int, detector: str = BLOOM, clock: Callable[[], float] = lambda: 0.0
 ) -> Feedback | None:
-    """Feedback between an executor's operators from here on; None where there is nothing to say.
-
+    """Return feedback between an executor's operators, from now on; None where no operator could use it.
     Args:
-        executor: not migrating.
-        now: everything with a smaller ts has been processed.
-        detector: of trees joined by nested loops, one of `operators.feedback.watch.DETECTORS`.
-        clock: seconds, for what detecting takes.
+        executor: An executor that is not migrating.
+        now: Every tuple with a smaller ts has been processed.
+        detector: One of `operators.feedback.watch.DETECTORS`, for trees of nested-loop joins.
+        clock: Returns seconds, to measure how long detection takes.
     """
     if isinstance(executor, XJoinTree) and len(executor.joins) > 1:
         return TreeFeedback(executor, now, detector, clock)
@@ -65,10 +65,9 @@ def feedback_of(
 
 
 def check_feedback(query: Query) -> None:
-    """Say before anything runs whether there can be feedback.
-
+    """Check, before anything runs, that a query can have feedback.
     Raises:
-        UsageError: the query is a set difference.
+        UsageError: The query is a set difference.
     """
     if query.subtracted:
         raise UsageError("feedback is between joins, and EXCEPT subtracts: leave --jit away, or give off")

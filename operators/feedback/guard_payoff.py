@@ -1,15 +1,20 @@
-"""When a guard over SteMs watches: feedback that costs more than it saves turns itself down.
+"""Decides when a guard watches, so that feedback that costs more than it saves switches itself off.
+`operators.feedback.stems` and `operators.feedback.tree` use it for the guards of one query,
+`operators.juggler.feedback` for those of a query group. All costs are in one unit of work, about a nanosecond, and come
+from counters alone: the same input leads to the same decisions.
 
-All is counted in units of work, about nanoseconds, from counters alone: the same input gives the same decisions.
+A guard that rests costs nothing. From time to time it gets a trial. First a cheap screening looks at the newest tuples
+of both streams, and the trial is dropped if most of them have partners. The trial then builds the filter of the
+observed stream and looks up a few tuples of the guarded stream. The newest show how many the guard would keep back; the
+oldest show how many of those no partner would ever bring back. If the estimate is favourable, the guard watches.
 
-A guard that rests costs nothing. Now and then it gets a trial, unless a glance at the newest tuples of both streams
-says that most have partners: the observed stream's filter is made and a few of the guarded stream's tuples are looked
-up in it, the newest, to see how many it would keep back, and the oldest, to see how many of those no partner would ever
-bring back. If that promises to pay, it watches. From then on it has an account: it earns what the tuples that it keeps
-back would have cost, pays for looking, sweeping and letting tuples in late, and rests again when a stake that it began
-with is spent. Trials and stakes are paid from a purse that gets a small share of all the work that the executor does:
-that share is what feedback may lose. One guard after the other is tried as the purse allows, so one that begins to pay
-when the data change is found out, within some windows.
+A guard that watches has a balance, which starts with a budget. The guard is credited with the cost of the tuples that
+it keeps back. It is charged for look-ups, for sweeps and for tuples that enter late. It rests again when the budget is
+spent.
+
+Trials and guards' budgets are paid from a trial budget, which receives a small share of all work that the executor
+does. That share is the most that feedback may lose. The guards take turns at trials as the trial budget allows, so a
+guard that becomes useful when the data change is discovered within some windows.
 """
 
 from __future__ import annotations
@@ -20,185 +25,196 @@ from typing import Protocol
 from operators.state.match import MatchCounters
 
 LOSS_SHARE = 0.01
-"""The share of the executor's work that goes into the purse."""
+"""The share of the executor's work that is added to the trial budget."""
 
-BOOKED_TUPLES = 4096
-"""Accounts are settled after so many tuples."""
+TUPLES_PER_UPDATE = 4096
+"""Balances are updated after this many tuples."""
 
 SAMPLED_TUPLES = 256
-"""Newest and oldest tuples that a trial looks up."""
+"""A trial looks up this many of the newest tuples and as many of the oldest."""
 
 MARGIN = 0.5
-"""A guard watches when what it would earn exceeds what it would pay by this share of the latter."""
+"""A guard watches if its expected savings exceed its expected cost by at least this share of the cost."""
 
-PURSE = 3e6
-"""What is in the purse at first."""
+FIRST_TRIAL_BUDGET = 3e6
+"""The trial budget at first."""
 
-STAKE = 2.0
-"""What a guard may lose before it rests again, in trials."""
+GUARD_BUDGET_TRIALS = 2.0
+"""A guard's budget, as a multiple of the cost of its trial: what it may lose before it rests again."""
 
-ENTERED = 30.0
-"""Entering a tuple into a state, or probing one with it."""
+ENTER_NS = 30.0
+"""Entering a tuple into a state, or probing a state with it."""
 
-MADE = 100.0
-"""Making a partial result and going on with it."""
+RESULT_NS = 100.0
+"""Producing a partial result and processing it further."""
 
-COMPARED = 1.0
-"""A comparison."""
+COMPARE_NS = 1.0
+"""One comparison."""
 
-CHECKED = 20.0
-"""Computing a signature and looking it up, or adding it."""
+SIGNATURE_NS = 20.0
+"""Computing a signature and looking it up or adding it."""
 
-CALLED = 25_000.0
-"""What a guard costs per slice, however few its tuples."""
+SLICE_NS = 25_000.0
+"""The fixed cost of a guard per slice."""
 
 SCREENED_TUPLES = 2048
-"""Newest tuples of the observed stream that are looked at before a trial."""
+"""The number of newest observed tuples that the screening before a trial looks at."""
 
-PARTNERED_AT_MOST = 0.5
-"""No trial where a larger share of the newest tuples has partners among those."""
+MAX_PARTNERED_SHARE = 0.5
+"""No trial takes place if a larger share of the newest guarded tuples has partners among the screened ones."""
 
-SCREENED = 75_000.0
-"""What it costs to look at them."""
+SCREEN_NS = 75_000.0
+"""The cost of the screening."""
 
-TRIED = 100_000.0
-"""What a trial costs, however few the tuples."""
+TRIAL_NS = 100_000.0
+"""The fixed cost of a trial."""
 
-MERGED = 30.0
-"""Putting a result in order while tuples that were let in late are among those of a stream."""
+MERGE_NS = 30.0
+"""Ordering one result while a stream's state contains tuples that entered late."""
 
-ROUTED = 100.0
-"""An eddy's decision where to send a tuple."""
+ROUTE_NS = 100.0
+"""One routing decision of an eddy."""
 
-SWEPT = 8.0
-"""Looking at an entry to make a filter anew."""
+SWEEP_NS = 8.0
+"""Reading one entry to rebuild a filter."""
 
-KEPT = 150.0
-"""Listing a tuple in a blacklist."""
+BLACKLIST_NS = 150.0
+"""Putting a tuple in a blacklist."""
 
-RETURNED = 300.0
-"""Letting a tuple in late, beside entering it into its states."""
+RETURN_NS = 300.0
+"""Letting a tuple enter late, without the cost of entering it into its states."""
 
-FADING = 0.8
-"""What the past counts for against the latest booking, where tuples' costs are averaged."""
+DECAY = 0.8
+"""The weight of all earlier measurements against the latest one, where the costs of tuples are averaged."""
 
 
 def work_of(counters: MatchCounters, probing: float) -> float:
-    """What a half join has cost so far, at so much per tuple that probed."""
-    return counters.input_tuples * probing + counters.comparisons * COMPARED + counters.results * MADE
+    """What a half join has cost so far, if each probing tuple costs `probing`."""
+    return counters.input_tuples * probing + counters.comparisons * COMPARE_NS + counters.results * RESULT_NS
 
 
 @dataclass(slots=True)
-class Burden:
-    """What a tuple costs that is not kept back, averaged over the past, which fades.
-
+class StemTupleCost:
+    """The cost of a tuple in an executor without intermediate results, as an average in which older tuples count less.
     Attributes:
-        states: how many states it is entered into.
-        probing: what it costs to probe one.
-        own: of the way that it goes before it comes to the observed stream.
-        met: of being found by others on ways that have not come there yet, all its life.
-        latest_met: how often tuples were found so of late.
+        states: The number of states that a tuple is entered into.
+        probing: The cost of probing one state.
+        own_path_cost: The cost of a tuple's own probe path, up to the observed stream.
+        match_cost: The cost, over a tuple's lifetime, of being found by tuples of other streams whose probe paths have
+            not yet reached the observed stream.
+        latest_matches: How often tuples were found in this way between the last two updates.
     """
 
     states: int
     probing: float
-    own: float = 0.0
-    met: float = 0.0
-    latest_met: int = 0
+    own_path_cost: float = 0.0
+    match_cost: float = 0.0
+    latest_matches: int = 0
     _sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
     _before: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def update(self, counted: tuple[int, int, int], tuples: int) -> None:
-        """Take in what has been counted so far (`MJoin.burden`), and the tuples entered so far."""
+        """Add the counts so far.
+        Args:
+            counted: Probes, matches found and matches by other streams' tuples, from `MJoin.work_before`.
+            tuples: The number of tuples entered so far.
+        """
         probes, found, met, entered = (now - then for now, then in zip((*counted, tuples), self._before, strict=True))
         self._before = *counted, tuples
-        self.latest_met = met
-        latest = probes * self.probing + found * MADE, met * MADE, float(entered)
-        own, meeting, count = (FADING * past + one for past, one in zip(self._sums, latest, strict=True))
+        self.latest_matches = met
+        latest = probes * self.probing + found * RESULT_NS, met * RESULT_NS, float(entered)
+        own, meeting, count = (DECAY * past + new for past, new in zip(self._sums, latest, strict=True))
         self._sums = own, meeting, count
         if count > 0:
-            self.own, self.met = own / count, meeting / count
+            self.own_path_cost, self.match_cost = own / count, meeting / count
 
     @property
     def saved(self) -> float:
-        """What it saves to keep a tuple back for good."""
-        return self.states * ENTERED + self.own + self.met - KEPT
+        """What keeping a tuple back for good saves."""
+        return self.states * ENTER_NS + self.own_path_cost + self.match_cost - BLACKLIST_NS
 
     @property
     def returned(self) -> float:
-        """What it costs to let a tuple in that was kept back: it is entered after all, and met as long as it lives."""
-        return RETURNED + self.states * ENTERED + self.met / 2
+        """The cost of letting in a tuple that was kept back: it enters its states after all and is found for the rest
+        of its lifetime."""
+        return RETURN_NS + self.states * ENTER_NS + self.match_cost / 2
 
 
-class Cost(Protocol):
-    """What a tuple costs in an executor: `Burden` in those without intermediate results, else `TreeBurden`."""
+class TupleCost(Protocol):
+    """The cost of a tuple: `StemTupleCost` in executors without intermediate results, `TreeTupleCost` in trees."""
 
     @property
     def saved(self) -> float:
-        """What it saves to keep a tuple back for good."""
+        """What keeping a tuple back for good saves."""
         ...
 
     @property
     def returned(self) -> float:
-        """What it costs to let a tuple in that was kept back."""
+        """The cost of letting in a tuple that was kept back."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What a trial has seen.
-
+class TrialResult:
+    """What a trial has measured.
     Attributes:
-        useless: the share of the newest tuples that have no partner.
-        lasting: the share of the oldest, which have almost lived, that have none.
-        spent: what watching would cost per tuple of the guarded stream, in all.
+        useless: The share of the newest tuples that have no partner.
+        lasting: The share of the oldest tuples, at the end of their lifetime, that have no partner.
+        spent: The total cost of watching per tuple of the guarded stream.
     """
 
     useless: float
     lasting: float
     spent: float
 
-    def gain(self, burden: Cost) -> float:
-        """What watching would gain per tuple of the guarded stream, if those without a partner at the end had none in
-        the beginning; negative if it would not pay."""
+    def gain(self, tuple_cost: TupleCost) -> float:
+        """Return the expected gain of watching per tuple of the guarded stream; negative if watching would lose. The
+        estimate assumes that a tuple without a partner at the end of its lifetime had none at the beginning."""
         brought_back = max(self.useless - self.lasting, 0.0)
-        return self.useless * burden.saved - brought_back * burden.returned - self.spent
+        return self.useless * tuple_cost.saved - brought_back * tuple_cost.returned - self.spent
 
-    def promises(self, burden: Cost) -> bool:
-        """Whether watching would pay."""
-        return self.gain(burden) > MARGIN * self.spent
+    def promises(self, tuple_cost: TupleCost) -> bool:
+        """Return whether the guard should watch."""
+        return self.gain(tuple_cost) > MARGIN * self.spent
 
 
-def trial_cost(observed: int, each: float = SWEPT) -> float:
-    """Of a trial with so many living observed tuples."""
-    return observed * each + 2 * SAMPLED_TUPLES * CHECKED + TRIED
+def trial_cost(observed: int, each: float = SWEEP_NS) -> float:
+    """Return the cost of a trial that reads `observed` living tuples at `each` per tuple."""
+    return observed * each + 2 * SAMPLED_TUPLES * SIGNATURE_NS + TRIAL_NS
 
 
 @dataclass(slots=True)
-class Account:
-    """A guard's account.
-
+class Balance:
+    """The balance of one guard.
     Attributes:
-        watching: whether the guard does.
-        credit: what it may still lose.
+        watching: Whether the guard watches.
+        remaining: What the guard may still lose.
     """
 
     watching: bool = False
-    credit: float = 0.0
-    _stake: float = 0.0
+    remaining: float = 0.0
+    _budget: float = 0.0
 
-    def begin(self, stake: float) -> None:
-        """Watch, with a stake."""
-        self.watching, self.credit, self._stake = True, stake, stake
+    def start(self, budget: float) -> None:
+        """Start watching with a budget."""
+        self.watching, self.remaining, self._budget = True, budget, budget
 
     @property
     def lost(self) -> float:
-        """What has been lost of the stake, and beyond it."""
-        return self._stake - self.credit
+        """The part of the budget that is lost; more than the budget if the balance is negative."""
+        return self._budget - self.remaining
 
-    def book(self, earned: float, spent: float, owed: float) -> bool:
-        """Settle; False when the guard should rest from now on. Of what it has earned it keeps the stake, and what it
-        would cost to let in all that is kept back."""
-        self.credit = min(self.credit + earned - spent, self._stake + owed)
-        self.watching = self.credit >= 0.0
+    def update(self, earned: float, spent: float, return_cost: float) -> bool:
+        """Add what the guard has saved and spent since the last update.
+        Args:
+            earned: The cost of the tuples that it has kept back.
+            spent: The cost of the guard itself.
+            return_cost: The cost of letting in all tuples that it keeps back now. The balance is capped at the budget
+                plus this cost: earlier savings beyond that cannot cover later losses.
+
+        Returns:
+            False when the guard should rest from now on.
+        """
+        self.remaining = min(self.remaining + earned - spent, self._budget + return_cost)
+        self.watching = self.remaining >= 0.0
         return self.watching

@@ -1,13 +1,14 @@
-"""Kinds of sub-tuples that a consumer may find without a partner: its candidate non-demanded sub-tuples (JIT IV-A).
+"""Kinds of sub-tuples that a consumer may find without a partner: the candidate non-demanded sub-tuples (JIT IV-A).
+A kind is a set of aliases of one input of a join, together with the join's predicates that read no other alias of that
+input. If a tuple's values for these predicates have no partner in the opposite state, the consumer cannot use the
+tuple, whatever its other components are: its sub-tuple over the kind's aliases is a non-demanded sub-tuple. With fewer
+predicates a kind only detects fewer of them, so a kind may leave predicates out. It consists of the equalities if there
+are any, since a hash look-up finds their matches. Otherwise it consists of the order comparisons, if all of them read
+the same operand; one value then stands for them all.
 
-A kind is a set of aliases of one input of a join, with those predicates of the join that read nothing else of that
-input. A tuple whose values of these have no partner in the opposite state is of no use there, whatever else it is
-made of: its part over the kind's aliases is a non-demanded sub-tuple. Fewer predicates only find fewer of them, so a
-kind may leave some out: it is made of equalities where it has any, which are found by hash, and otherwise of order
-comparisons, if they are all of one operand, which one value then stands for.
-
-Two tuples of one kind with equal values have the same *signature*, a hash, and so has a tuple of the opposite side
-that matches them. A null matches nothing: a tuple with one is never demanded, and has no signature.
+Two tuples of one kind with equal values have the same *signature*, a hash. With equalities, a tuple of the opposite
+side that matches them has that signature too. A null matches nothing, so a tuple with a null is never demanded and has
+no signature.
 """
 
 from __future__ import annotations
@@ -32,12 +33,11 @@ from schemas.query import aliases_of
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Candidate sub-tuples of one input of a join.
-
+    """The candidate sub-tuples of one input of a join over one set of aliases.
     Attributes:
-        side: the input's side.
-        aliases: what a sub-tuple is made of.
-        terms: the predicates that tell which of them have partners; at least one.
+        side: The input's side.
+        aliases: The aliases that a sub-tuple consists of.
+        terms: The predicates that decide which sub-tuples have partners; at least one.
     """
 
     side: int
@@ -47,8 +47,8 @@ class Kind:
 
     @staticmethod
     def of(match: Match, side: int, aliases: Sequence[str]) -> Kind | None:
-        """The kind over some aliases of a join's input; None where no predicate, or none that will do, reads only
-        those of it."""
+        """Return the kind over some aliases of a join's input. None if no predicate, or no usable one, reads only those
+        of the input."""
         condition = match.condition
         return Kind._over(condition, side, tuple(a for a in match.sides[side] if a in aliases))
 
@@ -62,8 +62,8 @@ class Kind:
         return Kind(side, aliases, tuple(terms), condition)
 
     def joined(self, others: Sequence[Kind]) -> Kind | None:
-        """The kind over all aliases of this one and others of the same input; None unless all are of equalities: order
-        comparisons would be of more than one operand."""
+        """Return the kind over all aliases of this kind and others of the same input. None unless all are equality
+        kinds, since order comparisons would read more than one operand."""
         if not all(kind.equal for kind in (self, *others)):
             return None
         aliases = tuple(dict.fromkeys(alias for kind in (self, *others) for alias in kind.aliases))
@@ -71,17 +71,17 @@ class Kind:
 
     @property
     def equal(self) -> bool:
-        """True when its predicates are equalities, so that signatures match by being equal."""
+        """True when the predicates are equalities, so that matching tuples have equal signatures."""
         return self.terms[0].op == "="
 
     @property
     def own(self) -> tuple[Operand, ...]:
-        """What each term reads of the kind's input."""
+        """The operand of each term on the kind's input."""
         return tuple(term.operand(self.side) for term in self.terms)
 
     @property
     def opposite(self) -> tuple[Operand, ...]:
-        """What each term reads of the opposite input."""
+        """The operand of each term on the opposite input."""
         return tuple(term.operand(1 - self.side) for term in self.terms)
 
     @property
@@ -90,19 +90,17 @@ class Kind:
         return tuple(term.op if self.side == LEFT else MIRRORED[term.op] for term in self.terms)
 
     def own_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
-        """Signatures of tuples that have the kind's aliases.
-
+        """Return the signatures of tuples that have the kind's aliases.
         Returns:
-            (n,) uint64, and (n,) bool False where a null keeps the tuple from ever matching (None: nowhere).
+            (n,) uint64 signatures, and (n,) bool, False where a null prevents any match (None if there is no null).
         """
-        # All order comparisons are of one operand.
+        # All order comparisons read the same operand.
         return _hashes(self.own if self.equal else self.own[:1], sources, tuples)
 
     def opposite_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
-        """The signatures that tuples of the opposite input match; as `own_hashes`.
-
+        """Return the signatures that tuples of the opposite input match, in the form of `own_hashes`.
         Raises:
-            InvariantError: the kind is not one of equalities.
+            InvariantError: The kind is not an equality kind.
         """
         if not self.equal:
             raise InvariantError(f"{' '.join(self.aliases)} {self.ops[0]} has no signatures on the opposite side")
@@ -110,18 +108,19 @@ class Kind:
 
 
 def all_terms(condition: JoinCondition) -> tuple[Term, ...]:
-    """What a join finds pairs by: the components of its key, or its nested-loop terms."""
+    """Return the predicates by which a join finds pairs: the components of its key, or its nested-loop terms."""
     return condition.keys or condition.int_terms + condition.float_terms
 
 
 def level_one(match: Match, side: int) -> tuple[Kind, ...]:
-    """The kinds over single aliases of a join's input, in the input's order."""
+    """Return the kinds over single aliases of a join's input, in the input's order."""
     found = (Kind.of(match, side, (alias,)) for alias in match.sides[side])
     return tuple(kind for kind in found if kind is not None)
 
 
 def lattice(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    """The kinds over two and more of some kinds of one input, by level (Fig. 7): 2**n - n - 1 of n with equalities."""
+    """Return the kinds over two or more of the aliases of some kinds of one input, by level (Fig. 7): 2**n - n - 1
+    kinds for n equality kinds."""
     unions = (
         first.joined(others) for size in range(2, len(kinds) + 1) for first, *others in combinations(kinds, size)
     )
@@ -129,8 +128,8 @@ def lattice(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
 
 
 def term_nodes(match: Match, kinds: Sequence[Kind]) -> tuple[I64, I64]:
-    """For each whole-number and each real-number term of a nested-loop join, the place among `kinds`, which share no
-    alias, of the one that has it; -1 where none has (`operators.kernels.lattice`)."""
+    """For a nested-loop join, return the index in `kinds` of the kind that has each whole-number term and each
+    real-number term; -1 where none has it. The kinds share no alias. `operators.kernels.lattice` takes the result."""
 
     def places(terms: tuple[Term, ...]) -> I64:
         return np.array([next((k for k, kind in enumerate(kinds) if t in kind.terms), -1) for t in terms], np.int64)

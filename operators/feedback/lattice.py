@@ -1,4 +1,7 @@
-"""The lattice detector (JIT 4.1, Fig. 7 and 8): which sub-tuples of tuples that were produced have no partner."""
+"""The lattice detector (JIT IV-A, Fig. 7 and 8) finds the minimal sub-tuples without a partner in tuples already
+produced.
+`operators.feedback.watch` uses it for nested-loop joins.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from schemas.columns import Mask
 
 
 class Lattice:
-    """The lattice of one input of a join by nested loops.
-
+    """The lattice of candidate sub-tuples of one input of a nested-loop join.
     Args:
-        singles: the kinds of level one.
+        match: The join's predicates.
+        side: The input's side.
+        singles: The kinds of level one.
     """
 
     def __init__(self, match: Match, side: int, singles: Sequence[Kind]) -> None:
@@ -26,7 +30,7 @@ class Lattice:
         self._side = side
         self._int_nodes, self._float_nodes = term_nodes(match, singles)
         self._nodes = len(singles)
-        # Sub-tuples by the aliases of their kind, in the order of the input's.
+        # Per lattice node, the aliases of its sub-tuples, in the input's order.
         self._aliases = [
             tuple(kind.aliases[0] for bit, kind in enumerate(singles) if node >> bit & 1)
             for node in range(1 << self._nodes)
@@ -36,10 +40,10 @@ class Lattice:
         self, tuples: Tuples, states: Sequence[SideState], now: int
     ) -> tuple[Tuples, dict[tuple[str, ...], Mask], int]:
         """Find the minimal sub-tuples that no living entry of the opposite states matches.
-
         Returns:
-            The tuples without those that a null keeps from ever matching; per aliases of sub-tuples where they have no
-            partner, left out where all have; and the comparisons that it took.
+            The tuples, without those that a null prevents from ever matching. Per set of aliases, (n,) True where the
+                sub-tuple over them has no partner; sets without such a sub-tuple are left out. The number of
+                comparisons.
         """
         probing = self._match.prepare(self._side, tuples)
         terms, n, compared = probing.terms, len(probing), 0

@@ -1,12 +1,12 @@
-"""The MNS buffer of one kind (JIT III-A): the signatures that are suspended, and until when each matters.
+"""The MNS buffer of one kind (JIT III-A): the suspended signatures, each with the time until which it matters.
+A `operators.feedback.tree_guard.TreeGuard` uses it where its blacklist alone does not list every suspended signature. A
+signature is the hash of the values that the kind's predicates read, so one entry stands for all similar tuples. A tuple
+of the opposite side looks for its matches by the hash of its own values. Two different values with equal hashes share
+an entry: they are suspended and resumed together, which costs work and changes no result.
 
-A signature is the hash of a tuple's values that the kind's predicates read, so one entry stands for all similar
-tuples, and a tuple of the opposite side is probed for by the hash of its own values. Two different values with
-equal hashes share an entry: they are suspended and resumed together, which costs work and changes no result.
-
-An entry whose time is over may stay: nothing is suspended by it that still lives, or the owner would have raised
-its expiry. `purge` sweeps such entries out once as many hashes have been handled as there are entries, so every
-method costs O(1) per hash, and the memory follows the number of entries, up and down.
+An expired entry may stay: it suspends no living tuple, or the owner would have raised its expiry. `purge` removes
+expired entries once as many hashes have been handled as there are entries. Every method therefore costs O(1) per hash,
+and the memory grows and shrinks with the number of entries.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from operators.kernels.signatures import VACANT, drop_words, enter_greatest, hol
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 64
-"""Slots of a buffer from its first entry on; a power of two."""
+"""The least number of slots of a non-empty buffer; a power of two."""
 
-FULL = 2 / 3
-"""A buffer that would be filled by more than this share is made anew, at most half full."""
+MAX_FILLED = 2 / 3
+"""A buffer that would be filled by more than this share is rebuilt, at most half full."""
 
 
 class Signatures:
@@ -37,43 +37,44 @@ class Signatures:
         return self._count
 
     def add(self, hashes: U64, expiry: I64) -> None:
-        """Add (n,) hashes, which may repeat; one that is there keeps the later expiry."""
+        """Add (n,) hashes, which may repeat; a hash that is already present keeps the later expiry."""
         need = self._count + len(hashes)
-        if need > FULL * len(self._keys):
+        if need > MAX_FILLED * len(self._keys):
             self._rebuild(np.flatnonzero(self._expiry != VACANT), need)
         self._count += enter_greatest(hashes, expiry, self._keys, self._expiry)
         self._handled += len(hashes)
 
     def contains(self, hashes: U64) -> Mask:
-        """(n,) True where the hash is there."""
+        """Return (n,) True where the hash is present."""
         if self._count == 0:
             return np.zeros(len(hashes), np.bool_)
         self._handled += len(hashes)
         return np.asarray(holds_words(hashes, self._keys, self._expiry))
 
     def hit(self, hashes: U64) -> U64:
-        """Those that are there and occur among (n,) hashes: each once, ascending."""
+        """Return the hashes that are present and occur among (n,) hashes: each once, ascending."""
         return np.unique(hashes[self.contains(hashes)])
 
     def remove(self, hashes: U64) -> None:
-        """Take out those of (n,) hashes that are there."""
+        """Remove those of (n,) hashes that are present."""
         if self._count:
             self._count -= drop_words(hashes, self._keys, self._expiry)
             self._handled += len(hashes)
 
     def hashes(self) -> U64:
-        """All of them, in any order."""
+        """Return all hashes, in any order."""
         return np.asarray(self._keys[self._expiry != VACANT])
 
     def purge(self, now: int) -> None:
-        """Drop what expired before `now`, if enough has been done since the last sweep to pay for one."""
+        """Remove what expired before `now`, if enough hashes have been handled since the last sweep to bear the cost of
+        one."""
         if self._handled >= self._count:
             self._handled = 0
             if len(self._keys):
                 self._rebuild(np.flatnonzero(self._expiry >= max(now, VACANT + 1)), 0)
 
     def _rebuild(self, kept: I64, need: int) -> None:
-        """Begin anew with the entries in some slots, and room for `need` entries in all."""
+        """Rebuild with the entries in some slots, and room for `need` entries in all."""
         keys, expiry = self._keys[kept], self._expiry[kept]
         capacity = FIRST_CAPACITY if need or len(kept) else 0
         while capacity < 2 * max(need, len(kept)):
@@ -83,5 +84,5 @@ class Signatures:
         self._count = enter_greatest(keys, expiry, self._keys, self._expiry)
 
     def size_bytes(self) -> int:
-        """Bytes of the arrays held, free slots included."""
+        """Bytes of the arrays, including free slots."""
         return self._keys.nbytes + self._expiry.nbytes

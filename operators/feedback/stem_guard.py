@@ -1,4 +1,7 @@
-"""What one stream says about another's tuples, where no intermediate results are between the two (JIT V)."""
+"""A guard keeps back one stream's tuples that have no partner in another, in plans without intermediate results (JIT
+V).
+`operators.feedback.stems` drives the guards of an M-Join or an eddy.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,28 @@ from operators.data.tuples import Tuples
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import CALLED, CHECKED, MERGED, SWEPT, Account, Burden
+from operators.feedback.guard_payoff import MERGE_NS, SIGNATURE_NS, SLICE_NS, SWEEP_NS, Balance, StemTupleCost
 from operators.feedback.kinds import Kind
 from operators.feedback.stopwatch import Stopwatch
 from operators.kernels.hashing import U64
 from schemas.columns import I64, Mask
 
-RENEWED_AFTER = 4
-"""A filter is made anew after so many tuples added or looked up per entry that this looks at."""
+REBUILD_AFTER = 4
+"""A filter is rebuilt after this many tuples added or looked up per entry that the rebuild reads."""
 
-LEAST_HANDLED = 1024
-"""But not before so many."""
+MIN_HANDLED = 1024
+"""A filter is not rebuilt before this many tuples added or looked up."""
 
 _NONE = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hashed:
-    """Tuples of one stream, and their signatures for the guards between it and others: empty for those that rest."""
+class SignedTuples:
+    """Tuples of one stream with their signatures.
+    Attributes:
+        tuples: The n tuples.
+        hashes: Per guard of the stream, (n,) uint64 signatures; empty for a pair of guards that both rest.
+    """
 
     tuples: Tuples
     hashes: list[U64]
@@ -36,62 +43,73 @@ class Hashed:
     def __len__(self) -> int:
         return len(self.tuples)
 
-    def take(self, index: I64 | Mask) -> Hashed:
-        """The tuples at ascending positions, or where a mask is True."""
-        return Hashed(self.tuples.take(index), [hashes[index] if len(hashes) else _NONE for hashes in self.hashes])
+    def take(self, index: I64 | Mask) -> SignedTuples:
+        """Return the tuples at ascending positions, or where a mask is True."""
+        taken = [hashes[index] if len(hashes) else _NONE for hashes in self.hashes]
+        return SignedTuples(self.tuples.take(index), taken)
 
 
 class StemGuard:
-    """What one stream says about another's tuples.
-
+    """Observes one stream and keeps back the tuples of another that have no partner in it.
     Args:
-        kind: the sub-tuples that it speaks of, by the columns in their stream's equalities with the speaking one.
-        observed: the same equalities seen from the speaking stream, whose tuples it observes.
-        place: which of the signatures of its stream's tuples are its own.
-        burden: what its stream's tuples cost.
-        static: it observes a table, whose rows never change.
-        clock: seconds.
+        kind: The guarded stream's sub-tuples, by their columns in the equalities with the observed stream.
+        observed: The same equalities seen from the observed stream.
+        position: The index of the guard's signatures in `SignedTuples.hashes` of the guarded stream.
+        tuple_cost: The cost of the guarded stream's tuples.
+        clock: Returns seconds.
+        static: The observed stream is a table, whose rows never change.
 
     Attributes:
-        alias, by: the stream whose tuples it keeps back, and the one that it observes.
-        peer: the guard of the same equalities the other way round.
-        filter: the signatures of the observed tuples that live, and of some others.
-        blacklist: the tuples that it keeps back.
-        handled: tuples added to the filter or looked up since it was made; `due` of them make it due for a new one.
-        admitted, refused: tuples that it let through and that it did not, on arrival.
-        swept: entries looked at to make filters anew.
-        account: whether it watches.
-        detecting: runs while its driver has it look for what is not demanded.
+        alias: The guarded stream.
+        observed_alias: The observed stream.
+        peer: The guard of the same equalities in the other direction.
+        filter: The signatures of the living observed tuples, and of some others.
+        blacklist: The tuples that the guard keeps back.
+        handled: Tuples added to the filter or looked up since it was built.
+        rebuild_due: The value of `handled` above which the filter is rebuilt.
+        admitted: Tuples that the guard let through on arrival.
+        refused: Tuples that the guard kept back on arrival.
+        swept: Entries read to rebuild filters.
+        counters: Counts of suspended and resumed signatures and tuples.
+        balance: What the guard may still lose, and whether it watches.
+        detecting: The time that the driver spends in this guard.
     """
 
     peer: StemGuard
 
     def __init__(
-        self, kind: Kind, observed: Kind, place: int, burden: Burden, clock: Callable[[], float], *, static: bool
+        self,
+        kind: Kind,
+        observed: Kind,
+        position: int,
+        tuple_cost: StemTupleCost,
+        clock: Callable[[], float],
+        *,
+        static: bool,
     ) -> None:
         self.kind = kind
         self.observed = observed
-        self.place = place
+        self.position = position
         self.static = static
-        (self.alias,), (self.by,) = kind.aliases, observed.aliases
+        (self.alias,), (self.observed_alias,) = kind.aliases, observed.aliases
         self.filter = Bloom()
         self.blacklist = Blacklist(kind.aliases)
         self.handled = self.admitted = self.refused = self.swept = 0
-        self.due = LEAST_HANDLED
+        self.rebuild_due = MIN_HANDLED
         self.counters = EdgeCounters()
         self.detecting = Stopwatch(clock)
-        self.account = Account()
-        self.burden = burden
-        self._settled = self._booked()
+        self.balance = Balance()
+        self.tuple_cost = tuple_cost
+        self._counted_before = self._counted()
 
     @property
     def watching(self) -> bool:
-        """Whether it observes and keeps back."""
-        return self.account.watching
+        """Whether the guard observes and keeps back tuples."""
+        return self.balance.watching
 
-    def observe(self, seen: Hashed, now: int) -> Tuples:
-        """Take notice of observed tuples; what these bring back."""
-        hashes = seen.hashes[self.peer.place]
+    def observe(self, seen: SignedTuples, now: int) -> Tuples:
+        """Add observed tuples to the filter and return the tuples that they resume."""
+        hashes = seen.hashes[self.peer.position]
         self.filter.add(hashes)
         self.handled += len(hashes)
         self.counters.checked += len(hashes)
@@ -100,20 +118,21 @@ class StemGuard:
         self._count(before, back)
         return back
 
-    def admit(self, given: Hashed, now: int) -> Hashed:
-        """Those of its stream's tuples that may have partners; the others are kept back."""
-        hashes = given.hashes[self.place]
+    def admit(self, signed: SignedTuples, now: int) -> SignedTuples:
+        """Return those of the guarded stream's tuples that may have partners, and keep the others back."""
+        hashes = signed.hashes[self.position]
         self.handled += len(hashes)
         self.counters.checked += len(hashes)
         perhaps = self.filter.contains(hashes)
         if not perhaps.all():
-            self.refused += self.keep_back(given.tuples.take(~perhaps), hashes[~perhaps], now)
-            given = given.take(perhaps)
-        self.admitted += len(given)
-        return given
+            self.refused += self.keep_back(signed.tuples.take(~perhaps), hashes[~perhaps], now)
+            signed = signed.take(perhaps)
+        self.admitted += len(signed)
+        return signed
 
     def keep_back(self, tuples: Tuples, hashes: U64, now: int) -> int:
-        """Suspend tuples that no observed tuple matches; how many. Where none will ever come they are forgotten."""
+        """Suspend tuples that no observed tuple matches and return how many. With a static observed stream they can
+        have no partner later, so they are dropped."""
         if self.static:
             self.counters.forgotten += len(tuples)
             return len(tuples)
@@ -124,7 +143,7 @@ class StemGuard:
         return len(tuples)
 
     def release(self, now: int) -> Tuples:
-        """Everything that it keeps back."""
+        """Return all tuples that the guard keeps back."""
         before = self.blacklist.signatures
         back = self.blacklist.take_all(now)
         self._count(before, back)
@@ -134,35 +153,39 @@ class StemGuard:
         self.counters.resume += before - self.blacklist.signatures
         self.counters.returned += len(back)
 
-    def begin(self, filter: Bloom, looked_at: int, stake: float) -> None:
-        """Watch from now on, with a filter and a stake."""
-        self.renew(filter, looked_at)
-        self._settled = self._booked()
-        self.account.begin(stake)
+    def start(self, filter: Bloom, entries_read: int, budget: float) -> None:
+        """Start watching with a filter and a budget; `entries_read` entries were read to build the filter."""
+        self.replace_filter(filter, entries_read)
+        self._counted_before = self._counted()
+        self.balance.start(budget)
 
-    def renew(self, filter: Bloom, looked_at: int) -> None:
-        """Go on with a filter made anew."""
+    def replace_filter(self, filter: Bloom, entries_read: int) -> None:
+        """Continue with a rebuilt filter; `entries_read` entries were read to build it."""
         self.filter = filter
-        self.swept += looked_at
+        self.swept += entries_read
         self.handled = 0
-        self.due = max(LEAST_HANDLED, RENEWED_AFTER * looked_at)
+        self.rebuild_due = max(MIN_HANDLED, REBUILD_AFTER * entries_read)
 
-    def settle(self, slices: int, *, late: bool) -> bool:
-        """Book what has been done since the last time, in so many slices; False when it should rest from now on.
-
+    def update_balance(self, slices: int, *, late: bool) -> bool:
+        """Update the balance with what the guard has done since the last update.
         Args:
-            late: tuples that were let in late are among its stream's.
-        """
-        refused, returned, looked_at, swept = (
-            now - then for now, then in zip(self._booked(), self._settled, strict=True)
-        )
-        self._settled = self._booked()
-        spent = looked_at * CHECKED + swept * SWEPT + slices * CALLED + returned * self.burden.returned
-        if late:
-            spent += self.burden.latest_met * MERGED
-        return self.account.book(refused * self.burden.saved, spent, len(self.blacklist) * self.burden.returned)
+            slices: The number of slices since then.
+            late: Tuples that entered late are in the guarded stream's states.
 
-    def _booked(self) -> tuple[int, int, int, int]:
+        Returns:
+            False when the guard should rest from now on.
+        """
+        refused, returned, entries_read, swept = (
+            now - then for now, then in zip(self._counted(), self._counted_before, strict=True)
+        )
+        self._counted_before = self._counted()
+        spent = entries_read * SIGNATURE_NS + swept * SWEEP_NS + slices * SLICE_NS + returned * self.tuple_cost.returned
+        if late:
+            spent += self.tuple_cost.latest_matches * MERGE_NS
+        saved = refused * self.tuple_cost.saved
+        return self.balance.update(saved, spent, len(self.blacklist) * self.tuple_cost.returned)
+
+    def _counted(self) -> tuple[int, int, int, int]:
         return self.refused, self.counters.returned, self.counters.checked, self.swept
 
     def size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""How long something takes, by a clock that is handed in: operators have none of their own."""
+"""A stopwatch on a given clock, since operators have no clock of their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Adds up the time inside its `with` blocks, which do not nest. Meant for whole batches: a block costs two looks
-    at the clock.
-
+    """Adds up the time inside its `with` blocks, which do not nest. A block reads the clock twice, so use it for whole
+    batches.
     Args:
-        clock: seconds.
+        clock: Returns seconds.
 
     Attributes:
-        seconds: so far.
+        seconds: The total so far.
     """
 
     __slots__ = ("_began", "_clock", "seconds")

@@ -1,18 +1,19 @@
-"""Feedback in a tree of joins (JIT 3, 4): what no consumer can use now is not produced, and is produced when one can.
+"""Feedback in a tree of joins (JIT III, IV): a join produces no result that its consumer cannot use yet, until it can.
+The engine uses `TreeFeedback` in place of the executor; see `operators.feedback.feedback`.
 
-**Suspending is taking out, resuming is entering late.** A source tuple that some consumer cannot use is kept back
-before it enters its first join, or taken out of it and of every state up to that consumer. When the consumer can use
-it after all, it enters its first join late, and what it makes there goes up, late too, as far as that consumer. So at
-any time a state holds exactly what it would without feedback, less what is made of tuples kept back. The paper's
-blacklists note when a tuple was suspended, to tell which partners it has missed; that fails when partners were
-suspended too, and this needs no such note.
+**Suspending means taking out, and resuming means entering late.** A source tuple that some consumer cannot use is kept
+back before it enters its first join, or is taken out of that join's state and of every state up to that consumer. When
+the consumer can use it after all, the tuple enters its first join late. The results that it makes there go up, late
+too, as far as that consumer. At any time a state therefore contains exactly what it would without feedback, less the
+tuples made of kept-back tuples. The paper's blacklists record when a tuple was suspended, to tell which partners it has
+missed. That fails if the partners were suspended too, and this scheme needs no such record.
 
-That feedback goes down to the sources at once is the paper's propagation (3.3, Fig. 6): producers relay it until
-one has the tuples themselves for input.
+Feedback reaches the sources at once. This is the paper's propagation (III-C, Fig. 6): producers relay it until it
+reaches a producer whose inputs are the tuples themselves.
 
-A slice is one pass over the plan, in each join the observed input's part first (`operators.feedback.watch`): its
-tuples bring back what they match, then the suppressed input's part runs, then the join. Results of the query are never
-late: while something is kept back it has no partner, so the partner that brings it back is new.
+A slice is one pass over the plan. In each join the observed input's part runs first (`operators.feedback.watch`) and
+its tuples resume what they match; then the suppressed input's part runs, then the join. Results of the query are never
+late: a tuple that is kept back has no partner, so the partner that resumes it is new.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import numpy as np
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as trials
+from operators.feedback import guard_payoff as payoff
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.burden import CHECKED, LOOKED_AT, work_of
+from operators.feedback.tree_cost import ENTRY_NS, SIGNATURE_NS, work_of
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Watch, suppressed_side
 from operators.join.binary_join import BinaryJoin
@@ -39,42 +40,46 @@ from operators.state.side_state import SideState
 from schemas.errors import InvariantError
 
 SWEEP_SHARE = 0.05
-"""States are swept as often as that takes this share of all the work."""
+"""States are swept as often as this share of all work allows."""
 
 ENTRY_WORDS = 4
-"""Words of a state's entry beside its rows: ts, expiry, key and index."""
+"""The words of a state's entry besides its rows: ts, expiry, key and index."""
 
-BOOKED_WORK = 5e6
-"""Accounts are settled after so much work, if not before."""
+WORK_PER_UPDATE = 5e6
+"""Balances are updated after this much work, if not earlier by the number of tuples."""
 
-RARELY = 8
-"""While no guard watches nor any is worth a trial, accounts are settled up to so many times less often."""
+MAX_UPDATE_FACTOR = 8
+"""While no guard watches and none merits a trial, balances are updated up to this many times less often."""
 
-MOST_WAITS = 3
-"""A guard that promises nothing is passed over up to so many times."""
+MAX_SKIPPED_TURNS = 3
+"""A guard whose screening fails skips at most this many turns."""
 
-LOOKED_EVERY = 8
-"""While all rest, only one in so many slices looks whether they still do, or oftener where accounts are settled."""
+CHECK_EVERY_SLICES = 8
+"""While all guards rest, one slice in this many checks whether they still do, or more often where balances are due."""
 
-PAID_BACK = 8
-"""A trial that promises to pay itself back in so many times the slices since the last booking need not be in the
-purse."""
+PAYBACK_PERIODS = 8
+"""A trial may start without enough trial budget if its expected gain covers its cost within this many periods between
+updates."""
 
-SCREENED = 200_000.0 + (2 * trials.SAMPLED_TUPLES + SCREENED_TUPLES) * CHECKED
-"""What it costs to see whether a guard is worth a trial."""
+SCREEN_NS = 200_000.0 + (2 * payoff.SAMPLED_TUPLES + SCREENED_TUPLES) * SIGNATURE_NS
+"""The cost of screening a guard before a trial."""
 
 
-class Late(NamedTuple):
-    """Tuples that enter after their time. They go up as far as the consumer that has `until` joins above it: what it
-    and those above it hold lacks nothing that is made of them."""
+class LateTuples(NamedTuple):
+    """Tuples that enter late, and how far their results go up.
+    Attributes:
+        tuples: The tuples.
+        consumer_depth: The number of joins above the consumer that kept them back. Their results go up to that
+            consumer. Its state and those above it contain everything made of these tuples already.
+    """
 
     tuples: Tuples
-    until: int
+    consumer_depth: int
 
 
 @dataclass(slots=True)
-class _Place:
-    """One join: its inputs' nodes, what watches there, and how many joins are above."""
+class _JoinContext:
+    """One join: its sub-plan, the number of joins above it, and the watch of its consumer."""
 
     node: Join
     join: BinaryJoin
@@ -84,7 +89,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Home:
-    """A sub-plan at which tuples may be kept back: their way up the plan, and the consumers that may do so, nearest
+    """A sub-plan at which tuples may be kept back: its path up the plan, and the consumers that may do so, nearest
     first."""
 
     node: Plan
@@ -93,15 +98,15 @@ class _Home:
 
 
 class TreeFeedback:
-    """Drives the joins of a tree, with feedback between them.
-
+    """Runs the joins of a tree with feedback between them; see `operators.feedback.feedback.Feedback`.
     Args:
-        tree: an X-Join tree or STAIRs, whose states are complete.
-        detector: one of `operators.feedback.watch.DETECTORS`.
-        clock: seconds, for what detecting takes.
+        tree: An X-Join tree or STAIRs, whose states are complete.
+        now: Every tuple with a smaller ts has been processed.
+        detector: One of `operators.feedback.watch.DETECTORS`.
+        clock: Returns seconds, to measure how long detection takes.
 
     Attributes:
-        watches: the consumers that give feedback, in the order in which they observe.
+        watches: The consumers that send feedback, in the order in which they observe.
     """
 
     def __init__(
@@ -115,37 +120,37 @@ class TreeFeedback:
         self._homes: dict[tuple[str, ...], _Home] = {}
         self.watches: list[Watch] = []
         self._new: dict[int, Tuples] = {}
-        self._late: dict[int, Late] = {}
+        self._late: dict[int, LateTuples] = {}
         self._late_made = dict.fromkeys(self._joins, 0)
-        self._back: dict[tuple[str, ...], Late] = {}
+        self._returned: dict[tuple[str, ...], LateTuples] = {}
         self._epoch: Mapping[str, Tuples] = {}
         self._now = now
         self._admitting = True
         self._plan_steps(tree.plan, 0, [], [])
         for watch in self.watches:
             watch.observe([], now)
-            watch.renew(now)
+            watch.rebuild_filters(now)
         self._blacklists: dict[tuple[str, ...], list[Blacklist]] = {}
         self._guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
         for _, guard in self._guards:
             self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
         self._watching = self._count_watching()
-        self._work = self._swept_work = self._worked()
-        self._purse = trials.PURSE
+        self._work = self._swept_work = self._work_done()
+        self._trial_budget = payoff.FIRST_TRIAL_BUDGET
         self._turn = self._slices = self._tuples = 0
-        self._lacking: Sequence[float] | None = None
-        # So many times less often than else accounts are settled.
-        self._rarely = 1
+        self._screened_shares: Sequence[float] | None = None
+        # The balances are updated this many times less often than usual.
+        self._update_factor = 1
         self._resting = False
-        # So many slices more rest without a look.
-        self._unlooked = 0
+        # The next slices that run without asking whether all guards still rest.
+        self._unchecked_slices = 0
         self._size_bytes: int | None = None
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
         self._slices += 1
-        if self._unlooked:
-            self._unlooked -= 1
+        if self._unchecked_slices:
+            self._unchecked_slices -= 1
             return self._tree.process(epoch, now)
         self._epoch, self._now = epoch, now
         self._resting = self._rests()
@@ -162,41 +167,42 @@ class TreeFeedback:
         return found
 
     def _rests(self) -> bool:
-        """Whether the tree can run as it does without feedback: nothing is kept back, nor will be in this slice."""
-        if self._watching or self._back or not self._admitting:
+        """Return whether the tree can run as without feedback: no tuple is kept back, and none will be in this
+        slice."""
+        if self._watching or self._returned or not self._admitting:
             return False
         rests = True
         for watch in self.watches:
-            # All are asked, since they note when their input became empty.
+            # No early exit: every watch notes when its observed input became empty.
             if watch.is_idle(self._now) or watch.idling:
                 rests = False
         return rests
 
-    def settle(self, now: int) -> None:
-        """Let everything through that is kept back: the tree's states then are what they are without feedback."""
+    def release_all(self, now: int) -> None:
+        """Let all tuples enter that are kept back; the tree's states then contain what they would without feedback."""
         self._admitting = False
         for watch in self.watches:
-            self._bring_back(watch.release(now), watch.depth)
+            self._queue_return(watch.release(now), watch.depth)
         self.process({}, now)
         self._admitting = True
 
     def kept_back(self) -> int:
-        """Source tuples kept back now."""
+        """The number of tuples that are kept back now."""
         return 0 if self._resting else sum(watch.kept_back() for watch in self.watches)
 
     def size_bytes(self) -> int:
-        """Bytes of all that feedback keeps. O(1) while all rest."""
+        """Bytes of all filters, buffers and blacklists. O(1) while all guards rest."""
         if not self._resting or self._size_bytes is None:
             self._size_bytes = sum(watch.size_bytes() for watch in self.watches)
         return self._size_bytes
 
     def edges(self) -> tuple[EdgeStatistics, ...]:
-        """What each consumer has told its producer."""
+        """The statistics of each consumer and its producer."""
         return tuple(self._edge(watch) for watch in self.watches)
 
     def _edge(self, watch: Watch) -> EdgeStatistics:
         counters = watch.counters
-        suppressed = max(0, round(sum(guard.burden.suppressed for guard in watch.guards)))
+        suppressed = max(0, round(sum(guard.tuple_cost.suppressed for guard in watch.guards)))
         return EdgeStatistics(
             consumer=str(watch.node),
             producer=str(watch.producer),
@@ -219,8 +225,8 @@ class TreeFeedback:
     # --- The order of a slice -------------------------------------------------------------------------
 
     def _plan_steps(self, node: Plan, depth: int, path: list[tuple[BinaryJoin, int, int]], above: list[Watch]) -> None:
-        """Append what a slice does for a sub-plan. `path` and `above` are its way up and what watches there."""
-        self._homes[node.aliases] = _Home(node, path, [watch for watch in above if watch.speaks_of(node)])
+        """Append the steps of a slice for a sub-plan. `path` and `above` are the joins and the watches above it."""
+        self._homes[node.aliases] = _Home(node, path, [watch for watch in above if watch.keeps_back_at(node)])
         if isinstance(node, Leaf):
             self._steps.append(partial(self._enter, node))
             return
@@ -229,8 +235,8 @@ class TreeFeedback:
         watch = None
         if side is not None:
             sources, joins = self._tree.sources, self._joins
-            watch = Watch(sources, node, joins, depth, side, self._detector, self._clock, told=bool(above))
-        place = _Place(node, join, depth, watch)
+            watch = Watch(sources, node, joins, depth, side, self._detector, self._clock, suppressed_above=bool(above))
+        context = _JoinContext(node, join, depth, watch)
         children = (node.left, node.right)
         for turn in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):
             watched = above if watch is None or turn != side else [watch, *above]
@@ -238,18 +244,17 @@ class TreeFeedback:
                 self.watches.append(watch)
                 self._steps.append(partial(self._observe, watch, children[1 - turn]))
             self._plan_steps(children[turn], depth + 1, [(join, turn, depth), *path], watched)
-        self._steps.append(partial(self._join, place))
+        self._steps.append(partial(self._join, context))
 
     def _enter(self, node: Leaf) -> None:
-        """A source's new tuples, as far as they are not kept back."""
+        """Pass up a source's new tuples that no consumer keeps back."""
         new = self._epoch.get(node.alias) or Tuples.empty((node.alias,))
-        self._let_pass(node, new, [])
+        self._pass_up(node, new, [])
 
-    def _let_pass(self, node: Plan, new: Tuples, late: list[Late]) -> None:
-        """Hand a sub-plan's tuples up, new ones, late ones and those that were brought back, but for those that are
-        kept back."""
+    def _pass_up(self, node: Plan, new: Tuples, late: list[LateTuples]) -> None:
+        """Pass a sub-plan's new, late and resumed tuples up to its join, except those that are kept back."""
         home = self._homes[node.aliases]
-        back = self._back.pop(node.aliases, None)
+        back = self._returned.pop(node.aliases, None)
         if back is not None:
             late = [*late, back]
         if self._admitting:
@@ -265,7 +270,7 @@ class TreeFeedback:
                     with watch.detecting:
                         tuples = watch.admit(node, tuples, self._now)
             if len(tuples):
-                self._late[id(node)] = Late(tuples, min(part.until for part in late))
+                self._late[id(node)] = LateTuples(tuples, min(part.consumer_depth for part in late))
 
     def _observe(self, watch: Watch, observed: Plan) -> None:
         if not self._admitting:
@@ -278,48 +283,51 @@ class TreeFeedback:
         with watch.detecting:
             back = watch.observe(arrived, self._now)
         if idling and not watch.idling:
-            # A guard may have taken over.
+            # A guard may watch in place of the idle buffers.
             self._watching = self._count_watching()
-            self._rarely = 1
-        self._bring_back(back, watch.depth)
+            self._update_factor = 1
+        self._queue_return(back, watch.depth)
 
-    def _bring_back(self, parts: list[Tuples], until: int) -> None:
+    def _queue_return(self, parts: list[Tuples], consumer_depth: int) -> None:
         for tuples in parts:
-            held = self._back.get(tuples.aliases)
+            held = self._returned.get(tuples.aliases)
             if held is not None:
-                tuples, until = Tuples.concat([held.tuples, tuples], tuples.aliases), min(until, held.until)
-            self._back[tuples.aliases] = Late(tuples, until)
+                tuples = Tuples.concat([held.tuples, tuples], tuples.aliases)
+                consumer_depth = min(consumer_depth, held.consumer_depth)
+            self._returned[tuples.aliases] = LateTuples(tuples, consumer_depth)
 
-    def _join(self, place: _Place) -> None:
-        """One join's part of a slice: what comes late first, then what is new."""
-        join, node = place.join, place.node
+    def _join(self, context: _JoinContext) -> None:
+        """Run one join's part of a slice: late tuples first, then new ones."""
+        join, node = context.join, context.node
         children = (node.left, node.right)
-        suppressed = LEFT if place.watch is None else place.watch.suppressed
+        suppressed = LEFT if context.watch is None else context.watch.suppressed
         observed = 1 - suppressed
         late = [self._late.pop(id(child), None) for child in children]
-        made: list[Late] = []
-        ours, theirs = late[suppressed], late[observed]
-        if ours is not None and ours.until >= place.depth:
-            # Kept back for this consumer: nothing that it holds matches them.
-            join.enter_late(suppressed, ours.tuples, self._now)
-            ours = None
-        if theirs is not None:
-            made.append(Late(self._joined(join, observed, theirs.tuples), theirs.until))
-            join.enter_late(observed, theirs.tuples, self._now)
-        if ours is not None:
-            made.append(Late(self._joined(join, suppressed, ours.tuples), min(part.until for part in late if part)))
-            join.enter_late(suppressed, ours.tuples, self._now)
-        self._late_made[id(node)] += sum(len(part.tuples) for part in made)
+        late_results: list[LateTuples] = []
+        late_suppressed, late_observed = late[suppressed], late[observed]
+        if late_suppressed is not None and late_suppressed.consumer_depth >= context.depth:
+            # This consumer kept them back, so its state holds no match for them.
+            join.enter_late(suppressed, late_suppressed.tuples, self._now)
+            late_suppressed = None
+        if late_observed is not None:
+            found = self._join_late(join, observed, late_observed.tuples)
+            late_results.append(LateTuples(found, late_observed.consumer_depth))
+            join.enter_late(observed, late_observed.tuples, self._now)
+        if late_suppressed is not None:
+            found = self._join_late(join, suppressed, late_suppressed.tuples)
+            late_results.append(LateTuples(found, min(part.consumer_depth for part in late if part)))
+            join.enter_late(suppressed, late_suppressed.tuples, self._now)
+        self._late_made[id(node)] += sum(len(part.tuples) for part in late_results)
         new = [self._new.pop(id(child)) for child in children]
-        some = len(new[LEFT]) or len(new[RIGHT])
-        found = join.process(new[LEFT], new[RIGHT], self._now) if some else Tuples.empty(join.aliases)
-        if place.watch is not None and self._admitting:
-            with place.watch.detecting:
-                place.watch.detect(new[suppressed], self._now)
-        self._let_pass(node, found, made)
+        has_new = len(new[LEFT]) or len(new[RIGHT])
+        found = join.process(new[LEFT], new[RIGHT], self._now) if has_new else Tuples.empty(join.aliases)
+        if context.watch is not None and self._admitting:
+            with context.watch.detecting:
+                context.watch.detect(new[suppressed], self._now)
+        self._pass_up(node, found, late_results)
 
-    def _joined(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:
-        """Late tuples of one side with all of the other side that live, earlier or later."""
+    def _join_late(self, join: BinaryJoin, side: int, late: Tuples) -> Tuples:
+        """Join late tuples of one side with all living tuples of the other side, earlier or later."""
         match = join.match
         probing = match.prepare(side, late.reorder(match.sides[side]))
         found, compared = match.find_alive(side, probing, join.states[1 - side], self._now)
@@ -327,13 +335,13 @@ class TreeFeedback:
         join.counters.results += len(found)
         return found
 
-    # --- Taking out what has lost its partners ----------------------------------------------------------
+    # --- Taking tuples without partners out of the states ---------------------------------------------
 
     def _sweep(self) -> None:
-        """Look for tuples in the states that no consumer can use any more, and take them out."""
+        """Find tuples in the states that no consumer can use any more, and take them out."""
         for watch in self.watches:
             with watch.detecting:
-                watch.renew(self._now)
+                watch.rebuild_filters(self._now)
         for watch, guard in self._guards:
             if guard.watching and not watch.idling:
                 with watch.detecting:
@@ -342,7 +350,7 @@ class TreeFeedback:
     def _sweep_home(self, home: _Home, watch: Watch, guard: TreeGuard) -> None:
         (join, side, _), *above = home.path
         found = False
-        for state in _parts(join.states[side]):
+        for state in _with_late(join.states[side]):
             entries, tuples = state.living(self._now)
             useless = watch.sweep(guard, tuples, self._now)
             if useless.any():
@@ -353,15 +361,15 @@ class TreeFeedback:
         for join, side, depth in above:
             if depth < watch.depth:
                 break
-            for state in _parts(join.states[side]):
+            for state in _with_late(join.states[side]):
                 entries, tuples = state.living(self._now)
-                lost = watch.lost(guard, tuples)
+                lost = watch.made_of_suppressed(guard, tuples)
                 if lost.any():
                     state.retract(entries[lost])
-            # What is kept back there will be made again when its parts return.
+            # A tuple kept back there is produced again when its components return.
             for blacklist in self._blacklists.get(join.match.sides[side], ()):
-                entries, tuples = blacklist.held(self._now)
-                lost = watch.lost(guard, tuples)
+                entries, tuples = blacklist.living(self._now)
+                lost = watch.made_of_suppressed(guard, tuples)
                 if lost.any():
                     blacklist.drop(entries[lost])
 
@@ -370,109 +378,113 @@ class TreeFeedback:
     def _count_watching(self) -> int:
         return sum(guard.watching for _, guard in self._guards)
 
-    def _worked(self) -> float:
+    def _work_done(self) -> float:
         return sum(work_of(join) for _, join in self._tree.joins)
 
     def _after_slice(self, tuples: int) -> None:
-        work = self._worked()
+        work = self._work_done()
         if self._resting:
-            worked, due = work - self._work, BOOKED_WORK * self._rarely
-            if worked >= due:
-                self._book(work)
+            work_done, due = work - self._work, WORK_PER_UPDATE * self._update_factor
+            if work_done >= due:
+                self._update_balances(work)
             else:
-                # No longer than until accounts are due at this pace.
-                self._unlooked = min(LOOKED_EVERY - 1, int((due - worked) * self._slices / max(worked, 1.0)))
+                # Stop skipping when the balances are due at this pace.
+                slices_until_due = int((due - work_done) * self._slices / max(work_done, 1.0))
+                self._unchecked_slices = min(CHECK_EVERY_SLICES - 1, slices_until_due)
             return
         self._tuples += tuples
         for watch in self.watches:
-            watch.forget(self._now)
+            watch.purge_idle(self._now)
         if self._watching:
             entries = self._tree.state_tuples() * self._watching
-            if SWEEP_SHARE * (work - self._swept_work) >= entries * LOOKED_AT:
+            if SWEEP_SHARE * (work - self._swept_work) >= entries * ENTRY_NS:
                 self._sweep()
                 self._swept_work = work
-        if self._tuples >= trials.BOOKED_TUPLES * self._rarely or work - self._work >= BOOKED_WORK * self._rarely:
-            self._book(work)
+        due_tuples, due_work = payoff.TUPLES_PER_UPDATE * self._update_factor, WORK_PER_UPDATE * self._update_factor
+        if self._tuples >= due_tuples or work - self._work >= due_work:
+            self._update_balances(work)
 
-    def _book(self, work: float) -> None:
-        """Settle all accounts. Of the guards whose stake is spent the one that has lost most gives up: what each saves
-        depends on the others, and those that are left may pay now. What it has kept back enters with the next slice.
-        If none gives up, one that rests may get a trial."""
-        worked = work - self._work
+    def _update_balances(self, work: float) -> None:
+        """Update all balances. Among the guards whose budget is spent, only the one with the lowest balance stops: what
+        each guard saves depends on the others, so the rest may be useful now. The tuples that it has kept back enter
+        with the next slice. If no guard stops, a resting guard may get a trial."""
+        work_done = work - self._work
         spent: list[tuple[Watch, TreeGuard]] = []
         for watch, guard in self._guards:
-            guard.weigh()
+            guard.update_cost()
             if guard.watching:
-                worked += max(guard.book(self._slices), 0.0)
+                work_done += max(guard.update_balance(self._slices), 0.0)
                 if not guard.watching:
                     spent.append((watch, guard))
-        # No more is kept than what the dearest trial takes.
-        most = trials.PURSE + max(map(_trial_cost, self.watches)) * (1 + trials.STAKE)
-        self._purse = min(self._purse + trials.LOSS_SHARE * worked, most)
+        # The budget never exceeds the first budget and the cost of the most expensive trial.
+        most = payoff.FIRST_TRIAL_BUDGET + max(map(_trial_cost, self.watches)) * (1 + payoff.GUARD_BUDGET_TRIALS)
+        self._trial_budget = min(self._trial_budget + payoff.LOSS_SHARE * work_done, most)
         if spent:
             self._give_up(spent)
         else:
-            self._grant()
+            self._try_next_guards()
         self._watching = self._count_watching()
         self._work = work
         self._slices = self._tuples = 0
 
     def _give_up(self, spent: list[tuple[Watch, TreeGuard]]) -> None:
-        watch, worst = min(spent, key=lambda one: one[1].account.credit)
+        watch, worst = min(spent, key=lambda pair: pair[1].balance.remaining)
         for _, guard in spent:
-            self._purse -= guard.account.lost
+            self._trial_budget -= guard.balance.lost
             if guard is not worst:
-                guard.account.begin(0.0)
-        self._purse -= worst.burden.returned * len(worst.blacklist)
-        self._bring_back([watch.rest(worst, self._now)], watch.depth)
+                guard.balance.start(0.0)
+        self._trial_budget -= worst.tuple_cost.returned * len(worst.blacklist)
+        self._queue_return([watch.stop(worst, self._now)], watch.depth)
 
-    def _grant(self) -> None:
-        """Look at guards that rest, one after the other, as far as the purse goes, and give those that are worth it a
-        trial, until one watches."""
-        begun = False
+    def _try_next_guards(self) -> None:
+        """Screen resting guards in turn, as far as the trial budget allows, and give those that pass a trial, until one
+        watches."""
+        started = False
         for _ in self._guards:
             watch, guard = self._guards[self._turn]
-            if guard.waits > 0:
-                guard.waits -= 1
+            if guard.turns_to_skip > 0:
+                guard.turns_to_skip -= 1
             elif not guard.watching and len(watch.state) and guard.may_pay(self._slices):
-                if self._lacking is None:
-                    if self._purse < SCREENED:
+                if self._screened_shares is None:
+                    if self._trial_budget < SCREEN_NS:
                         return
-                    self._purse -= SCREENED
+                    self._trial_budget -= SCREEN_NS
                     with watch.detecting:
-                        self._lacking = watch.screen(guard, self._ends(guard), self._now)
-                promise = guard.promise(self._lacking, self._slices)
+                        self._screened_shares = watch.screen(guard, self._newest_and_oldest(guard), self._now)
+                promise = guard.expected_gain(self._screened_shares, self._slices)
                 cost = _trial_cost(watch)
-                guard.disappoints = 0 if promise else min(2 * guard.disappoints + 1, MOST_WAITS)
-                guard.waits = guard.disappoints
+                guard.skips = 0 if promise else min(2 * guard.skips + 1, MAX_SKIPPED_TURNS)
+                guard.turns_to_skip = guard.skips
                 if promise:
-                    if max(self._purse, PAID_BACK * promise) < cost * (1 + trials.STAKE):
+                    if max(self._trial_budget, PAYBACK_PERIODS * promise) < cost * (1 + payoff.GUARD_BUDGET_TRIALS):
                         return
-                    self._purse -= cost
+                    self._trial_budget -= cost
                     with watch.detecting:
-                        begun = watch.try_out(guard, self._ends(guard), self._slices, trials.STAKE * cost, self._now)
+                        budget = payoff.GUARD_BUDGET_TRIALS * cost
+                        ends = self._newest_and_oldest(guard)
+                        started = watch.run_trial(guard, ends, self._slices, budget, self._now)
             self._turn = (self._turn + 1) % len(self._guards)
-            self._lacking = None
-            if begun:
-                self._rarely = 1
+            self._screened_shares = None
+            if started:
+                self._update_factor = 1
                 self._size_bytes = None
                 return
             if self._turn == 0 and not self._watching:
-                self._rarely = min(2 * self._rarely, RARELY)
+                self._update_factor = min(2 * self._update_factor, MAX_UPDATE_FACTOR)
 
-    def _ends(self, guard: TreeGuard) -> tuple[Tuples, Tuples]:
-        """Some of the newest and of the oldest living tuples of a guard's home."""
+    def _newest_and_oldest(self, guard: TreeGuard) -> tuple[Tuples, Tuples]:
+        """Return some of the newest and some of the oldest living tuples of a guard's home."""
         join, side, _ = self._homes[guard.home.aliases].path[0]
-        state, some = join.states[side], trials.SAMPLED_TUPLES
-        newest = np.arange(max(state.lo, state.hi - some), state.hi)
-        oldest = np.arange(state.lo, min(state.lo + some, state.hi))
+        state, count = join.states[side], payoff.SAMPLED_TUPLES
+        newest = np.arange(max(state.lo, state.hi - count), state.hi)
+        oldest = np.arange(state.lo, min(state.lo + count, state.hi))
         return state.living(self._now, newest)[1], state.living(self._now, oldest)[1]
 
 
 def _trial_cost(watch: Watch) -> float:
-    return LOOKED_AT * len(watch.state) + trials.TRIED
+    return ENTRY_NS * len(watch.state) + payoff.TRIAL_NS
 
 
-def _parts(state: SideState) -> list[SideState]:
-    """A state and what has entered it late."""
+def _with_late(state: SideState) -> list[SideState]:
+    """Return a state and, if there is one, the state of its late tuples."""
     return [state] if state.older is None else [state, state.older]

@@ -1,6 +1,6 @@
-"""Tuples that wait unseen while nothing at all can be used: the empty sub-tuple is not demanded (JIT III-A).
-
-They come and go as they are, in parts, none of them looked at: a slice costs O(1), however many its tuples.
+"""Buffers new tuples while the consumer can use no tuple at all: the empty sub-tuple is not demanded (JIT III-A).
+`operators.feedback.watch` and `operators.feedback.stems` fill it while an observed input or stream is empty. The tuples
+are stored in batches as they arrive and none is inspected, so a slice costs O(1), however many tuples it has.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 
 from operators.data.tuples import Tuples
 
-LEAST_PART = 256
-"""A part of fewer tuples takes in the next one."""
+MIN_PART_TUPLES = 256
+"""A batch of fewer tuples is merged with the next batch."""
 
 
-class Waiting:
-    """Tuples of one source.
-
+class WaitingTuples:
+    """The waiting tuples of one source.
     Attributes:
-        died: how many were dropped when their time was over.
+        aliases: The source's alias, as a tuple of one.
+        died: The number of tuples that were dropped because they had expired.
     """
 
     def __init__(self, alias: str) -> None:
@@ -27,27 +27,27 @@ class Waiting:
         self.died = 0
         self._first_row = 0
         self._count = 0
-        # Each with the expiry of its last survivor and the last row.
+        # (tuples, greatest expiry, greatest row) each.
         self._parts: deque[tuple[Tuples, int, int]] = deque()
 
     def __len__(self) -> int:
-        """Tuples held, of which some may have died."""
+        """The number of stored tuples; some may have expired."""
         return self._count
 
     def put(self, tuples: Tuples) -> None:
-        """Let tuples wait."""
+        """Store tuples."""
         if len(tuples) == 0:
             return
         self._count += len(tuples)
-        if self._parts and len(self._parts[-1][0]) < LEAST_PART:
+        if self._parts and len(self._parts[-1][0]) < MIN_PART_TUPLES:
             tuples = Tuples.concat([self._parts.pop()[0], tuples], self.aliases)
         else:
-            # A copy: they may be views of all that their stream has sent.
+            # Copied: the arrays may be views of everything that the stream has sent.
             tuples = Tuples(tuples.aliases, tuples.rows.copy(), tuples.ts.copy(), tuples.expiry.copy())
         self._parts.append((tuples, int(tuples.expiry.max()), int(tuples.rows.max())))
 
     def take_all(self, now: int) -> Tuples:
-        """Take out everything; what lives at `now`, ascending by ts."""
+        """Remove all tuples. Return those that are alive at `now`, ascending by ts."""
         found = Tuples.concat([part for part, _, _ in self._parts], self.aliases)
         found = found.take((found.expiry >= now) & (found.rows[0] >= self._first_row))
         self.died += self._count - len(found)
@@ -56,7 +56,7 @@ class Waiting:
         return found.take(np.argsort(found.ts, kind="stable"))
 
     def purge(self, now: int) -> None:
-        """Drop the oldest parts that have died before `now`."""
+        """Remove the oldest batches in which every tuple expired before `now`."""
         while self._parts:
             part, until, last_row = self._parts[0]
             if until >= now and last_row >= self._first_row:
@@ -66,9 +66,9 @@ class Waiting:
             self.died += len(part)
 
     def purge_rows(self, first_row: int) -> None:
-        """Tuples of a ROWS window that lie before `first_row` are dead."""
+        """Declare tuples of a ROWS window dead whose row number is below `first_row`."""
         self._first_row = first_row
 
     def size_bytes(self) -> int:
-        """Bytes of the parts."""
+        """Bytes of the batches."""
         return sum(part.rows.nbytes + part.ts.nbytes + part.expiry.nbytes for part, _, _ in self._parts)

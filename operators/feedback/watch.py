@@ -1,11 +1,14 @@
-"""A consumer that watches one input to say what it can use of the other (JIT 3.1, 4.1).
+"""A consumer in a tree of joins observes one input and decides which tuples of its other input it can use (JIT III-A,
+IV-A).
+`operators.feedback.tree` creates a `Watch` per join and calls it in each slice. The suppressed input is always a join's
+output, since sources cannot be asked to produce less. The other input is observed. If both inputs are joins' outputs,
+one is suppressed and the other observed, never both.
 
-The suppressed input is always a join's output: sources cannot be asked to produce less. The other is observed. Of two
-joins' outputs one is suppressed and one observed, never both. The paper lets either be suppressed for the other's
-sake, and then loses results: with A B on one side and C D on the other, a1 is suspended while no C D that was produced
-fits it, d1 while no such A B fits it; then b1 comes, which fits d1, and c1, which fits a1. Neither a1 b1 nor c1 d1 is
-produced, so neither brings back the other. With one observed side, whose own suppression rests only on what lies
-outside of this consumer, there is an order in which all is known when it is asked for: observed before suppressed.
+The paper lets each input be suppressed because of the other, and then loses results. Take A B on one side and C D on
+the other. a1 is suspended while no C D that was produced matches it, and d1 while no such A B matches it. Then b1
+arrives, which matches d1, and c1, which matches a1. Neither a1 b1 nor c1 d1 is produced, so neither resumes the other.
+With one observed side, whose own suppression depends only on what lies outside this consumer, there is an order in
+which everything is known when it is needed: observed before suppressed.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ import numpy as np
 
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
-from operators.feedback.burden import Input
 from operators.feedback.counters import EdgeCounters
 from operators.feedback.guard_payoff import SAMPLED_TUPLES
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
 from operators.feedback.stopwatch import Stopwatch
+from operators.feedback.tree_cost import JoinInput
 from operators.feedback.tree_guard import TreeGuard
-from operators.feedback.waiting import Waiting
+from operators.feedback.waiting import WaitingTuples
 from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.kernels.lattice import MOST_NODES
@@ -33,32 +36,32 @@ from operators.state.side_state import SideState
 from operators.state.sources import Sources
 from schemas.columns import Mask
 
-MOST_SOURCES = 2
-"""A kind of sub-tuples is of so many sources at most: the lattice (Fig. 7) doubles with each source that a join reads,
-and what has partners by one, and by two, seldom lacks one by three."""
+MAX_SOURCES = 2
+"""The largest number of sources in a kind. The lattice (Fig. 7) doubles with each source that a join reads, and a tuple
+that has partners by one source and by two seldom lacks one by three."""
 
 BLOOM, LATTICE = DETECTORS = ("bloom", "lattice")
-"""How sub-tuples without a partner are found (JIT 4.1): by a filter of the observed tuples, before a tuple enters its
-first join; or, in joins by nested loops, by comparing what has been produced with all of them (Fig. 8)."""
+"""How sub-tuples without a partner are found (JIT IV-A). "bloom" looks a tuple up in a filter of the observed tuples
+before it enters its first join. "lattice", for nested-loop joins, compares what has been produced with all observed
+tuples (Fig. 8)."""
 
-LEAST_FILTERED = 1024
-"""A filter is made for at least this many observed tuples."""
+MIN_FILTER_ENTRIES = 1024
+"""A filter is sized for at least this many observed tuples."""
 
 SCREENED_TUPLES = 1024
-"""About so many observed tuples are looked at to see whether a guard is worth a trial."""
+"""The approximate number of observed tuples that a screening reads."""
 
-TAKEN_OVER = 1e7
-"""What it costs at least to let in what has waited of a source, for a guard to take over."""
+MIN_TAKEOVER_NS = 1e7
+"""A guard takes over from a source's idle buffer only if letting in the waiting tuples would cost at least this
+much."""
 
-LEAST_TAKEN_OVER = 0.5
-"""And it keeps back more than this share of it."""
+MIN_TAKEOVER_SHARE = 0.5
+"""A guard takes over only if it would keep back more than this share of the waiting tuples."""
 
 
 def suppressed_side(node: Join) -> int | None:
-    """The side of a join that is told to produce less; None where both are sources.
-
-    Of two joins' outputs the one of more sources is observed: it is the more selective, as a rule.
-    """
+    """Return the side of a join that is suppressed; None if both inputs are sources.
+    If both inputs are joins' outputs, the one over more sources is observed: it is usually the more selective."""
     left, right = (len(child.aliases) for child in (node.left, node.right))
     if left == right == 1:
         return None
@@ -68,20 +71,25 @@ def suppressed_side(node: Join) -> int | None:
 
 
 class Watch:
-    """One consumer.
-
+    """The feedback of one consumer.
     Attributes:
-        node: its join's sub-plan; `producer` the suppressed input's.
-        depth: joins above it.
-        suppressed, observed: the sides of its join.
-        guards: one per kind of sub-tuples.
-        idle: per source of the suppressed input what is kept back because nothing can be used: the empty sub-tuple is
-            not demanded while the observed input is empty. (Demand-driven operator execution is this alone.)
-        idling: nothing can be used: everything new is kept back so. If it came back too soon the last time, this begins
-            when the observed input has been empty for a window: by then what it kept back first would have died.
-        static: the observed input never changes: what it does not demand is forgotten. Of tables, unless a consumer
-            above may have tuples of theirs taken out.
-        detecting: runs while its driver has it look for what is not demanded.
+        node: The sub-plan of its join.
+        join: Its join.
+        producer: The sub-plan of the suppressed input.
+        depth: The number of joins above it.
+        suppressed: The suppressed side of the join.
+        observed: The observed side of the join.
+        guards: One guard per kind of sub-tuples.
+        idle: Per source of the suppressed input, the tuples kept back because the consumer can use none at all: while
+            the observed input is empty, the empty sub-tuple is not demanded. This alone is demand-driven operator
+            execution.
+        idling: True while the consumer can use no tuple, so that all new ones go to `idle`. If the tuples returned too
+            soon the last time, idling starts only when the observed input has been empty for a window: by then the
+            first tuples kept back would have expired.
+        static: The observed input never changes, so suspended tuples are dropped. True for tables, unless a consumer
+            above may have their tuples taken out.
+        counters: Counts of feedback messages and of tuples kept back.
+        detecting: The time that the driver spends in this consumer's detection.
     """
 
     def __init__(
@@ -94,10 +102,10 @@ class Watch:
         detector: str,
         clock: Callable[[], float],
         *,
-        told: bool,
+        suppressed_above: bool,
     ) -> None:
-        """Args: `joins` of the plan by the identity of their sub-plans; `detector` for a join by nested loops; `told`
-        where a consumer above says what it does not demand of this one's output."""
+        """Args: `joins` are the plan's joins by the identity of their sub-plans. `detector` applies to a nested-loop
+        join. `suppressed_above` is True if a consumer above suppresses this consumer's output."""
         self._sources = sources
         self.node = node
         self.join = joins[id(node)]
@@ -105,29 +113,29 @@ class Watch:
         self.suppressed, self.observed = suppressed, 1 - suppressed
         children: tuple[Plan, Plan] = (node.left, node.right)
         self.producer = children[suppressed]
-        self.static = not told and frozenset(children[self.observed].aliases) <= sources.tables
-        self._consumer = Input(self.join, self.observed)
+        self.static = not suppressed_above and frozenset(children[self.observed].aliases) <= sources.tables
+        self._consumer = JoinInput(self.join, self.observed)
         self.guards: list[TreeGuard] = []
         self._at: dict[int, list[TreeGuard]] = {}
         singles = tuple(kind for kind in level_one(self.join.match, suppressed) if kind.equal)
         self._lattice: Lattice | None = None
         if detector == LATTICE and not self.join.match.condition.keys and 0 < len(singles) <= MOST_NODES:
             self._lattice = Lattice(self.join.match, suppressed, singles)
-        lists = self._lattice is None and not self.static
+        lists_all = self._lattice is None and not self.static
         for kind in (*singles, *lattice(singles)):
-            if len(kind.aliases) <= MOST_SOURCES and kind.equal:
+            if len(kind.aliases) <= MAX_SOURCES and kind.equal:
                 home, above = _home(self.producer, frozenset(kind.aliases))
                 first = above[-1] if above else node
-                entry = Input(joins[id(first)], LEFT if first.left is home else RIGHT)
+                entry = JoinInput(joins[id(first)], LEFT if first.left is home else RIGHT)
                 below = [joins[id(join)] for join in above]
-                guard = TreeGuard(kind, home, entry, below, self._consumer, lists=lists)
+                guard = TreeGuard(kind, home, entry, below, self._consumer, lists_all=lists_all)
                 self.guards.append(guard)
                 self._at.setdefault(id(home), []).append(guard)
-        self.idle = {alias: Waiting(alias) for alias in self.producer.aliases}
+        self.idle = {alias: WaitingTuples(alias) for alias in self.producer.aliases}
         self.idling = False
         self._empty_since: int | None = None
         self._patience = 0
-        self._longest = max(sources.life[alias] for alias in self.producer.aliases)
+        self._max_patience = max(sources.life[alias] for alias in self.producer.aliases)
         self.counters = EdgeCounters()
         self.detecting = Stopwatch(clock)
 
@@ -136,12 +144,13 @@ class Watch:
         """The observed input's state."""
         return self.join.states[self.observed]
 
-    def speaks_of(self, node: Plan) -> bool:
-        """Whether tuples of a sub-plan may be kept back at it."""
+    def keeps_back_at(self, node: Plan) -> bool:
+        """Return whether tuples of a sub-plan may be kept back at that sub-plan."""
         return isinstance(node, Leaf) or id(node) in self._at
 
     def observe(self, arrived: list[Tuples], now: int) -> list[Tuples]:
-        """Take notice of observed tuples that are about to enter; what they bring back, in parts of any homes."""
+        """Process observed tuples before they enter. Return the tuples that they resume, in batches, each of one
+        home."""
         back: list[Tuples] = []
         arrived = [tuples for tuples in arrived if len(tuples)]
         if self.is_idle(now, arrives=bool(arrived)):
@@ -151,24 +160,25 @@ class Watch:
         for guard in self.guards:
             if not guard.watching:
                 continue
-            some = False
+            returned_any = False
             for tuples in arrived:
-                hashes = _known(*guard.kind.opposite_hashes(self._sources, tuples))
-                self._looked_up(guard, len(hashes))
+                hashes = _valid_hashes(*guard.kind.opposite_hashes(self._sources, tuples))
+                self._count_signatures(guard, len(hashes))
                 if self._lattice is None:
                     guard.filter.add(hashes)
                 resumed, returned = guard.resume(hashes, now)
                 self._count(guard, resumed=resumed)
                 guard.returned += len(returned)
-                some |= len(returned) > 0
-                self._bring(back, returned)
-            guard.late += some
+                returned_any |= len(returned) > 0
+                self._add_returned(back, returned)
+            guard.late_slices += returned_any
             if guard.filter.full:
-                self._renew(guard, [self._held(now), *arrived])
+                self._rebuild_filter(guard, [self._living_observed(now), *arrived])
         return back
 
     def is_idle(self, now: int, *, arrives: bool = False) -> bool:
-        """Whether nothing at all can be used in a slice that begins at `now`, unless something observed `arrives`."""
+        """Return whether the consumer can use no tuple at all in the slice that begins at `now`; `arrives` tells that
+        observed tuples arrive in it."""
         if arrives or len(self.state):
             self._empty_since = None
             return False
@@ -177,7 +187,7 @@ class Watch:
         return self.idling or now - self._empty_since >= self._patience
 
     def _wake(self, arrived: list[Tuples], back: list[Tuples], now: int) -> None:
-        """Let in what has waited because nothing at all could be used."""
+        """Stop idling and return the waiting tuples in `back`."""
         self.idling = False
         waited = [idle.take_all(now) for idle in self.idle.values()]
         self._take_over(arrived, dict(zip(self.idle, waited, strict=True)))
@@ -185,14 +195,15 @@ class Watch:
         self.counters.resume += returned > 0
         if returned:
             died = sum(idle.died for idle in self.idle.values())
-            self._patience = 0 if died >= returned else self._longest
+            self._patience = 0 if died >= returned else self._max_patience
         for idle, tuples in zip(self.idle.values(), waited, strict=True):
             idle.died = 0
-            self._bring(back, tuples)
+            self._add_returned(back, tuples)
 
     def _take_over(self, arrived: list[Tuples], waited: Mapping[str, Tuples]) -> None:
-        """Where much has waited for little: have one guard watch from now on, the one that seems to keep most of it
-        back. What would be made of it is not known yet, so its stake is what it would cost to let it all in."""
+        """If many tuples have waited for a few observed ones, let one guard watch from now on: the guard that seems to
+        keep back most of them. The cost of results made of them is not known yet, so the guard's budget is the cost of
+        letting them all in."""
         if self._lattice is not None or any(guard.watching for guard in self.guards):
             return
         chosen: tuple[float, TreeGuard, Bloom] | None = None
@@ -200,20 +211,20 @@ class Watch:
             if not isinstance(guard.home, Leaf):
                 continue
             tuples = waited[guard.home.alias]
-            if len(tuples) * guard.burden.returned < TAKEN_OVER:
+            if len(tuples) * guard.tuple_cost.returned < MIN_TAKEOVER_NS:
                 continue
             filter = Bloom(2 * sum(map(len, arrived)))
             for part in arrived:
-                filter.add(_known(*guard.kind.opposite_hashes(self._sources, part)))
+                filter.add(_valid_hashes(*guard.kind.opposite_hashes(self._sources, part)))
             (lacking,) = self._lacking(guard, filter, [tuples.take(np.arange(len(tuples))[-SAMPLED_TUPLES:])])
-            if lacking > LEAST_TAKEN_OVER and (chosen is None or lacking * len(tuples) > chosen[0]):
+            if lacking > MIN_TAKEOVER_SHARE and (chosen is None or lacking * len(tuples) > chosen[0]):
                 chosen = lacking * len(tuples), guard, filter
         if chosen is not None:
             _, guard, guard.filter = chosen
-            guard.account.begin(len(waited[guard.kind.aliases[0]]) * guard.burden.returned)
+            guard.balance.start(len(waited[guard.kind.aliases[0]]) * guard.tuple_cost.returned)
 
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
-        """Those of a sub-plan's tuples that the consumer can use; the others are kept back."""
+        """Return those of a sub-plan's tuples that the consumer can use, and keep the others back."""
         if self.idling and isinstance(node, Leaf):
             if len(tuples):
                 idle = self.idle[node.alias]
@@ -229,10 +240,10 @@ class Watch:
     def _admit(self, guard: TreeGuard, tuples: Tuples, now: int) -> Tuples:
         hashes, valid = guard.kind.own_hashes(self._sources, tuples)
         if valid is not None and not valid.all():
-            # What is null there can never be used.
+            # A tuple with a null there never matches anything.
             self.counters.forgotten += len(tuples) - int(np.count_nonzero(valid))
             tuples, hashes = tuples.take(valid), hashes[valid]
-        self._looked_up(guard, len(hashes))
+        self._count_signatures(guard, len(hashes))
         useless = self._useless(guard, hashes)
         if useless.any():
             self._suspend(guard, tuples.take(useless), hashes[useless], now)
@@ -240,9 +251,9 @@ class Watch:
         return tuples
 
     def sweep(self, guard: TreeGuard, held: Tuples, now: int) -> Mask:
-        """Look through tuples that the home's state holds; (n,) True where they are kept back from now on."""
+        """Check the tuples of the home's state. Return (n,) True for those that are kept back from now on."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
-        self._looked_at(guard, len(hashes))
+        self._count_entries(guard, len(hashes))
         useless = self._useless(guard, hashes)
         if valid is not None:
             useless &= valid
@@ -250,21 +261,22 @@ class Watch:
             self._suspend(guard, held.take(useless), hashes[useless], now)
         return useless
 
-    def lost(self, guard: TreeGuard, held: Tuples) -> Mask:
-        """(n,) True for those of a state above the home, after its sweep, that are made of tuples kept back."""
+    def made_of_suppressed(self, guard: TreeGuard, held: Tuples) -> Mask:
+        """For a state above the home, after the home's sweep, return (n,) True for tuples that contain a suspended
+        sub-tuple."""
         hashes, valid = guard.kind.own_hashes(self._sources, held)
-        self._looked_at(guard, len(hashes))
+        self._count_entries(guard, len(hashes))
         lost = guard.suspends(hashes)
         return lost if valid is None else lost & valid
 
-    def renew(self, now: int) -> None:
-        """Forget what has expired: filters are made anew from the observed state."""
+    def rebuild_filters(self, now: int) -> None:
+        """Rebuild the filters from the observed state, and purge what has expired from the blacklists."""
         windows = self._sources.rows_windows
         watching = [guard for guard in self.guards if guard.watching]
         if watching:
-            held = self._held(now)
+            held = self._living_observed(now)
             for guard in watching:
-                self._renew(guard, [held])
+                self._rebuild_filter(guard, [held])
                 guard.unlisted.purge(now)
         for guard in self.guards:
             for alias in guard.blacklist.aliases:
@@ -272,8 +284,8 @@ class Watch:
                     guard.blacklist.purge_rows(alias, self._sources.first_live_row(alias))
             guard.blacklist.purge(now)
 
-    def forget(self, now: int) -> None:
-        """Forget what has waited unseen too long."""
+    def purge_idle(self, now: int) -> None:
+        """Purge expired tuples from the idle buffers."""
         if not self.idling:
             return
         for alias, idle in self.idle.items():
@@ -281,35 +293,35 @@ class Watch:
                 idle.purge_rows(self._sources.first_live_row(alias))
             idle.purge(now)
 
-    def rest(self, guard: TreeGuard, now: int) -> Tuples:
-        """Stop watching; what is let go, at the guard's home."""
+    def stop(self, guard: TreeGuard, now: int) -> Tuples:
+        """Stop a guard and return the tuples that it kept back at its home."""
         self.counters.returned += len(guard.blacklist)
-        return self._given_up(guard, now)
+        return self._release(guard, now)
 
     def screen(self, guard: TreeGuard, ends: Sequence[Tuples], now: int) -> list[float]:
-        """The shares of some of the newest and oldest tuples of a resting guard's home that seem to have no partner, by
-        some of those observed, evenly spread."""
+        """For each part of `ends`, the newest and the oldest tuples of a resting guard's home, estimate the share of
+        tuples without a partner from a sample of evenly spaced observed tuples."""
         state = self.state
         step = max(1, (state.hi - state.lo) // SCREENED_TUPLES)
         _, seen = state.living(now, np.arange(state.lo, state.hi, step, dtype=np.int64))
         filter = Bloom(2 * SCREENED_TUPLES)
-        filter.add(_known(*guard.kind.opposite_hashes(self._sources, seen)))
-        # Who has no partner among these has none among as many others as often.
+        filter.add(_valid_hashes(*guard.kind.opposite_hashes(self._sources, seen)))
+        # A tuple lacks a partner in each of `step` samples of this size about equally often.
         return [share**step for share in self._lacking(guard, filter, ends)]
 
-    def try_out(self, guard: TreeGuard, ends: Sequence[Tuples], slices: int, stake: float, now: int) -> bool:
-        """Give a guard that rests a trial on some of the newest and oldest tuples of its home; it watches from now on,
-        with a stake, if that promises to pay. Whether it does."""
-        self._renew(guard, [self._held(now)])
+    def run_trial(self, guard: TreeGuard, ends: Sequence[Tuples], slices: int, budget: float, now: int) -> bool:
+        """Give a resting guard a trial on the newest and the oldest tuples of its home. If the estimate is favourable,
+        the guard watches from now on with a budget. Return whether it does."""
+        self._rebuild_filter(guard, [self._living_observed(now)])
         guard.swept = 0
-        if guard.promise(self._lacking(guard, guard.filter, ends), slices):
-            guard.account.begin(stake)
+        if guard.expected_gain(self._lacking(guard, guard.filter, ends), slices):
+            guard.balance.start(budget)
             return True
         guard.filter = Bloom()
         return False
 
     def _lacking(self, guard: TreeGuard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
-        """Which share of each part of a home's tuples is not in a filter; none of no tuples."""
+        """Return, for each part of a home's tuples, the share that is not in a filter; 0.0 for an empty part."""
         shares: list[float] = []
         for tuples in ends:
             hashes, valid = guard.kind.own_hashes(self._sources, tuples)
@@ -318,16 +330,16 @@ class Watch:
         return shares
 
     def release(self, now: int) -> list[Tuples]:
-        """Everything that is kept back, in parts of any homes; suspends nothing."""
+        """Return all tuples that are kept back, in batches, each of one home. Resume everything."""
         back: list[Tuples] = []
         for idle in self.idle.values():
-            self._bring(back, idle.take_all(now))
+            self._add_returned(back, idle.take_all(now))
         for guard in self.guards:
-            self._bring(back, self._given_up(guard, now))
+            self._add_returned(back, self._release(guard, now))
         return back
 
     def kept_back(self) -> int:
-        """Tuples kept back now."""
+        """The number of tuples that are kept back now."""
         return sum(map(len, self.idle.values())) + sum(len(g.blacklist) for g in self.guards)
 
     def size_bytes(self) -> int:
@@ -335,14 +347,14 @@ class Watch:
         guards = sum(guard.size_bytes() for guard in self.guards)
         return guards + sum(idle.size_bytes() for idle in self.idle.values())
 
-    def _given_up(self, guard: TreeGuard, now: int) -> Tuples:
+    def _release(self, guard: TreeGuard, now: int) -> Tuples:
         resumed, returned = guard.release(now)
         self._count(guard, resumed=resumed)
         return returned
 
     def detect(self, entered: Tuples, now: int) -> None:
-        """With the lattice detector: find what of tuples that have entered nothing observed matches. Such tuples are
-        kept back when more of them come; those that are there, with the next sweep."""
+        """With the lattice detector, find sub-tuples without a partner in tuples that have entered. Similar tuples that
+        arrive later are kept back on arrival; those in the states are taken out by the next sweep."""
         guards = {guard.kind.aliases: guard for guard in self.guards if guard.watching}
         if self._lattice is None or not guards or len(entered) == 0:
             return
@@ -354,7 +366,7 @@ class Watch:
             if guard is not None:
                 lacking = tuples.take(without)
                 hashes, _ = guard.kind.own_hashes(self._sources, lacking)
-                self._looked_up(guard, len(hashes))
+                self._count_signatures(guard, len(hashes))
                 self._count(guard, suspended=guard.suspend(hashes, lacking.expiry))
 
     def _useless(self, guard: TreeGuard, hashes: U64) -> Mask:
@@ -372,7 +384,8 @@ class Watch:
         self._count(guard, suspended=suspended)
 
     def _count(self, guard: TreeGuard, *, suspended: int = 0, resumed: int = 0) -> None:
-        """Count messages: what only the producer as a whole can keep back is marked (Type II)."""
+        """Count messages. A signature that only the producer as a whole can keep back is marked (Type II), not
+        suspended."""
         if guard.home is self.producer:
             self.counters.mark += suspended
             self.counters.unmark += resumed
@@ -380,35 +393,35 @@ class Watch:
             self.counters.suspend += suspended
             self.counters.resume += resumed
 
-    def _bring(self, back: list[Tuples], tuples: Tuples) -> None:
+    def _add_returned(self, back: list[Tuples], tuples: Tuples) -> None:
         if len(tuples):
             self.counters.returned += len(tuples)
             back.append(tuples)
 
-    def _looked_up(self, guard: TreeGuard, count: int) -> None:
+    def _count_signatures(self, guard: TreeGuard, count: int) -> None:
         self.counters.checked += count
         guard.checked += count
 
-    def _looked_at(self, guard: TreeGuard, count: int) -> None:
+    def _count_entries(self, guard: TreeGuard, count: int) -> None:
         self.counters.checked += count
         guard.swept += count
 
-    def _held(self, now: int) -> Tuples:
-        """What lives of the observed input. O(n)."""
+    def _living_observed(self, now: int) -> Tuples:
+        """Return the living tuples of the observed input. O(n)."""
         held = self.state.tuples()
         return held.take(held.expiry >= now)
 
-    def _renew(self, guard: TreeGuard, parts: list[Tuples]) -> None:
-        """Make a guard's filter anew, of these observed tuples."""
-        guard.filter = Bloom(max(LEAST_FILTERED, 2 * sum(len(part) for part in parts)))
+    def _rebuild_filter(self, guard: TreeGuard, parts: list[Tuples]) -> None:
+        """Rebuild a guard's filter from these observed tuples."""
+        guard.filter = Bloom(max(MIN_FILTER_ENTRIES, 2 * sum(len(part) for part in parts)))
         for part in parts:
-            hashes = _known(*guard.kind.opposite_hashes(self._sources, part))
-            self._looked_at(guard, len(hashes))
+            hashes = _valid_hashes(*guard.kind.opposite_hashes(self._sources, part))
+            self._count_entries(guard, len(hashes))
             guard.filter.add(hashes)
 
 
 def _home(producer: Plan, aliases: frozenset[str]) -> tuple[Plan, list[Join]]:
-    """The lowest sub-plan over some sources, and the joins from there up to the producer, which is one of them."""
+    """Return the lowest sub-plan over some sources, and the joins of the producer above it, from the producer down."""
     node, above = producer, list[Join]()
     while isinstance(node, Join):
         inside = [child for child in (node.left, node.right) if aliases <= frozenset(child.aliases)]
@@ -419,5 +432,5 @@ def _home(producer: Plan, aliases: frozenset[str]) -> tuple[Plan, list[Join]]:
     return node, above
 
 
-def _known(hashes: U64, valid: Mask | None) -> U64:
+def _valid_hashes(hashes: U64, valid: Mask | None) -> U64:
     return hashes if valid is None else hashes[valid]

@@ -1,1 +1,1 @@
-"""Several queries over one intake: see `operators.groups.engine`."""
+"""Query groups: several queries over the same input streams, in one engine; see `operators.groups.engine`."""

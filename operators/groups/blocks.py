@@ -1,4 +1,4 @@
-"""A part's blocks in the store that all parts of a group have together."""
+"""Gives each runner of a group its own key space in the group's block store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from operators.spill.block_store import BlockStore
 
 
-class Within:
-    """A `BlockStore` whose keys begin with a prefix in another one."""
+class PrefixedBlocks:
+    """A `BlockStore` that adds a prefix to every key and stores the block in another one."""
 
     def __init__(self, blocks: BlockStore, prefix: str) -> None:
         self._blocks = blocks

@@ -1,15 +1,15 @@
-"""Keeps a shared operator within a memory budget: when tuples leave, and when what they owe is settled.
+"""Keeps a shared operator within a memory budget: decides when tuples are spilled and when cleanup runs.
 
-What leaves and what it owes then is said by `operators.groups.spill`, how debts are settled in instalments by
-`operators.groups.cleanup_steps`. This drives both, between two slices of the input (`keep`), when there is nothing
-else to do (`clean`), and at the end (`settle`).
+`operators.groups.spill` moves tuples to disk and determines which results are then pending.
+`operators.groups.cleanup_steps` produces them step by step. `operators.groups.shared` calls this class between two
+slices of the input (`keep`), in spare time (`clean`), and at the end (`finish`).
 
-Invariants: the operator is built anew when rows have left its stores, before it sees another tuple. Who has ended stays
-in it while anything is owed of before its end: what it reads is kept (`operators.groups.shared`). After `keep` memory
-is within the budget, unless there is nothing that could leave.
+Invariants: the operator is rebuilt when rows have left its stores, before it processes another tuple. A query that has
+ended stays in the operator while results from before its end are pending: its inputs are kept
+(`operators.groups.shared`). After `keep`, memory is within the budget, unless nothing can be spilled.
 
-Known limits: memory is looked at between slices. What one slice brings, or what is joined to settle debts, may be
-beyond the budget until then; statistics show the peak.
+Known limits: memory is checked between slices. A slice, or a join during cleanup, may exceed the budget until then;
+statistics show the peak.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from contextlib import contextmanager
 from operators.data.statistics import SpillStatistics
 from operators.data.tuples import Tuples
 from operators.data.watermark import END
-from operators.groups.cleanup import Queries
-from operators.groups.cleanup_steps import Output, Rounds
+from operators.groups.cleanup import CleanupQueries
+from operators.groups.cleanup_steps import GroupCleanupSteps, Output
 from operators.groups.executor import GroupExecutor, MakeExecutor
-from operators.groups.spill import BLOCK_SHARE, STAYS, STAYS_BESIDE, GroupSpill
+from operators.groups.spill import BLOCK_SHARE, KEPT_SHARE, KEPT_SHARE_IN_CLEANUP, GroupSpill
 from operators.juggler.state.sources import GroupSources
-from operators.spill.plan_spilling import SLICE_LEAST, SLICE_SHARE, TUPLE_BYTES
+from operators.spill.plan_spilling import MIN_SLICE_TUPLES, SLICE_SHARE, TUPLE_BYTES
 from schemas.columns import Batch
 from schemas.groups import QueryGroup
 from schemas.messages.spills import SpillEvent
 
 OLDEST = "oldest"
-"""What statistics call the way that tuples leave a shared operator."""
+"""The name in statistics of the strategy that spills the oldest tuples."""
 
 
-class WithinBudget:
-    """Drives what is on disk of a shared operator, and the settling of what that owes.
+class GroupBudget:
+    """Spills the tuples of a shared operator, and cleans up.
 
-    Every `cut` is an event time before which everything has been processed, and nothing else has.
+    Every `cut` is an event time: everything before it has been processed, and nothing else has.
 
     Args:
-        spill: what is on disk, with the limit in bytes.
+        spill: the tuples on disk, with the limit in bytes.
         sources: the operator's stores.
         executor: the operator over them.
-        make: makes an operator over other stores, to settle debts.
-        output: a query's results of what was found late.
-        used_bytes: what counts against the limit, as of now.
+        make: makes an operator over other stores, for cleanup.
+        output: turns late results of a query into its output.
+        used_bytes: returns the memory that counts against the limit.
         clock: in seconds.
 
     Attributes:
-        spans: by query, see `Queries`.
-        comparisons: predicate evaluations of operators that settled debts.
-        peak_bytes: the most that was in memory while one of them was there; 0 if none ever was.
+        spans: by query, see `CleanupQueries`.
+        comparisons: predicate evaluations of operators that cleaned up.
+        peak_bytes: peak memory while such an operator existed; 0 if none ever did.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class WithinBudget:
         self._make = make
         self._used_bytes = used_bytes
         self._clock = clock
-        self._rounds = Rounds(spill, self._join, output)
+        self._steps = GroupCleanupSteps(spill, self._join, output)
         self.spans: dict[str, tuple[int, int]] = {}
         self.comparisons = self.peak_bytes = 0
 
     # --- Between slices -----------------------------------------------------------------------------------
 
-    def least_slices(self, tuples: int) -> int:
-        """How many slices an epoch of so many tuples is to be cut into at least."""
-        most = min(SLICE_SHARE * self._spill.limit_bytes / TUPLE_BYTES, self._rounds.slice_tuples)
-        return min(int(tuples / most), tuples // SLICE_LEAST)
+    def min_slices(self, tuples: int) -> int:
+        """The minimum number of slices for an epoch of so many tuples."""
+        max_tuples = min(SLICE_SHARE * self._spill.limit_bytes / TUPLE_BYTES, self._steps.slice_tuples)
+        return min(int(tuples / max_tuples), tuples // MIN_SLICE_TUPLES)
 
     def kept_from(self, cut: int) -> int:
-        """What was dead at this time may be forgotten, see `GroupSpill.kept_from`."""
+        """Tuples that were dead at this time may be dropped, see `GroupSpill.kept_from`."""
         return self._spill.kept_from(cut)
 
     def keep(self, cut: int, tuples: int) -> None:
-        """A slice of so many tuples has been processed: let leave what memory has no room for, and settle some debts.
+        """After a slice of so many tuples: spill what exceeds the budget, and run some cleanup steps.
 
-        At END nothing is done: what is owed then is settled by `clean`.
+        At END nothing is done: the results that are pending then are produced by `clean`.
 
         Raises:
             StateError: a block cannot be read or written.
@@ -96,125 +96,126 @@ class WithinBudget:
         spill = self._spill
         if cut == END:
             return
-        playing = spill.playing(cut)
-        if playing and spill.played(self._sources, cut, self._used_bytes()):
+        replaying = spill.replaying(cut)
+        if replaying and spill.replay_to(self._sources, cut, self._used_bytes()):
             self._executor.rebuild(cut)
-        room, stays = (1.0 - BLOCK_SHARE, STAYS_BESIDE) if self._rounds.going_on else (1.0, STAYS)
-        while (used := self._used_bytes()) > room * spill.limit_bytes and self._leave(cut, used, stays):
+        room, kept_share = (1.0 - BLOCK_SHARE, KEPT_SHARE_IN_CLEANUP) if self._steps.in_progress else (1.0, KEPT_SHARE)
+        while (used := self._used_bytes()) > room * spill.limit_bytes and self._spill_oldest(cut, used, kept_share):
             pass
-        if playing:
+        if replaying:
             return
-        with self._settling(cut):
-            self._rounds.go_on(self._queries, self._sources, cut, tuples)
+        with self._timed(cut):
+            self._steps.after_slice(self._queries, self._sources, cut, tuples)
 
-    def _leave(self, cut: int, used_bytes: int, stays: float) -> bool:
-        """Let the oldest tuples leave memory; False where there are none."""
+    def _spill_oldest(self, cut: int, used_bytes: int, kept_share: float) -> bool:
+        """Spill the oldest tuples; False where there are none."""
         began, done = self._clock(), self._spill.counters
-        left = self._spill.leave(self._sources, cut, used_bytes, stays)
+        left = self._spill.spill_oldest(self._sources, cut, used_bytes, kept_share)
         if left:
             self._executor.rebuild(cut)
         done.longest_spill_s = max(done.longest_spill_s, self._clock() - began)
         return left
 
-    # --- Debts --------------------------------------------------------------------------------------------
+    # --- Cleanup ------------------------------------------------------------------------------------------
 
-    def settle(self, cut: int) -> None:
-        """Find all that is owed of results before `cut`; `take` has it.
+    def finish(self, cut: int) -> None:
+        """Produce all pending results before `cut`; `take` returns them.
 
         Raises:
             StateError: a block cannot be read or written.
         """
         spill = self._spill
-        if spill.on_disk_tuples and (used := self._used_bytes()) > STAYS_BESIDE * spill.limit_bytes:
-            self._leave(cut, used, STAYS_BESIDE)
-        with self._settling(cut):
-            self._rounds.finish(self._queries, self._sources, cut)
+        if spill.on_disk_tuples and (used := self._used_bytes()) > KEPT_SHARE_IN_CLEANUP * spill.limit_bytes:
+            self._spill_oldest(cut, used, KEPT_SHARE_IN_CLEANUP)
+        with self._timed(cut):
+            self._steps.finish(self._queries, self._sources, cut)
 
-    def clean(self, cut: int, most: int | None) -> bool:
-        """Find results that are owed, by so many steps at most, or all; `take` has them.
+    def clean(self, cut: int, max_steps: int | None) -> bool:
+        """Produce pending results, in at most `max_steps` steps, or all of them; `take` returns them.
 
         Returns:
-            False when nothing was owed.
+            False when nothing was pending.
 
         Raises:
             StateError: a block cannot be read or written.
         """
-        if self._spill.settled is None:
+        if self._spill.cleaned_to is None:
             return False
-        if most is None:
-            self.settle(cut)
+        if max_steps is None:
+            self.finish(cut)
             return True
-        with self._settling(cut):
-            return self._rounds.some(self._queries, self._sources, cut, most)
+        with self._timed(cut):
+            return self._steps.run_steps(self._queries, self._sources, cut, max_steps)
 
     def take(self) -> dict[str, list[Batch]]:
-        """By query, what was found since this was last asked: each ascending by ts, and each result once."""
-        return self._rounds.take()
+        """By query, the results found since the last call: each batch ascending by ts, and each result once."""
+        return self._steps.take()
 
     @contextmanager
-    def _settling(self, cut: int) -> Iterator[None]:
+    def _timed(self, cut: int) -> Iterator[None]:
         began = self._clock()
         yield
         took, done = self._clock() - began, self._spill.counters
-        done.settling_s += took
+        done.cleanup_s += took
         if cut != END:
-            done.longest_settling_s = max(done.longest_settling_s, took)
+            done.longest_cleanup_s = max(done.longest_cleanup_s, took)
 
     def _join(self, sources: GroupSources, group: QueryGroup, epoch: Mapping[str, Tuples]) -> Mapping[str, Tuples]:
-        """The results of tuples by an operator of their own."""
+        """The results of tuples, found by an operator of their own."""
         operator = self._make(sources, group)
         found = operator.process(epoch, min(int(tuples.ts[0]) for tuples in epoch.values()))
         self.comparisons += operator.comparisons()
-        used = sum(one.size_bytes() for one in (self._sources, self._executor, sources, operator))
+        used = sum(sized.size_bytes() for sized in (self._sources, self._executor, sources, operator))
         self.peak_bytes = max(self.peak_bytes, used)
         return found
 
     def least_bytes(self, cut: int) -> int:
-        """The least budget that would do at the rates at which tuples come, about; 0 where the one that there is does.
+        """About the least budget that suffices at the rates at which tuples arrive; 0 if the present budget does.
 
-        What is looked at to settle a tuple's debts falls as the budget grows, and nothing is owed where all fits."""
-        share = self._rounds.keeps_up
+        The work to clean up for a tuple falls as the budget grows, and nothing is pending where everything fits.
+        """
+        share = self._steps.keeps_up
         if share >= 1.0:
             return 0
         whole = self._spill.whole_bytes(self._sources, cut, self._used_bytes())
         return max(min(int(self._spill.limit_bytes / share), whole), self._spill.limit_bytes + 1)
 
-    # --- Queries that come and go -------------------------------------------------------------------------
+    # --- Changes of the queries ---------------------------------------------------------------------------
 
     @property
-    def _queries(self) -> Queries:
-        return Queries(self._executor.group, self._executor.since, self.spans)
+    def _queries(self) -> CleanupQueries:
+        return CleanupQueries(self._executor.group, self._executor.since, self.spans)
 
-    def owes(self, ts: int) -> bool:
-        """Whether results of before an event time may be owed."""
-        return self._spill.owes(ts)
+    def has_pending(self, ts: int) -> bool:
+        """Whether results before an event time may be pending."""
+        return self._spill.has_pending(ts)
 
-    def regrouped(self) -> None:
-        """Other queries run from here on: forget what none of them needs, nor is owed."""
+    def queries_changed(self) -> None:
+        """Other queries run from now on: drop tuples that neither these queries nor pending results need."""
         self._spill.trim(self._sources)
 
-    # --- What a successor is told -------------------------------------------------------------------------
+    # --- Replay after a death -----------------------------------------------------------------------------
 
     def horizon(self, stream: str) -> int | None:
-        """The smallest ts whose tuples of a stream are still owed something; None while nothing is on disk."""
+        """The smallest ts whose tuples of a stream still have pending results; None while nothing is on disk."""
         return self._spill.horizon(self._sources, stream)
 
-    def play(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Do up to an event time again what was done to spilled state in a former life, and give nothing late."""
-        self._spill.play(events, until)
+    def replay(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Replay the spill events of an earlier incarnation up to an event time, without producing late results."""
+        self._spill.replay(events, until)
 
     def events(self) -> list[SpillEvent]:
-        """What has happened to spilled state since this was last asked."""
+        """The spill events since the last call."""
         return self._spill.events()
 
     def needed_from(self, cut: int) -> int:
-        """Events up to this time need not be done again: what left then is dead."""
+        """Events up to this time need not be replayed: what left then is dead."""
         return self._spill.needed_from(cut)
 
     # --- Introspection ------------------------------------------------------------------------------------
 
     def statistics(self, cut: int) -> SpillStatistics:
-        """Counters since the start, and what is on disk and owed as of now."""
+        """Counters since the start, and what is on disk and pending now."""
         spill, done = self._spill, self._spill.counters
         return SpillStatistics(
             strategy=OLDEST,
@@ -225,9 +226,9 @@ class WithinBudget:
             spilled_bytes=spill.written_bytes,
             on_disk_tuples=spill.on_disk_tuples,
             owed=spill.on_disk_tuples * spill.behind(self._sources, cut),
-            cleanups=done.settlements,
+            cleanups=done.cleanups,
             cleanup_results=done.results,
-            cleanup_s=done.settling_s,
+            cleanup_s=done.cleanup_s,
             longest_spill_s=done.longest_spill_s,
-            longest_cleanup_s=done.longest_settling_s,
+            longest_cleanup_s=done.longest_cleanup_s,
         )

@@ -1,4 +1,5 @@
-"""What executes the joins of several queries in one operator (`operators.juggler.operator`)."""
+"""`GroupExecutor`: the interface of an operator that runs the joins of several queries
+(`operators.juggler.operator`)."""
 
 from __future__ import annotations
 
@@ -27,15 +28,16 @@ class GroupExecutor(Protocol):
         ...
 
     def drop(self, name: str, *, cut: int) -> None:
-        """Forget a query when everything before `cut` has been processed."""
+        """Remove a query when everything before `cut` has been processed."""
         ...
 
     def rename(self, name: str, other: str, *, cut: int) -> None:
-        """Call a query otherwise when everything before `cut` has been processed."""
+        """Rename a query when everything before `cut` has been processed."""
         ...
 
     def wanted(self, batches: Mapping[str, Batch]) -> Mapping[str, Mask]:
-        """Where a tuple of the next slice is to be stored and processed, (n,) by stream; all of the others are."""
+        """Masks, (n,) by stream, of the tuples of the next slice to store and process; for absent streams all of
+        them."""
         ...
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples]:
@@ -58,11 +60,12 @@ class GroupExecutor(Protocol):
         ...
 
     def rebuild(self, cut: int) -> None:
-        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
+        """Rebuild the states from the stores, when everything before `cut` has been processed and rows have left the
+        stores."""
         ...
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet, in every state."""
+        """Drop what no tuple with ts >= cut can match, in every state."""
         ...
 
     def comparisons(self) -> int:
@@ -70,7 +73,7 @@ class GroupExecutor(Protocol):
         ...
 
     def intermediate_results(self) -> int:
-        """Combinations made so far that were no result yet."""
+        """Combinations made so far that were not results yet."""
         ...
 
     def state_tuples(self) -> int:
@@ -82,13 +85,13 @@ class GroupExecutor(Protocol):
         ...
 
     def touched_bytes(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory that the states use."""
         ...
 
     def feedback(self) -> tuple[EdgeStatistics, ...]:
-        """What inputs have said about each other; nothing without feedback."""
+        """Statistics of the feedback between inputs; empty without feedback."""
         ...
 
 
 MakeExecutor = Callable[[GroupSources, QueryGroup], GroupExecutor]
-"""An operator over a group's stores, of which it has seen nothing yet."""
+"""Makes an operator over a group's stores that has not processed anything yet."""

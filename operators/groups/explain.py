@@ -1,7 +1,7 @@
 """Prints a query group: which queries share the operator, their inputs, and the predicates that they share.
 
-Predicates are shown as the operator keeps them: in lists of similar ones, the most covering last (Juggler 3.2.1), each
-with the queries that ask for it.
+Predicates are shown as the operator stores them: in lists of similar predicates, the most covering last (Juggler
+3.2.1), each with the queries that have it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from schemas.expression_text import text_of
 from schemas.groups import Member, QueryGroup
 
 SHOWN_NAMES = 6
-"""Queries that are named beside what they share."""
+"""Number of queries that are named next to what they share."""
 
 _KINDS = {ATTRIBUTE: "attribute", JOIN: "join", WINDOW: "window"}
 
@@ -32,22 +32,22 @@ def explain_group(group: QueryGroup) -> str:
         stream = source.stream.name
         shown = stream if stream == source.alias else f"{stream} {source.alias}"
         windows = " and ".join(str(window) for window in group.windows(source.alias))
-        what = f"table {shown}" if source.is_table else f"input {shown} {windows}"
-        lines.append(f"{what}  {named(readers, len(names))}")
-    lists = [one for one in predicate_lists(group, {}, lambda predicate: False).lists if one.kind in _KINDS]
+        described = f"table {shown}" if source.is_table else f"input {shown} {windows}"
+        lines.append(f"{described}  {named(readers, len(names))}")
+    lists = [listed for listed in predicate_lists(group, {}, lambda predicate: False).lists if listed.kind in _KINDS]
     total = sum(len(query.over_inputs.predicates) for query in group.members)
-    kept = sum(len(one.entries) for one in lists if not one.own)
+    kept = sum(len(listed.entries) for listed in lists if not listed.own)
     if lists:
         lines += ["", f"{kept} predicates, of {total} in the queries"]
     for kind, word in _KINDS.items():
-        for one in lists:
-            if one.kind == kind:
-                lines += _list(one, word, names)
+        for listed in lists:
+            if listed.kind == kind:
+                lines += _list(listed, word, names)
     return "\n".join(lines)
 
 
 def _query(member: Member) -> list[str]:
-    """A query, and which inputs it reads under other names."""
+    """A query, and the inputs that it reads under other names."""
     query = member.query
     lines = [f"query  {query.name}" + (f"  ->  topic {query.sink}" if query.sink else "")]
     renamed = [f"{alias} is {name}" for alias, name in member.input_of().items() if alias != name]
@@ -57,29 +57,29 @@ def _query(member: Member) -> list[str]:
     return lines + [f"       always {text_of(predicate)}" for predicate in constants(query)]
 
 
-def _list(one: PredicateList, word: str, names: Sequence[str]) -> list[str]:
+def _list(listed: PredicateList, word: str, names: Sequence[str]) -> list[str]:
     """The predicates of a list, one per line."""
-    lines = [f"{word} list" + _own(one)]
-    for entry in one.entries:
-        # As a query says it, unless it says several alike; what makes up the queries' own windows nobody has said.
-        said = [predicate for predicate, queries in one.written.items() if queries & entry.queries]
-        shown = text_of(said[0]) if len(said) == 1 else str(entry.form)
-        if one.counts and entry.form is not None:
+    lines = [f"{word} list" + _own(listed)]
+    for entry in listed.entries:
+        # In the words of the query, unless it has several similar ones; predicates of windows have no such words.
+        written = [predicate for predicate, queries in listed.written.items() if queries & entry.queries]
+        shown = text_of(written[0]) if len(written) == 1 else str(entry.form)
+        if listed.counts and entry.form is not None:
             shown = f"[ROWS {entry.form.addend + 1}]"
         lines.append(f"  {shown}  {named([names[query] for query in sorted(entry.queries)], len(names))}")
     return lines
 
 
-def _own(one: PredicateList) -> str:
-    """Which of the queries' own windows a list is of."""
-    if one.form is not None and one.form.y is not None and one.counts:
-        (other,) = one.inputs - {one.form.y.alias}
-        return f", of {one.form.y.alias} when {other} comes: the queries' own windows"
-    return "" if one.source is None else f", where {one.source} comes last: the queries' own windows"
+def _own(listed: PredicateList) -> str:
+    """The source whose windows, those of the queries themselves, a list is for; empty for other lists."""
+    if listed.form is not None and listed.form.y is not None and listed.counts:
+        (other,) = listed.inputs - {listed.form.y.alias}
+        return f", of {listed.form.y.alias} when {other} comes: the queries' own windows"
+    return "" if listed.source is None else f", where {listed.source} comes last: the queries' own windows"
 
 
 def named(names: Sequence[str], of: int) -> str:
-    """Names in brackets, not too many."""
+    """Names in brackets, at most SHOWN_NAMES."""
     if len(names) == of > 1:
         return "(all)"
     more = f", {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""

@@ -1,9 +1,9 @@
-"""Which tuples of other inputs can meet those of a block: semi-joins along the equalities of queries.
+"""Finds the tuples of other inputs that can match those of a block: semi-joins along the equalities of queries.
 
-A combination satisfies every predicate of its query. So of an input only those tuples are in one that are equal to a
-tuple of the inputs before it, in each equality between them. From one block on, the inputs are gone through along
-equalities, block by block: that costs the sum of the inputs' tuples, where joining every choice of blocks costs their
-product. What is left is little where keys tell tuples apart; an operator joins it.
+A combination satisfies every predicate of its query. So a tuple of an input can only be in one if it is equal to a
+tuple of the inputs before it, in each equality between them. `operators.groups.cleanup` calls `reduced`. From one block
+on, the inputs are processed along equalities, block by block. That costs the sum of the inputs' tuples, while joining
+every choice of blocks costs their product. Few tuples are left where keys tell tuples apart; an operator joins them.
 
 Limits: an input to which no equality leads is left whole.
 """
@@ -25,14 +25,14 @@ from schemas.groups import Member, QueryGroup
 from schemas.query import Column, Type, aliases_of
 
 Equality = Mapping[str, Operand]
-"""What is equal of the tuples of two inputs, by input."""
+"""By input, the operands that must be equal."""
 
 Read = Callable[[str], Iterator[tuple[I64, Batch]]]
-"""An input's tuples block by block, with their row numbers, ascending."""
+"""Returns an input's tuples block by block, with their row numbers, ascending."""
 
 
 def equalities(group: QueryGroup) -> list[tuple[Equality, ...]]:
-    """What the queries of a group ask to be equal: each query's equalities, those of queries that ask the same once."""
+    """The equalities in the queries of a group: one tuple per query; queries with the same equalities share one."""
     found: list[tuple[Equality, ...]] = []
     for member in group.members:
         asked = _asked(member)
@@ -52,14 +52,14 @@ def _asked(member: Member) -> tuple[Equality, ...]:
 
 
 def reduced(asked: Sequence[tuple[Equality, ...]], first: str, inputs: Sequence[str], read: Read) -> dict[str, I64]:
-    """The rows of tuples that can meet those of an input for some query.
+    """The rows of tuples that can match those of an input for some query.
 
     Args:
         asked: per query; see `equalities`.
-        first: all of whose tuples count.
+        first: the input all of whose tuples count.
 
     Returns:
-        By input the row numbers, ascending, empty where there are none; absent of inputs that are left whole.
+        By input the row numbers, ascending, empty where there are none; absent for inputs that are left whole.
     """
     every = [_along(one, first, inputs, read) for one in asked]
     found: dict[str, I64] = {}
@@ -77,7 +77,7 @@ def _along(asked: Sequence[Equality], first: str, inputs: Sequence[str], read: R
     while name is not None:
         found[name], known[name] = _reduce(asked, name, known, read)
         if not len(found[name]):
-            # Nothing meets anything.
+            # Nothing matches.
             return {one: np.zeros(0, np.int64) for one in inputs}
         met = {other for one in asked if one.keys() & known.keys() for other in one}
         name = next((other for other in inputs if other in met and other not in known), None)
@@ -88,7 +88,7 @@ def _along(asked: Sequence[Equality], first: str, inputs: Sequence[str], read: R
 def _reduce(
     asked: Sequence[Equality], name: str, known: Mapping[str, Sequence[U64]], read: Read
 ) -> tuple[I64, list[U64]]:
-    """An input's rows that meet what is known of others; per equality their hashes, ascending and each once."""
+    """An input's rows that match what is known of others; per equality their hashes, ascending and each once."""
     rows: list[I64] = [np.zeros(0, np.int64)]
     hashes: list[list[U64]] = [[np.zeros(0, np.uint64)] for _ in asked]
     for numbers, batch in read(name):

@@ -1,8 +1,8 @@
-"""How the queries of a group are executed: which of them share an operator, and the engine over all.
+"""Decides how the queries of a group are executed: which of them share an operator; `group_engine` makes the engine.
 
-`juggler` runs all of them in one operator; `apart` runs every query as it runs alone, each by the executor that suits
-it; the name of any other executor runs every query apart by that one. Where nothing is said, the queries that a group
-can take share an operator, and the others run apart.
+`juggler` runs all of them in one operator. `apart` runs every query standalone, each with the executor that suits it.
+The name of any other executor runs every query standalone with that executor. Without a name, the queries that a group
+can take share an operator, and the others are standalone.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from functools import partial
 from operators.engine.engine import Engine
 from operators.engine.executors import EXECUTORS, cheapest_executor, check_executor
 from operators.feedback.feedback import check_feedback
-from operators.groups.blocks import Within
-from operators.groups.engine import Gone, GroupEngine
+from operators.groups.blocks import PrefixedBlocks
+from operators.groups.engine import EndedQuery, GroupEngine
 from operators.groups.shared import SharedQueries
 from operators.groups.spill import GroupSpill
-from operators.groups.standalone import ApartQuery
+from operators.groups.standalone import StandaloneQuery
 from operators.join.executor import JUGGLER, XJOIN
 from operators.juggler.operator import Juggler
 from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
 from operators.spill.block_store import BlockStore
 from operators.spill.plan_spilling import check_spillable
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
@@ -32,14 +32,14 @@ from schemas.groups import check_member, query_group, streams_of
 from schemas.query import Query, Stream
 
 APART = "apart"
-"""Every query by the executor that suits it."""
+"""Runs every query standalone, with the executor that suits it."""
 
 
 def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
-    """Refuse an executor that cannot execute the queries.
+    """Reject an executor that cannot execute the queries.
 
     Raises:
-        UsageError: says which query it cannot execute.
+        UsageError: names the query that it cannot execute.
     """
     if executor == JUGGLER:
         query_group(queries)
@@ -49,7 +49,7 @@ def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
 
 
 def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]:
-    """Those of the queries that share an operator."""
+    """The queries that share an operator."""
     return tuple(query for query in queries if _can_share(query, executor))
 
 
@@ -64,10 +64,10 @@ def _can_share(query: Query, executor: str | None) -> bool:
 
 
 def check_group_spillable(queries: Sequence[Query], executor: str | None) -> None:
-    """Refuse what cannot be kept within a memory budget.
+    """Reject queries that cannot run within a memory budget.
 
     Raises:
-        UsageError: says which query, and why.
+        UsageError: names the query and the reason.
     """
     for query in queries:
         if query.aggregation is not None or not _can_share(query, executor):
@@ -78,10 +78,10 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
 
 
 def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:
-    """Refuse feedback where there can be none.
+    """Reject feedback for queries that cannot have it.
 
     Raises:
-        UsageError: says which query, and why.
+        UsageError: names the query and the reason.
     """
     for query in queries:
         if not _can_share(query, executor):
@@ -93,13 +93,13 @@ def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """What a group may use: each query has its share, and those that share an operator have theirs together.
+    """The memory of a group: each query has a share; the queries of a shared operator use theirs together.
 
     Attributes:
-        limit_bytes: of all of the first queries; who comes later has as much as one of them.
-        queries: how many those are.
-        blocks: where what leaves memory goes.
-        strategy: what leaves of queries apart; of a shared operator the oldest tuples do.
+        limit_bytes: of all of the first queries; a query that is added later gets as much as one of them.
+        queries: the number of the first queries.
+        blocks: stores what is spilled.
+        strategy: chooses what standalone queries spill; a shared operator spills the oldest tuples.
     """
 
     limit_bytes: int
@@ -108,13 +108,13 @@ class GroupMemory:
     strategy: str = DEFAULT_STRATEGY
 
     def share(self, queries: int) -> int:
-        """What so many queries have."""
+        """The bytes for so many queries."""
         return max(1, self.limit_bytes * queries // max(self.queries, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Makes the parts of a group's engine; see `group_engine` for what it takes."""
+class QueryRunners:
+    """Makes the runners of a group's engine; see `group_engine` for its fields."""
 
     executor: str | None
     samples: Mapping[str, Batch] | None
@@ -129,10 +129,10 @@ class Parts:
         return kept and _can_share(query, self.executor)
 
     def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedQueries:
-        """The queries in one operator, which begins at `cut`."""
+        """A runner of queries in one operator, which begins at `cut`."""
         spill = None
         if self.memory is not None:
-            spill = GroupSpill(self.memory.share(len(queries)), Within(self.memory.blocks, "shared/"))
+            spill = GroupSpill(self.memory.share(len(queries)), PrefixedBlocks(self.memory.blocks, "shared/"))
         return SharedQueries(
             query_group(queries),
             partial(Juggler, feedback=self.feedback, clock=self.clock),
@@ -143,32 +143,32 @@ class Parts:
             spill=spill,
         )
 
-    def apart(self, query: Query) -> ApartQuery:
-        """A query in an engine of its own."""
+    def standalone(self, query: Query) -> StandaloneQuery:
+        """A runner of a query in an engine of its own."""
         if self.samples is None:
             statistics = declared_statistics(query, self.tables)
         else:
             statistics = sample_statistics(query, {**self.samples, **self.tables})
         plan = choose_plan(query, statistics)
-        given = self.executor if self.executor in EXECUTORS else None
+        named = self.executor if self.executor in EXECUTORS else None
         budget = blocks = None
         if self.memory is not None:
-            # No other executor keeps to a budget.
-            given = given or XJOIN
-            budget = Budget(self.memory.share(1), self.memory.strategy)
-            blocks = Within(self.memory.blocks, f"{query.name}/")
+            # No other executor supports a budget.
+            named = named or XJOIN
+            budget = MemoryBudget(self.memory.share(1), self.memory.strategy)
+            blocks = PrefixedBlocks(self.memory.blocks, f"{query.name}/")
         engine = Engine(
             query,
             plan=plan,
             statistics=statistics,
             tables=self.tables,
-            executor=given or cheapest_executor(query, plan, statistics),
+            executor=named or cheapest_executor(query, plan, statistics),
             clock=self.clock,
             budget=budget,
             blocks=blocks,
             feedback=self.feedback,
         )
-        return ApartQuery(engine)
+        return StandaloneQuery(engine)
 
 
 def group_engine(
@@ -181,24 +181,24 @@ def group_engine(
     partitions: Mapping[str, Sequence[int]] | None = None,
     since: Mapping[str, Mapping[str, int]] | None = None,
     began: Mapping[str, int] | None = None,
-    gone: Sequence[Gone] = (),
+    ended: Sequence[EndedQuery] = (),
     clock: Callable[[], float] = lambda: 0.0,
-    budget: Budget | None = None,
+    budget: MemoryBudget | None = None,
     blocks: BlockStore | None = None,
     feedback: bool = False,
 ) -> GroupEngine:
-    """The engine of several queries, which have different names.
+    """Make the engine of several queries, which have different names.
 
     Args:
         executor: see above.
-        samples: by stream name, tuples that are like those to come; without them plans go by declared statistics.
-        streams: all that queries may read, those to come included; None for those of `queries`.
+        samples: by stream name, tuples similar to the expected input; without them, plans use declared statistics.
+        streams: all that queries may read, including queries added later; None for those of `queries`.
         tables: the rows of each of the queries' tables, by name.
         partitions: partition numbers per stream name; one partition 0 each when None.
-        since, began, gone: see `GroupEngine`.
-        budget: of all states and source tuples; with it `blocks`, where what leaves memory goes.
-        feedback: whether queries are executed with it (`check_group_feedback`), those that share an operator too
-            (`operators.juggler.feedback.demand`).
+        since, began, ended: see `GroupEngine`.
+        budget: of all states and source tuples; it requires `blocks`, which stores what is spilled.
+        feedback: whether queries are executed with feedback (`check_group_feedback`), including those that share an
+            operator (`operators.juggler.feedback.demand`).
     """
     if feedback:
         check_group_feedback(queries, executor)
@@ -210,6 +210,6 @@ def group_engine(
     if budget is not None and blocks is not None:
         check_group_spillable(queries, executor)
         memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
-    maker = Parts(executor, samples, tables or {}, clock, memory, feedback)
+    factory = QueryRunners(executor, samples, tables or {}, clock, memory, feedback)
     streams = streams_of(queries) if streams is None else streams
-    return GroupEngine(queries, streams, maker, partitions, since, began, gone)
+    return GroupEngine(queries, streams, factory, partitions, since, began, ended)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from operators.engine.engine import Engine
-from operators.groups.statistics import PartStatistics, QueryStatistics
+from operators.groups.statistics import QueryStatistics, RunnerStatistics
 from schemas.columns import Batch
 
 PARTITION = 0
-"""The intake has put a stream's partitions into one order already."""
+"""The intake has merged a stream's partitions into one order already."""
 
 
-class ApartQuery:
-    """A part of one query.
+class StandaloneQuery:
+    """Runs one query of a group.
 
-    The engine is a fresh one with one partition, 0, of each of its streams. Its tuples come in the total order of the
-    group's intake, which among its own streams is that of its own.
+    The engine is a fresh one with one partition, 0, of each of its streams. Its tuples arrive in the total order of the
+    group's intake. Among the query's own streams, that is the order of its own intake.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -37,11 +37,11 @@ class ApartQuery:
         return {self.name: self.engine.advance(self.engine.cut)}
 
     def clean(self, most: int | None = None) -> bool:
-        """Find results that are owed for want of memory; `cleaned` has them."""
+        """Produce pending results; `cleaned` returns them."""
         return self.engine.clean(most)
 
     def cleaned(self) -> dict[str, list[Batch]]:
-        """What was found late since this was last asked."""
+        """The late results found since the last call."""
         found = self.engine.cleaned()
         return {self.name: found} if found else {}
 
@@ -49,18 +49,18 @@ class ApartQuery:
         """The smallest ts whose tuples of the stream the query still needs; None where it does not read it."""
         return self.engine.horizon(stream) if stream in self._streams else None
 
-    def statistics(self) -> PartStatistics:
+    def statistics(self) -> RunnerStatistics:
         """Counters and sizes as of now."""
-        one = self.engine.statistics()
-        return PartStatistics(
-            queries=(QueryStatistics(self.name, one.results, one.executor, one.plan, shared=False),),
-            comparisons=one.comparisons,
-            intermediate_results=one.intermediate_results,
-            state_tuples=one.state_tuples,
-            state_bytes=one.state_bytes,
-            peak_state_tuples=one.peak_state_tuples,
-            peak_state_bytes=one.peak_state_bytes,
-            busy_s=one.busy_s,
-            spill=one.spill,
-            feedback=one.feedback,
+        own = self.engine.statistics()
+        return RunnerStatistics(
+            queries=(QueryStatistics(self.name, own.results, own.executor, own.plan, shared=False),),
+            comparisons=own.comparisons,
+            intermediate_results=own.intermediate_results,
+            state_tuples=own.state_tuples,
+            state_bytes=own.state_bytes,
+            peak_state_tuples=own.peak_state_tuples,
+            peak_state_bytes=own.peak_state_bytes,
+            busy_s=own.busy_s,
+            spill=own.spill,
+            feedback=own.feedback,
         )

@@ -1,4 +1,4 @@
-"""What the engine of a query group says of its queries and of what executes them."""
+"""Statistics of a query group: per query, per runner, and for the whole group."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from operators.data.statistics import EdgeStatistics, SpillStatistics
 
 @dataclass(frozen=True, slots=True)
 class QueryStatistics:
-    """One query of a group.
+    """Statistics of one query of a group.
 
     Attributes:
-        executor, plan: what executes it; the plan is empty where an operator is shared.
-        shared: whether it shares that with others; then the part's counters are not its own.
+        executor, plan: of its runner; the plan is empty where an operator is shared.
+        shared: whether its operator is shared with other queries; then the runner's counters are not its own.
     """
 
     name: str
@@ -24,9 +24,13 @@ class QueryStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class PartStatistics:
-    """What is executed together: counters since the start, sizes now and at their peak; `spill` with a budget,
-    `feedback` with that."""
+class RunnerStatistics:
+    """Statistics of queries that are executed together: counters since the start, sizes now and at their peak.
+
+    Attributes:
+        spill: None without a memory budget.
+        feedback: empty without feedback.
+    """
 
     queries: tuple[QueryStatistics, ...]
     comparisons: int
@@ -42,10 +46,11 @@ class PartStatistics:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """A whole group; sizes are sums over its parts, peaks those of the parts, each at its own time.
+    """Statistics of a whole group. Sizes are sums over its runners; peaks are sums of the runners' peaks, each at its
+    own time.
 
     Attributes:
-        input_tuples: each counted once, whoever reads it.
+        input_tuples: each counted once, however many queries read it.
         cut: everything with a smaller ts has been processed.
     """
 
@@ -53,12 +58,12 @@ class GroupStatistics:
     late: int
     pending_tuples: int
     cut: int
-    parts: tuple[PartStatistics, ...]
+    runners: tuple[RunnerStatistics, ...]
 
     @property
     def queries(self) -> tuple[QueryStatistics, ...]:
-        """All queries, part by part."""
-        return tuple(query for part in self.parts for query in part.queries)
+        """All queries, runner by runner."""
+        return tuple(query for runner in self.runners for query in runner.queries)
 
     @property
     def results(self) -> int:
@@ -68,39 +73,39 @@ class GroupStatistics:
     @property
     def comparisons(self) -> int:
         """Predicate evaluations."""
-        return sum(part.comparisons for part in self.parts)
+        return sum(runner.comparisons for runner in self.runners)
 
     @property
     def intermediate_results(self) -> int:
-        """What joins made that was no result yet."""
-        return sum(part.intermediate_results for part in self.parts)
+        """Combinations made by joins that were not results yet."""
+        return sum(runner.intermediate_results for runner in self.runners)
 
     @property
     def state_tuples(self) -> int:
         """Entries of states now."""
-        return sum(part.state_tuples for part in self.parts)
+        return sum(runner.state_tuples for runner in self.runners)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of states and stores now."""
-        return sum(part.state_bytes for part in self.parts)
+        return sum(runner.state_bytes for runner in self.runners)
 
     @property
     def peak_state_tuples(self) -> int:
         """Entries of states at most."""
-        return sum(part.peak_state_tuples for part in self.parts)
+        return sum(runner.peak_state_tuples for runner in self.runners)
 
     @property
     def peak_state_bytes(self) -> int:
         """Bytes of states and stores at most."""
-        return sum(part.peak_state_bytes for part in self.parts)
+        return sum(runner.peak_state_bytes for runner in self.runners)
 
     @property
     def busy_s(self) -> float:
         """Seconds spent processing."""
-        return sum(part.busy_s for part in self.parts)
+        return sum(runner.busy_s for runner in self.runners)
 
     @property
     def feedback(self) -> tuple[EdgeStatistics, ...]:
-        """What was said in all parts."""
-        return tuple(edge for part in self.parts for edge in part.feedback)
+        """The feedback in all runners."""
+        return tuple(edge for runner in self.runners for edge in runner.feedback)

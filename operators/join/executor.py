@@ -1,4 +1,7 @@
-"""What every way to execute a query has in common: X-Join trees, M-Joins, eddies, migrations between them."""
+"""The interface of all executors: X-Join trees, M-Joins, eddies, and migrations between two of them.
+
+The engine runs a query through `Executor`; `operators.engine.executors` makes one.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from operators.state.sources import Sources
 
 XJOIN = "xjoin"
 JUGGLER = "juggler"
-"""The executor of multi-way operators. It stands apart: it cannot execute every query, and changes plans as a black box
-(`operators.migration.black_box`)."""
+"""The executor of multi-way operators. It differs from the others: it cannot execute every query, and it changes plans
+as a black box (`operators.migration.black_box`)."""
 
 
 class Executor(Protocol):
     """Executes the joins of one query.
 
     Attributes:
-        sources: the stores its tuples' rows are of.
-        plan: what it executes.
+        sources: the stores that its tuples' row ids refer to.
+        plan: the plan that it executes.
     """
 
     sources: Sources
@@ -33,9 +36,9 @@ class Executor(Protocol):
         """Run one slice of the input.
 
         Args:
-            epoch: new tuples per alias, ascending by ts, none older than any processed before; aliases
-                without any may be absent.
-            now: the slice's beginning: what expired before it is dead.
+            epoch: new tuples per alias, ascending by ts, none older than any processed before; aliases without new
+                tuples may be absent.
+            now: the slice's first instant; tuples that expired before it are dead.
 
         Returns:
             The query's new results, ascending by ts, in any alias order.
@@ -43,37 +46,37 @@ class Executor(Protocol):
         ...
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet, in every state."""
+        """Drop the entries that no tuple with ts >= cut can meet, in every state."""
         ...
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
-        """Counters and sizes per operator."""
+        """Return counters and sizes per operator."""
         ...
 
     def comparisons(self) -> int:
-        """Predicate evaluations so far."""
+        """Return the number of predicate evaluations so far."""
         ...
 
     def intermediate_results(self) -> int:
-        """Results of all operators but the last of each path so far."""
+        """Return the number of results so far of all operators but the last of each path."""
         ...
 
     def state_tuples(self) -> int:
-        """Tuples in all states."""
+        """Return the number of tuples in all states."""
         ...
 
     def size_bytes(self) -> int:
-        """Bytes of all states."""
+        """Return the bytes of all states."""
         ...
 
 
 def operator_statistics(
     name: str, hashed: bool, counters: MatchCounters, states: tuple[SideState, SideState]
 ) -> OperatorStatistics:
-    """One operator over two states."""
+    """Make the statistics of one operator over two states."""
     left, right = states
     shares = left.sampled(), right.sampled()
-    owed = [state.owed.progress() if state.owed is not None else (0, 0) for state in states]
+    keys = [state.completion.progress() if state.completion is not None else (0, 0) for state in states]
     return OperatorStatistics(
         name=name,
         kind="hash" if hashed else "nested-loop",
@@ -88,6 +91,6 @@ def operator_statistics(
         aliases=(left.aliases, right.aliases),
         living_tuples=(round(len(left) * shares[0][0]), round(len(right) * shares[1][0])),
         state_groups=(shares[0][1], shares[1][1]),
-        completed_keys=(owed[0][0], owed[1][0]),
-        total_keys=(owed[0][1], owed[1][1]),
+        completed_keys=(keys[0][0], keys[1][0]),
+        total_keys=(keys[0][1], keys[1][1]),
     )

@@ -1,12 +1,12 @@
-"""The M-Join executor (Viglas 2003; HybMig 2.3): no intermediate state, a probe order per source.
+"""The M-Join executor (Viglas 2003; HybMig 2.3): no intermediate state, and a probe order per source.
 
-Every source has one state per key under which it is probed. A new tuple is entered into its source's
-states, then goes through the others' in its source's probe order, as a chain of half joins; what comes out
-at the end is a result. A result is found by the one of its components that is latest in the total order, so
-exactly once.
+Every source has one state per key under which it is probed. A new tuple is inserted into its source's states. Then it
+probes the states of the other sources in its source's probe order, as a chain of half joins; the output of the last is
+the results. The component that is latest in the total order finds the result, so each is found exactly once.
 
-It costs no memory beyond the source tuples and makes again for every tuple what a tree would have kept:
-ahead of a tree where most intermediate results never meet a partner, behind where they meet many.
+It takes no memory beyond the source tuples, but computes again for every tuple the intermediate results that a tree
+would have kept. It is faster than a tree where most intermediate results never meet a partner, and slower where they
+meet many.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from schemas.query import Query
 
 
 def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None) -> dict[str, tuple[str, ...]]:
-    """For each source the order in which its tuples visit the others.
+    """Choose for each source the order in which its tuples visit the others.
 
-    The source that leaves the fewest candidates comes next (Viglas 2003); ties go by the plan's leaf order.
+    The source that leaves the fewest candidates comes next (Viglas 2003); at ties the plan's leaf order decides.
     """
     model = CostModel(query, statistics or declared_statistics(query))
     alive = {alias: model.leaf(alias).alive for alias in plan.aliases}
@@ -55,7 +55,11 @@ def probe_orders(query: Query, plan: Plan, statistics: Statistics | None = None)
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One half join: tuples over `match.sides[LEFT]` probe the state of the one alias on the right."""
+    """One half join: tuples over `match.sides[LEFT]` probe the state of the single alias on the right.
+
+    Attributes:
+        strict: find only partners of smaller ts, not of equal ts.
+    """
 
     match: Match
     state: SideState
@@ -63,14 +67,17 @@ class _Step:
 
 
 class MJoin:
-    """Executes a query without intermediate states.
+    """Executes a query without intermediate states; an `Executor`.
 
     Args:
-        state_of: what to begin a state from, given a match and its side: empty, or of the M-Join before.
+        statistics: by which probe orders are chosen; the declared ones when None.
+        state_of: makes the initial state for a match and a side: empty, or taken over from the M-Join before.
 
     Attributes:
+        sources: the stores that tuples' row ids refer to.
+        plan: names the sources; their order decides between tuples of equal ts.
         orders: the probe order of each source.
-        declared: the statistics that chose them.
+        declared: the statistics by which the orders were chosen.
     """
 
     def __init__(
@@ -86,7 +93,7 @@ class MJoin:
         self.declared = statistics
         self.orders = probe_orders(sources.query, plan, statistics)
         self._states: dict[Signature, tuple[Match, SideState]] = {}
-        place = {alias: n for n, alias in enumerate(plan.aliases)}
+        position = {alias: n for n, alias in enumerate(plan.aliases)}
         self._steps: dict[str, list[_Step]] = {}
         for source, order in self.orders.items():
             covered: tuple[str, ...] = (source,)
@@ -97,7 +104,7 @@ class MJoin:
                 if signature not in self._states:
                     self._states[signature] = match, state_of(match, RIGHT)
                 _, state = self._states[signature]
-                steps.append(_Step(match, state, strict=place[alias] > place[source]))
+                steps.append(_Step(match, state, strict=position[alias] > position[source]))
                 covered = match.aliases
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
@@ -120,16 +127,20 @@ class MJoin:
         return out
 
     def stems(self) -> list[tuple[Match, int, SideState]]:
-        """Every state, with a match that reads it and the side that it is of that."""
+        """Return every state with a match that reads it and the state's side in that match."""
         return [(match, RIGHT, state) for match, state in self._states.values()]
 
     def counters(self) -> list[MatchCounters]:
-        """Of every step of every source's probe order."""
+        """Return the counters of every step of every source's probe order."""
         return [step.match.counters for steps in self._steps.values() for step in steps]
 
-    def burden(self, alias: str, other: str) -> tuple[int, int, int]:
-        """What tuples of `alias` have caused so far before `other` was visited: how often they have probed on their
-        own way, what they have found on it, and how often they were found on others' ways."""
+    def work_before(self, alias: str, other: str) -> tuple[int, int, int]:
+        """Count the work that tuples of `alias` have caused so far before `other` was visited.
+
+        Returns:
+            How often they have probed on their own probe path, how many partners they have found on it, and how often
+            tuples of other sources have found them.
+        """
         probes = found = met = 0
         for source, steps in self._steps.items():
             for step in steps if source != other else ():
@@ -145,16 +156,16 @@ class MJoin:
         return probes, found, met
 
     def states(self) -> dict[Signature, SideState]:
-        """The states by what they hold."""
+        """Return the states by their content's signature."""
         return {signature: state for signature, (_, state) in self._states.items()}
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
+        """Drop the entries that no tuple with ts >= cut can meet."""
         for _, state in self._states.values():
             purge_state(self.sources, state, cut)
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
-        """One per step of each source's probe order; states that steps share are shown with each."""
+        """Return statistics per step of each source's probe order. A state that steps share appears with each."""
         return tuple(
             operator_statistics(
                 f"{' '.join(step.match.sides[LEFT])} -> {step.state.aliases[0]}",
@@ -167,21 +178,21 @@ class MJoin:
         )
 
     def comparisons(self) -> int:
-        """Predicate evaluations so far."""
+        """Return the number of predicate evaluations so far."""
         return sum(step.match.counters.comparisons for steps in self._steps.values() for step in steps)
 
     def intermediate_results(self) -> int:
-        """What all steps but each source's last have found so far."""
+        """Return the number of results so far of all steps but each source's last."""
         return sum(step.match.counters.results for steps in self._steps.values() for step in steps[:-1])
 
     def state_tuples(self) -> int:
-        """Tuples in all states."""
+        """Return the number of tuples in all states."""
         return sum(len(state) for _, state in self._states.values())
 
     def size_bytes(self) -> int:
-        """Bytes of all states."""
+        """Return the bytes of all states."""
         return sum(state.size_bytes() for _, state in self._states.values())
 
 
 _NOTHING = SideState((), 0, hashed=False)
-"""The side of a half join that keeps nothing."""
+"""Stands for the side of a half join that keeps no state."""

@@ -1,14 +1,14 @@
 """Reference tables in the engine: rows that are in every state before the first slice, and never leave.
 
-Their ts is TABLE_TS, before every event time, and their life FOREVER from there. So what holds for streams holds for
-them: a result's ts and expiry come from its streams' components, a table's rows are never the later of two tuples, no
-purge reaches them, and what is joined of tables alone is made once, when an executor is loaded. They are in no
-checkpoint: who has the file reads it again.
+`load_tables` puts them into a fresh executor. Their ts is TABLE_TS, before every event time, and from there their
+lifetime is endless. So the rules for streams apply to them: a result's ts and expiry come from the components of its
+streams, a table's row is never the later of two tuples, and no purge reaches it. Joins of tables alone are computed
+once, when an executor is loaded. Tables are in no checkpoint: a restarted task reads the file again.
 
-Migrations take them for both old and new: every executor of a new plan is loaded before it runs, so no state of tables
-alone is ever missing.
+Migrations treat tables as both old and new: every executor of a new plan is loaded before it runs, so a state of tables
+alone is never missing.
 
-Limits: a table is held in memory by every task, and its rows do not change while the task lives.
+Limits: every task stores all tables in memory, and their rows do not change while the task runs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from schemas.query import TABLE_TS
 AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 
 
-def loaded(executor: AnyExecutor) -> AnyExecutor:
-    """A fresh executor with the rows of all tables in its states."""
+def load_tables(executor: AnyExecutor) -> AnyExecutor:
+    """Put the rows of all tables into the states of a fresh executor, and return it."""
     sources = executor.sources
     if sources.tables:
-        rows = {alias: stored(sources, alias) for alias in executor.plan.aliases if alias in sources.tables}
+        rows = {alias: stored_tuples(sources, alias) for alias in executor.plan.aliases if alias in sources.tables}
         executor.process(rows, TABLE_TS)
     return executor
 
 
-def stored(sources: Sources, alias: str) -> Tuples:
-    """All stored tuples of an alias that pass its selections: of a stream also some that are dead."""
+def stored_tuples(sources: Sources, alias: str) -> Tuples:
+    """Return all stored tuples of an alias that pass its selections; for a stream some of them may be dead."""
     store = sources.store(alias)
-    rows = store.held_rows()
+    rows = store.stored_rows()
     if sources.shared(alias):
         for predicate in selections(sources.query, alias):
             rows = rows[holds(predicate, sources.resolver((alias,), rows[np.newaxis]), len(rows))]

@@ -1,4 +1,4 @@
-"""The X-Join tree executor: a plan of binary joins, run epoch by epoch, children before parents."""
+"""The X-Join tree executor: a plan of binary joins, run slice by slice, children before parents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from operators.state.sources import Sources
 
 
 class XJoinTree:
-    """Executes a plan.
+    """Executes a plan of binary joins; an `Executor`.
 
     Attributes:
+        sources: the stores that tuples' row ids refer to.
+        plan: the plan.
         joins: the plan's joins, children before parents, with the sub-plan of each.
-        produced: told of what each join makes, by its number.
+        produced: called with the number of a join in `joins` and its new results; None for no call.
     """
 
     def __init__(self, sources: Sources, plan: Plan) -> None:
@@ -31,12 +33,12 @@ class XJoinTree:
                 self.joins.append((node, BinaryJoin(sources, node.left.aliases, node.right.aliases)))
 
     def process(self, epoch: Mapping[str, Tuples | Prepared], now: int) -> Tuples:
-        """Run one epoch.
+        """Run one slice.
 
         Args:
-            epoch: new tuples per alias, ascending by ts; aliases without any may be absent. Those that have been
-                prepared for their join already are taken so.
-            now: the epoch's beginning.
+            epoch: new tuples per alias, ascending by ts; aliases without new tuples may be absent. They may already be
+                prepared for their join.
+            now: the slice's first instant.
 
         Returns:
             The query's new results, ascending by ts, with rows in the plan's alias order.
@@ -58,12 +60,12 @@ class XJoinTree:
         return found.tuples if isinstance(found, Prepared) else found
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet, in every state."""
+        """Drop the entries that no tuple with ts >= cut can meet, in every state."""
         for _, join in self.joins:
             join.purge(cut)
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
-        """Counters and sizes per join, children before parents."""
+        """Return counters and sizes per join, children before parents."""
         return tuple(
             operator_statistics(
                 str(node), bool(join.match.condition.keys), join.counters, (join.states[0], join.states[1])
@@ -72,17 +74,17 @@ class XJoinTree:
         )
 
     def comparisons(self) -> int:
-        """Predicate evaluations so far."""
+        """Return the number of predicate evaluations so far."""
         return sum(join.counters.comparisons for _, join in self.joins)
 
     def intermediate_results(self) -> int:
-        """Results of all joins but the topmost so far."""
+        """Return the number of results so far of all joins but the topmost."""
         return sum(join.counters.results for _, join in self.joins[:-1])
 
     def state_tuples(self) -> int:
-        """Tuples in all states."""
+        """Return the number of tuples in all states."""
         return sum(len(state) for _, join in self.joins for state in join.states)
 
     def size_bytes(self) -> int:
-        """Bytes of all states."""
+        """Return the bytes of all states."""
         return sum(state.size_bytes() for _, join in self.joins for state in join.states)

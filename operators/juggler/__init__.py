@@ -1,1 +1,1 @@
-"""Many queries in one operator (Juggler, WPI 2004): see `operators.juggler.operator`."""
+"""One operator that executes many queries (Juggler, WPI 2004); the entry is `operators.juggler.operator`."""

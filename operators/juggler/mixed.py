@@ -1,10 +1,11 @@
-"""Plans that mix multi-way operators and binary joins (Juggler Fig. 3.5 and 5.3), written `((B H T) K)`.
+"""Executes plans that mix multi-way operators and binary joins (Juggler Fig. 3.5 and 5.3), written `((B H T) K)`.
 
-Inputs that stand together in one pair of parentheses, three or more, are joined by one Juggler operator; what stands
-around it is joined by binary joins, which get the operator's results as they would get another join's.
+`operators.engine.executors` creates `MixedTree` for the `juggler` executor. One Juggler operator joins three or more
+inputs that share one pair of parentheses. Binary joins join the rest and read the operator's results like those of
+another join.
 
 Invariants: the results are those of the plan with binary joins alone. Limits: a multi-way operator's inputs are
-sources, not other joins; windows are those that `schemas.groups` takes.
+sources, not other joins; it takes the windows that `schemas.groups` takes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from operators.juggler.operator import Juggler
 from operators.juggler.predicates.order import ADAPTIVE
 from operators.juggler.state.sources import GroupSources
 from operators.plan.equalities import equality_classes
-from operators.plan.plan import Join, Leaf, Plan, all_together, postorder
+from operators.plan.plan import Join, Leaf, Plan, multiway_join, postorder
 from operators.state.sources import Sources
 from schemas.groups import QueryGroup, query_group
 from schemas.query import Query, aliases_of
 
 
-class _Borrowed(GroupSources):
-    """The stores of a query's sources, for an operator over some of them."""
+class _BorrowedSources(GroupSources):
+    """Gives an operator over some of a query's sources the stores of that query."""
 
     def __init__(self, group: QueryGroup, owner: Sources) -> None:
         super().__init__(group)
@@ -40,31 +41,33 @@ class MixedTree:
     """Executes a query's plan.
 
     Args:
-        plan: one without multi-way joins is executed by one operator as a whole.
-        order: of predicate types, in every operator.
+        sources: the stores of the query's sources.
+        plan: one Juggler operator executes the whole of a plan without multi-way joins.
+        order: the order of predicate types in every operator.
 
     Attributes:
+        plan: the plan executed.
         multi: each multi-way operator, by its aliases.
     """
 
     def __init__(self, sources: Sources, plan: Plan, order: str = ADAPTIVE) -> None:
         self.sources = sources
-        if not any(isinstance(node, Join) and node.together for node in postorder(plan)):
-            plan = all_together(plan)
+        if not any(isinstance(node, Join) and node.multiway for node in postorder(plan)):
+            plan = multiway_join(plan)
         self.plan = plan
         self.multi: dict[frozenset[str], Juggler] = {}
         self._joins: list[tuple[Join, BinaryJoin]] = []
         self._grow(plan, order)
 
     def _grow(self, node: Plan, order: str) -> None:
-        """Operators, children before parents."""
-        if isinstance(node, Join) and not node.together:
+        """Create the operators, children before parents."""
+        if isinstance(node, Join) and not node.multiway:
             self._grow(node.left, order)
             self._grow(node.right, order)
             self._joins.append((node, BinaryJoin(self.sources, node.left.aliases, node.right.aliases)))
         elif isinstance(node, Join):
             group = query_group([part_of(self.sources.query, node.aliases)])
-            self.multi[frozenset(node.aliases)] = Juggler(_Borrowed(group, self.sources), group, order)
+            self.multi[frozenset(node.aliases)] = Juggler(_BorrowedSources(group, self.sources), group, order)
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
@@ -83,7 +86,7 @@ class MixedTree:
         return new(self.plan)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet, in every state."""
+        """Drop tuples that no tuple with ts >= cut can join, in every state."""
         for operator in self.multi.values():
             operator.purge(cut)
         for _, join in self._joins:
@@ -104,8 +107,8 @@ class MixedTree:
         return multi + sum(join.counters.comparisons for _, join in self._joins)
 
     def intermediate_results(self) -> int:
-        """What was made and was no result: between the predicate types of an operator, by one, by a join below the
-        topmost."""
+        """Tuples produced that were no result: between the predicate types of an operator, by an operator or by a join
+        below the topmost one."""
         below = [join.counters.results for node, join in self._joins if node is not self.plan]
         made = [sum(o.counters.results.values()) for over, o in self.multi.items() if over != set(self.plan.aliases)]
         return sum(operator.intermediate_results() for operator in self.multi.values()) + sum(below) + sum(made)
@@ -122,8 +125,11 @@ class MixedTree:
 
 
 def part_of(query: Query, over: Collection[str]) -> Query:
-    """The query over some of its aliases: its sources and the predicates between them, with the equalities that follow
-    from others, which a join above takes for granted; those of one source the engine has applied before."""
+    """The query restricted to some of its aliases.
+
+    The result has the sources of these aliases and the predicates between them. It adds the equalities that follow from
+    others, since a join above assumes that they hold. The engine has already applied predicates over one source.
+    """
     written = tuple(p for p in query.predicates if len(aliases_of(p)) > 1 and aliases_of(p) <= set(over))
     classes = dict.fromkeys(equality_classes(query.predicates).values())
     return replace(

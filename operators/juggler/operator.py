@@ -1,18 +1,21 @@
-"""Juggler: the queries of a group in one multi-way operator (WPI 2004, chapters 3 and 4).
+"""Juggler: one multi-way operator that executes all queries of a group (WPI 2004, chapters 3 and 4).
 
-A new tuple of an input visits the others, along a tree of visits that queries share (`visits`). Each visit finds
-candidates through the structure of the first type of predicates (`probe`), then evaluates the lists of all types in
-the order in force (`lists`, `flight`); what no query is left of is dropped at once. Where all inputs of a query are
-covered, its results are those that still carry its bit: no false positive, and a result leaves once per query.
+`operators.groups.sharing` and `operators.juggler.mixed` create `Juggler` objects and call `Juggler.process` per slice.
 
-A result is found by that one of its components which is the latest in the total order, as in an M-Join: new tuples of
-all inputs are entered first, and of two inputs the later one in the group finds rows of its own ts, the earlier does
+A new tuple of an input visits the other inputs along a tree of visits that the queries share (`visits`). Each visit
+finds candidates through the exploitation structure of the first predicate type (`probe`). It then evaluates the
+predicate lists of all types in the order in force (`lists`, `tuples_in_flight`) and drops at once a tuple that no
+query can use any more. Where all inputs of a query are covered, its results are the tuples that still carry its bit.
+There is no false positive, and the operator emits each result once per query.
+
+As in an M-Join, the latest component of a result in the total order finds the result. The operator enters the new
+tuples of all inputs first. Of two inputs, the later one in the group finds rows of its own ts, and the earlier one does
 not.
 
-The operator's state is a function of the rows that the stores hold. So to add or drop a query is to build lists,
-visits and structures anew over them, at the cost of the rows that live; nothing is patched.
+The operator's state is a function of the rows in the stores. To add or drop a query, the operator rebuilds its lists,
+visits and structures from those rows, at a cost proportional to the live rows; it patches nothing.
 
-Limits: what `schemas.groups` says.
+Limits: those of `schemas.groups`.
 """
 
 from __future__ import annotations
@@ -24,19 +27,19 @@ import numpy as np
 from operators.data.evaluate import holds
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
-from operators.juggler.feedback.demand import Demand
+from operators.juggler.feedback.demand import RowSuppressor
 from operators.juggler.predicates.adaptive import AdaptiveEntry, AdaptiveOrder
 from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, WINDOW, Lists, predicate_lists, query_mask
-from operators.juggler.predicates.order import ADAPTIVE, ORDERS, Work
-from operators.juggler.routing.output import Outputs, routes
-from operators.juggler.routing.probe import AT_ONCE, Look, Pairs, Prober
+from operators.juggler.predicates.order import ADAPTIVE, ORDERS, VisitWork
+from operators.juggler.routing.output import SliceResults, routes
+from operators.juggler.routing.probe import CANDIDATES_PER_BATCH, Lookup, Pairs, Prober
 from operators.juggler.routing.sampling import observe
 from operators.juggler.routing.selection import Selection
 from operators.juggler.routing.stages import Stages
-from operators.juggler.routing.tuples_in_flight import ENCODINGS, QUERIES, Counters, Evaluator, Flight
+from operators.juggler.routing.tuples_in_flight import ENCODINGS, QUERIES, Evaluator, JugglerCounters, TuplesInFlight
 from operators.juggler.routing.visits import Visit, visits
-from operators.juggler.state.available_past import Past
-from operators.juggler.state.input_state import Held
+from operators.juggler.state.available_past import AvailableHistory
+from operators.juggler.state.input_state import InputState
 from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import U64
 from operators.state.side_state import SideState
@@ -46,22 +49,29 @@ from schemas.groups import QueryGroup
 from schemas.query import TABLE_TS, Expr, Query
 from schemas.query import Column as ColumnRef
 
-TRIED_TUPLES = 64
-"""New tuples of an input whose attributes are evaluated to see whether all should be."""
+SAMPLED_NEW_TUPLES = 64
+"""How many new tuples of an input the operator samples to decide whether to evaluate attribute predicates on entry."""
 
 
 class Juggler:
     """Executes a group of queries.
 
     Args:
-        order: of ORDERS, or `adaptive`.
-        encoding: of ENCODINGS; changes no result.
-        feedback: whether rows are set aside that no query can use (`demand`); changes no result either.
-        clock: seconds, for what that takes.
+        sources: the stores of the group's streams.
+        group: the queries to run.
+        order: one of ORDERS, or `adaptive`.
+        encoding: one of ENCODINGS; it changes no result.
+        feedback: whether to set rows aside that no query can use (`demand`); it changes no result either.
+        clock: returns seconds; it measures the time that feedback takes.
 
     Attributes:
         group: the queries that run.
-        demand: None without feedback.
+        lists: their predicate lists.
+        counters: the work done so far.
+        demand: the feedback; None without feedback.
+
+    Raises:
+        UsageError: the order or the encoding is unknown.
     """
 
     def __init__(
@@ -81,21 +91,21 @@ class Juggler:
         self.sources = sources
         self._fixed = None if order == ADAPTIVE else order
         self.encoding = encoding
-        self.counters = Counters()
+        self.counters = JugglerCounters()
         self._since: dict[str, dict[str, int]] = {}
-        self._past = Past(group, sources.since)
+        self._history = AvailableHistory(group, sources.since)
         self._feedback = feedback
         self._clock = clock
-        self.demand: Demand | None = None
+        self.demand: RowSuppressor | None = None
         self._build(group)
 
     @property
     def adaptive(self) -> bool:
-        """Whether orders change."""
+        """Whether visits choose their order of predicate types at run time."""
         return self._fixed is None
 
     def orders(self) -> dict[tuple[str, ...], str]:
-        """The order in force of every visit, by the inputs covered: of that which is visited, last."""
+        """The order in force of every visit, by the inputs that the visit covers; the last one is the input visited."""
         visits = [visit for root in self._visits.values() for visit in root.all() if len(visit.inputs) > 1]
         return {visit.inputs: self._choices[id(visit)].order for visit in visits}
 
@@ -104,32 +114,32 @@ class Juggler:
         self.lists: Lists = predicate_lists(group, self._since, _never)
         self._evaluator = Evaluator(self.sources, self.lists, len(group.members), self.encoding, self.counters)
         self._prober = Prober(self.sources, self._evaluator, self.counters)
-        self._place = {source.alias: n for n, source in enumerate(group.inputs)}
+        self._positions = {source.alias: n for n, source in enumerate(group.inputs)}
         self._routes = routes(group)
         self._visits = {source.alias: visits(group, self.lists, source.alias) for source in group.inputs}
         words = self._evaluator.words
         self._selection = Selection(group, self.lists, self._evaluator)
-        self._held: dict[str, Held] = {}
+        self._input_states: dict[str, InputState] = {}
         for source in group.inputs:
             name = source.alias
             asking = {n for n, member in enumerate(group.members) if name in member.inputs}
             mask = query_mask(asking, words)
-            held = Held(self.sources, name, self.sources.life[name], mask, self._evaluator.predicate_words)
-            self._held[name] = held
+            input_state = InputState(self.sources, name, self.sources.life[name], mask, self._evaluator.predicate_words)
+            self._input_states[name] = input_state
         for root in self._visits.values():
             for visit in root.all():
-                self._hold_for(visit)
-        self._stages = Stages(self._evaluator, self.counters, self._held, self._visits, self.lists)
+                self._index_for(visit)
+        self._stages = Stages(self._evaluator, self.counters, self._input_states, self._visits, self.lists)
         every = [visit for root in self._visits.values() for visit in root.all()]
         self._choices = {id(visit): AdaptiveOrder(self._fixed or ("AJW" if visit.key else "AWJ")) for visit in every}
         at_once = self._fixed is None or self._fixed[0] == ATTRIBUTE
         self._entries = {name: AdaptiveEntry(len(of), at_once) for name, of in self._stages.attributes.items()}
         if self._feedback:
             choices = self._choices
-            self.demand = Demand(
+            self.demand = RowSuppressor(
                 group,
                 self.sources,
-                self._held,
+                self._input_states,
                 self._visits,
                 lambda visit: choices[id(visit)].work,
                 words,
@@ -137,17 +147,17 @@ class Juggler:
                 self.demand,
             )
 
-    def _hold_for(self, visit: Visit) -> None:
-        """Keep an input as a visit wants to find it."""
-        held = self._held[visit.inputs[-1]]
+    def _index_for(self, visit: Visit) -> None:
+        """Create the indexes by which a visit looks its input up."""
+        input_state = self._input_states[visit.inputs[-1]]
         if visit.key:
-            held.with_key(visit.operands)
+            input_state.with_key(visit.operands)
         if visit.index is None:
             return
         column, whole = visit.index
         for one in visit.lists[JOIN]:
             if one.form is not None and one.form.whole == whole and column in (one.form.x, one.form.y):
-                held.with_values(column, whole, one.limits())
+                input_state.with_values(column, whole, one.limits())
 
     # --- Running ----------------------------------------------------------------------------------------
 
@@ -156,20 +166,20 @@ class Juggler:
 
         Args:
             epoch: new tuples per input, ascending by ts, none older than any processed before, no predicate applied;
-                inputs without any may be absent.
-            now: the slice's beginning: what expired before it is dead.
+                inputs without new tuples may be absent.
+            now: the slice's start; tuples that expired before it are dead.
 
         Returns:
-            Each query's new results, over its inputs in FROM order, ascending by (ts, rows): the order that the engine
-            gives the query alone. Their expiry goes by the query's own windows.
+            Each query's new results, over its inputs in FROM order, ascending by (ts, rows): the order in which the
+            engine returns them for the query alone. The query's own windows determine their expiry.
         """
         given = {name: tuples for name, tuples in epoch.items() if len(tuples)}
         entered = self._enter(given, now)
-        out = Outputs(self.sources, self._routes)
-        for name in sorted(entered, key=self._place.__getitem__):
-            self._finish(self._visits[name], entered[name], out)
+        out = SliceResults(self.sources, self._routes)
+        for name in sorted(entered, key=self._positions.__getitem__):
+            self._continue(self._visits[name], entered[name], out)
         if self.adaptive and now != TABLE_TS:
-            self._look_at_entries(given)
+            self._update_entries(given)
         if self.demand is not None and given:
             self.demand.end(now)
         found = out.results()
@@ -178,127 +188,133 @@ class Juggler:
         return found
 
     def wanted(self, batches: Mapping[str, Batch]) -> dict[str, Mask]:
-        """Where a tuple of the next slice is to be stored and processed; streams of which all are, may be absent.
+        """Select the tuples of the next slice to store and process.
 
         Args:
-            batches: by stream, or table.
+            batches: by stream or table.
+
+        Returns:
+            By stream a mask (n,), True for the tuples to store; a stream of which all are stored may be absent.
         """
         return self._selection.wanted(batches, {name for name, entry in self._entries.items() if entry.at_once})
 
-    def _enter(self, given: Mapping[str, Tuples], now: int, alive_at: int | None = None) -> dict[str, Flight]:
-        """Keep tuples; the flights that they begin.
+    def _enter(self, given: Mapping[str, Tuples], now: int, alive_at: int | None = None) -> dict[str, TuplesInFlight]:
+        """Enter tuples into the states, and return the tuples that start to visit other inputs.
 
         Args:
-            alive_at: what is dead then need not be kept; None: `now`.
+            alive_at: tuples that are dead at this time need not be stored; None means `now`.
         """
-        flights = {name: self._learned(name, tuples) for name, tuples in given.items()}
+        in_flight_by_input = {name: self._start(name, tuples) for name, tuples in given.items()}
         if self.demand is not None:
-            return self.demand.enter(flights, now, alive_at)
-        for name, flight in flights.items():
-            self._held[name].enter(self._held[name].tuples(np.ascontiguousarray(flight.rows[0]), flight.ts), now)
-        return flights
+            return self.demand.enter(in_flight_by_input, now, alive_at)
+        for name, in_flight in in_flight_by_input.items():
+            input_state = self._input_states[name]
+            input_state.enter(input_state.tuples(np.ascontiguousarray(in_flight.rows[0]), in_flight.ts), now)
+        return in_flight_by_input
 
-    def _learned(self, name: str, tuples: Tuples) -> Flight:
-        """New tuples with the queries that may want them."""
-        held, entry = self._held[name], self._entries[name]
+    def _start(self, name: str, tuples: Tuples) -> TuplesInFlight:
+        """Register new tuples of an input, and return them with the queries that they may still satisfy."""
+        input_state, entry = self._input_states[name], self._entries[name]
         rows = tuples.rows[0]
-        held.begin(rows)
+        input_state.register(rows)
         arrived = len(rows)
         if entry.at_once:
             selected = self._selection.take(name)
             if selected is not None:
                 arrived, known = selected
-                held.learn(rows, known.alive, known.relevant, known.satisfied)
+                input_state.learn(rows, known.alive, known.relevant, known.satisfied)
             self._stages.evaluate_rows(name, rows)
-        elif self.adaptive and entry.asks(len(rows)):
-            tried = rows[:: max(1, len(rows) // TRIED_TUPLES)]
+        elif self.adaptive and entry.wants_sample(len(rows)):
+            tried = rows[:: max(1, len(rows) // SAMPLED_NEW_TUPLES)]
             self._stages.evaluate_rows(name, tried)
-            entry.passed(len(tried) * _bits(held.asking), _bits(held.alive_of(tried)))
-        flight = Flight((name,), tuples.rows, tuples.ts, *held.known(rows))
+            entry.passed(len(tried) * _bits(input_state.asking), _bits(input_state.alive_of(tried)))
+        in_flight = TuplesInFlight((name,), tuples.rows, tuples.ts, *input_state.known(rows))
         if entry.at_once:
-            flight = flight.still_alive()
-            self._count(ORDERS[0], ATTRIBUTE, arrived, len(flight))
-            entry.passed(arrived * _bits(held.asking), _bits(flight.alive))
-        return flight
+            in_flight = in_flight.still_alive()
+            self._count(ORDERS[0], ATTRIBUTE, arrived, len(in_flight))
+            entry.passed(arrived * _bits(input_state.asking), _bits(in_flight.alive))
+        return in_flight
 
-    def _look_at_entries(self, given: Mapping[str, Tuples]) -> None:
-        """Let inputs decide when their attributes are evaluated, by what visits from and to them have cost."""
-        cost = dict.fromkeys(self._held, 0.0)
+    def _update_entries(self, given: Mapping[str, Tuples]) -> None:
+        """Let each input decide when to evaluate its attribute predicates, by the cost of visits from it and to it."""
+        cost = dict.fromkeys(self._input_states, 0.0)
         for root in self._visits.values():
             for visit in root.all():
-                work = self._choices[id(visit)].taken()
+                work = self._choices[id(visit)].work_since_last()
                 for name in {visit.inputs[0], visit.inputs[-1]}:
                     cost[name] += work
         for name, entry in self._entries.items():
             entry.end(len(given.get(name, ())), cost[name])
 
-    def _finish(self, visit: Visit, flight: Flight, out: Outputs) -> None:
-        """Give results of the queries that are covered, and go on to the next visits."""
-        if len(flight) and visit.finished:
+    def _continue(self, visit: Visit, in_flight: TuplesInFlight, out: SliceResults) -> None:
+        """Emit results of the queries whose inputs are covered, and continue with the next visits."""
+        if len(in_flight) and visit.finished:
             if len(visit.inputs) == 1:
-                # Nothing was visited, so only here are the attributes asked for.
-                flight = self._stages.with_attributes(flight, visit.inputs)
-            out.add(flight)
+                # The tuple visited no input, so its attribute predicates are evaluated only here.
+                in_flight = self._stages.with_attributes(in_flight, visit.inputs)
+            out.add(in_flight)
         for following in visit.next:
-            part = flight
+            part = in_flight
             if len(visit.next) > 1 or visit.finished:
-                alive = flight.alive & self._stages.masks[id(following)]
-                part = flight.with_alive(alive).still_alive()
+                alive = in_flight.alive & self._stages.masks[id(following)]
+                part = in_flight.with_alive(alive).still_alive()
             if len(part):
                 self._visit(following, part, out)
 
-    def _visit(self, visit: Visit, flight: Flight, out: Outputs) -> None:
-        """Find candidates for a flight, and go on with what is left of them."""
+    def _visit(self, visit: Visit, in_flight: TuplesInFlight, out: SliceResults) -> None:
+        """Find candidates for tuples in flight, and continue with those that some query can still use."""
         name = visit.inputs[-1]
-        held, choice = self._held[name], self._choices[id(visit)]
-        strict = self._place[name] > self._place[visit.inputs[0]]
-        flight = self._with_its_own(visit, flight, choice.order)
-        if not len(flight):
+        input_state, choice = self._input_states[name], self._choices[id(visit)]
+        strict = self._positions[name] > self._positions[visit.inputs[0]]
+        in_flight = self._with_own_attributes(visit, in_flight, choice.order)
+        if not len(in_flight):
             return
-        state, look = self._structure(visit, flight, held, choice.order, strict=strict)
-        pieces, entries = (0, 0) if look is None else (len(look.pieces), look.entries())
-        if self.adaptive and choice.asks(len(flight), pieces, entries):
-            seen = observe(visit, flight, held, self._prober, self._stages, self.counters, strict=strict)
+        state, lookup = self._structure(visit, in_flight, input_state, choice.order, strict=strict)
+        pieces, entries = (0, 0) if lookup is None else (len(lookup.pieces), lookup.entries())
+        if self.adaptive and choice.wants_sample(len(in_flight), pieces, entries):
+            seen = observe(visit, in_flight, input_state, self._prober, self._stages, self.counters, strict=strict)
             before = choice.order
             choice.learn(seen)
             if choice.order != before:
-                flight = self._with_its_own(visit, flight, choice.order)
-                state, look = self._structure(visit, flight, held, choice.order, strict=strict)
+                in_flight = self._with_own_attributes(visit, in_flight, choice.order)
+                state, lookup = self._structure(visit, in_flight, input_state, choice.order, strict=strict)
         pairs: list[Pairs] = []
         waiting = found = 0
-        for some in self._prober.pairs(visit, flight, held, state, look, strict=strict):
+        for some in self._prober.pairs(visit, in_flight, input_state, state, lookup, strict=strict):
             count = len(some[0])
-            if waiting + count > AT_ONCE:
-                self._meet(visit, flight, pairs, choice, out)
+            if waiting + count > CANDIDATES_PER_BATCH:
+                self._evaluate_candidates(visit, in_flight, pairs, choice, out)
                 pairs, waiting = [], 0
             pairs.append(some)
             waiting += count
             found += count
         if pairs:
-            self._meet(visit, flight, pairs, choice, out)
-        if look is None:
-            choice.looked(len(flight), 1, found, found)
+            self._evaluate_candidates(visit, in_flight, pairs, choice, out)
+        if lookup is None:
+            choice.looked(len(in_flight), 1, found, found)
         else:
-            choice.looked(len(flight), len(look.pieces), look.entries(), found)
+            choice.looked(len(in_flight), len(lookup.pieces), lookup.entries(), found)
 
-    def _with_its_own(self, visit: Visit, flight: Flight, order: str) -> Flight:
-        """What is left of new tuples where attributes come first and were not evaluated when they were entered."""
+    def _with_own_attributes(self, visit: Visit, in_flight: TuplesInFlight, order: str) -> TuplesInFlight:
+        """Filter new tuples by their attributes where attributes come first and were not evaluated on entry."""
         if order[0] != ATTRIBUTE or len(visit.inputs) > 2 or self._entries[visit.inputs[0]].at_once:
-            return flight
-        return self._stages.with_attributes(flight, visit.inputs[:1])
+            return in_flight
+        return self._stages.with_attributes(in_flight, visit.inputs[:1])
 
     def _structure(
-        self, visit: Visit, flight: Flight, held: Held, order: str, *, strict: bool
-    ) -> tuple[SideState | None, Look | None]:
-        """Where the first of the join and window types finds candidates."""
+        self, visit: Visit, in_flight: TuplesInFlight, input_state: InputState, order: str, *, strict: bool
+    ) -> tuple[SideState | None, Lookup | None]:
+        """The hash index, or the lookup, in which the first of the join and window types finds candidates."""
         first = next(kind for kind in order if kind != ATTRIBUTE)
-        state = self._prober.keyed(visit, held, first)
-        return state, None if state is not None else self._prober.look(visit, flight, held, first, strict=strict)
+        state = self._prober.keyed(visit, input_state, first)
+        if state is not None:
+            return state, None
+        return None, self._prober.lookup(visit, in_flight, input_state, first, strict=strict)
 
-    def _meet(
-        self, visit: Visit, flight: Flight, pairs: Sequence[Pairs], choice: AdaptiveOrder, out: Outputs
+    def _evaluate_candidates(
+        self, visit: Visit, in_flight: TuplesInFlight, pairs: Sequence[Pairs], choice: AdaptiveOrder, out: SliceResults
     ) -> None:
-        """Evaluate the types in their order on candidates, and go on with what is left."""
+        """Evaluate the predicate types in their order on candidates, and continue with those that pass."""
         probe = pairs[0][0] if len(pairs) == 1 else np.concatenate([p for p, _ in pairs])
         rows = pairs[0][1] if len(pairs) == 1 else np.concatenate([r for _, r in pairs])
         order = choice.order
@@ -308,7 +324,7 @@ class Juggler:
             if kind != ATTRIBUTE or order[0] != ATTRIBUTE:
                 choice.passed(kind, before, after)
 
-        self._finish(visit, self._stages.met(visit, order, flight, probe, rows, passed), out)
+        self._continue(visit, self._stages.evaluate_types(visit, order, in_flight, probe, rows, passed), out)
 
     def _count(self, order: str, kind: str, before: int, after: int) -> None:
         key = (order, kind)
@@ -317,11 +333,11 @@ class Juggler:
     # --- Registration -----------------------------------------------------------------------------------
 
     def add(self, query: Query, *, from_now: bool, cut: int) -> dict[str, int]:
-        """Register one more query when everything before `cut` has been processed.
+        """Register one more query after everything before `cut` has been processed.
 
         Args:
-            from_now: results of tuples at or after the cut alone; else also with those that the group's windows hold
-                at the cut.
+            from_now: True if the query sees only tuples at or after the cut; else it also sees those that the group's
+                windows hold at the cut.
 
         Returns:
             By input the least ts of tuples that the query sees; absent where it sees all that its window holds.
@@ -331,9 +347,9 @@ class Juggler:
         """
         group = self.group.adding(query)
         member = group.member(query.name)
-        held = self.sources
-        known = self._past.add(
-            self.group, member, cut, lambda source: held.known_from(source.stream.name, cut), held.counted
+        sources = self.sources
+        known = self._history.add(
+            self.group, member, cut, lambda source: sources.known_from(source.stream.name, cut), sources.counted
         )
         since: dict[str, int] = {}
         for source in member.over_inputs.sources:
@@ -346,7 +362,7 @@ class Juggler:
         return since
 
     def drop(self, name: str, *, cut: int) -> None:
-        """Forget a query when everything before `cut` has been processed.
+        """Remove a query after everything before `cut` has been processed.
 
         Raises:
             UsageError: there is no such query.
@@ -357,10 +373,10 @@ class Juggler:
         self._rebuild(group, cut)
 
     def rename(self, name: str, other: str, *, cut: int) -> None:
-        """Call a query otherwise when everything before `cut` has been processed."""
+        """Rename a query after everything before `cut` has been processed."""
         if name in self._since:
             self._since[other] = self._since.pop(name)
-        self._past.rename(name, other)
+        self._history.rename(name, other)
         self._rebuild(self.group.renaming(name, other), cut)
 
     @property
@@ -369,67 +385,67 @@ class Juggler:
         return self._since
 
     def rebuild(self, cut: int) -> None:
-        """Hold what the stores hold, when everything before `cut` has been processed and rows have left them."""
+        """Rebuild all structures from the stores after rows have left them; everything before `cut` is processed."""
         self._rebuild(self.group, cut)
 
     def _rebuild(self, group: QueryGroup, cut: int) -> None:
         self._build(group)
         stored = {
-            name: self.sources.stored_since(name, int(held.least_ts(np.array([cut]))[0]))
-            for name, held in self._held.items()
+            name: self.sources.stored_since(name, int(input_state.least_ts(np.array([cut]))[0]))
+            for name, input_state in self._input_states.items()
         }
         given = {name: tuples for name, tuples in stored.items() if len(tuples)}
         if given:
             self._enter(given, min(cut, *(int(tuples.ts[0]) for tuples in given.values())), cut)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
-        for held in self._held.values():
-            held.purge(cut)
+        """Drop rows that no tuple with ts >= cut can join."""
+        for input_state in self._input_states.values():
+            input_state.purge(cut)
 
     # --- Introspection ----------------------------------------------------------------------------------
 
     def comparisons(self) -> int:
-        """Predicates evaluated so far, and entries of structures looked at."""
+        """Predicates evaluated so far, plus entries of structures examined."""
         return self.counters.comparisons
 
-    def work(self) -> Work:
-        """What all visits have done, by kind."""
-        done = Work()
+    def work(self) -> VisitWork:
+        """The work of all visits so far, by kind."""
+        done = VisitWork()
         for choice in self._choices.values():
             done.add(choice.work)
         return done
 
     def intermediate_results(self) -> int:
-        """Tuples left after each type of predicates but the last of the order in force then."""
+        """Tuples left after each predicate type except the last one of the order in force at that time."""
         return sum(count for (order, kind), count in self.counters.intermediate.items() if kind != order[-1])
 
     def state_tuples(self) -> int:
-        """Rows kept, those of each input once."""
-        return sum(len(held) for held in self._held.values())
+        """Rows stored, those of each input once."""
+        return sum(len(input_state) for input_state in self._input_states.values())
 
     def feedback(self) -> tuple[EdgeStatistics, ...]:
-        """What inputs have said about each other; nothing without feedback."""
+        """Statistics of each feedback edge between inputs; empty without feedback."""
         return () if self.demand is None else self.demand.edges()
 
     def size_bytes(self) -> int:
         """Bytes of all structures, without the stores."""
         aside = 0 if self.demand is None else self.demand.size_bytes()
-        return aside + sum(held.size_bytes() for held in self._held.values())
+        return aside + sum(input_state.size_bytes() for input_state in self._input_states.values())
 
     def touched_bytes(self) -> int:
-        """Bytes of memory that all structures take, without the stores (`Held.touched_bytes`)."""
+        """Bytes of memory that all structures occupy, without the stores (`InputState.touched_bytes`)."""
         aside = 0 if self.demand is None else self.demand.size_bytes()
-        return aside + sum(held.touched_bytes() for held in self._held.values())
+        return aside + sum(input_state.touched_bytes() for input_state in self._input_states.values())
 
 
 def _bits(sets: U64) -> int:
-    """How many queries are in sets of them, all together."""
+    """The total number of queries in some sets of queries."""
     return int(np.bitwise_count(sets).sum())
 
 
 def _never(predicate: Expr) -> bool:
-    """Whether a predicate without columns does not hold."""
+    """Whether a predicate without columns is false."""
     return not holds(predicate, _no_column, 1)[0]
 
 

@@ -1,1 +1,1 @@
-"""Numba-compiled inner loops: pure functions from arrays to arrays."""
+"""Numba-compiled inner loops over arrays; apart from arrays documented as changed, functions have no side effects."""

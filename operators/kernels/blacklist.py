@@ -1,9 +1,10 @@
-"""Lists of entries by 64-bit signature: chains through a pool, whose heads are found in an open-addressing table.
+"""Lists of entries by 64-bit signature: chains through a pool, with an open-addressing table of their heads.
 
-A slot of the table holds the number of a list's newest entry plus one, 0 where it is free; the signature is the entry's
-in the pool, so the table holds no copy of it. `behind` leads from an entry to the next older one of the same signature,
--1 after the oldest. Taking a list out moves up what had been pushed behind its slot, as in
-`operators.kernels.signatures`. Callers keep some slots free, so everything is O(1) per signature and entry.
+`operators.feedback.blacklist` calls these functions. A slot of the table holds the number of a list's newest entry plus
+one; 0 means free. The signature of that entry is in the pool, so the table holds no copy. `behind` leads from an entry
+to the next older one with the same signature; -1 follows the oldest. Removing a list moves displaced heads back into
+the gap, as in `operators.kernels.signatures`. Callers keep some slots free, so each operation takes O(1) per signature
+and entry.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schemas.compiled import compiled, inlined
 
 @inlined
 def _slot_of(signature, pool, heads):  # type: ignore[no-untyped-def]
-    """The slot of a signature's list, or the free one where it would go."""
+    """The slot of a signature's list, or the free slot where it belongs."""
     mask = heads.shape[0] - 1
     slot = np.int64(signature & np.uint64(mask))
     while heads[slot] != 0 and pool[heads[slot] - 1] != signature:
@@ -28,8 +29,7 @@ def _slot_of(signature, pool, heads):  # type: ignore[no-untyped-def]
 
 @compiled
 def link_entries(first: int, stop: int, pool: U64, behind: I32, heads: I32) -> int:
-    """Put entries first .. stop of the pool, whose signatures are there, in front of their lists. How many lists that
-    begins."""
+    """Prepend the pool's entries first .. stop to the lists of their signatures; returns the number of new lists."""
     begun = 0
     for entry in range(first, stop):
         slot = _slot_of(pool[entry], pool, heads)
@@ -51,7 +51,7 @@ def has_lists(signatures: U64, pool: U64, heads: I32) -> Mask:
 
 @compiled
 def _take_head(signature: np.uint64, pool: U64, heads: I32) -> int:
-    """Take a list out of the table; its newest entry, -1 where there is none."""
+    """Remove a list from the table; returns its newest entry, -1 if there is no list."""
     mask = heads.shape[0] - 1
     hole = _slot_of(signature, pool, heads)
     entry = int(heads[hole]) - 1
@@ -71,8 +71,8 @@ def _take_head(signature: np.uint64, pool: U64, heads: I32) -> int:
 
 @compiled
 def take_lists(signatures: U64, pool: U64, behind: I32, heads: I32) -> tuple[I64, int]:
-    """Take the lists of (n,) signatures, which may repeat, out of the table; the entries of all, in any order, and how
-    many lists these were."""
+    """Remove the lists of (n,) signatures, which may repeat, from the table; returns all their entries, in any order,
+    and the number of lists."""
     taken = np.empty(signatures.shape[0], np.int64)
     lists = 0
     count = 0

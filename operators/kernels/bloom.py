@@ -1,8 +1,8 @@
 """A Bloom filter of 64-bit blocks: all bits of an entry lie in one word, so a look-up waits for one cache miss.
 
-The hashes are mixed already (`operators.data.keys`): the low 24 bits give four places within the word, the bits above
-them the word. Blocks cost some precision against one large filter (entries are spread unevenly over words), which
-BITS_PER_ENTRY in `operators.feedback.bloom` pays for.
+`operators.feedback.bloom` calls these functions. The hashes are mixed already (`operators.data.keys`): the low 24 bits
+select four bits within the word, the bits above them select the word. Blocks cost some precision against one large
+filter, since entries spread unevenly over words; BITS_PER_ENTRY in `operators.feedback.bloom` allows for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.compiled import compiled, inlined
 
 @inlined
 def _pattern(h):  # type: ignore[no-untyped-def]
-    """The four bits of a hash, of which some may be the same."""
+    """A word with the four bits of a hash, of which some may coincide."""
     one, low = np.uint64(1), np.uint64(63)
     return (
         one << (h & low)
@@ -28,7 +28,7 @@ def _pattern(h):  # type: ignore[no-untyped-def]
 
 @compiled
 def set_bits(hashes: U64, blocks: U64) -> None:
-    """Enter (n,) hashes into a filter of a power of two blocks."""
+    """Enter (n,) hashes into a filter whose number of blocks is a power of two."""
     last = np.uint64(blocks.shape[0] - 1)
     for i in range(hashes.shape[0]):
         h = hashes[i]

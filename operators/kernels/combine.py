@@ -1,4 +1,4 @@
-"""Building intermediate results: candidate pairs become tuples, sorted runs become one."""
+"""Builds intermediate results: joins candidate pairs into tuples, and merges two sorted runs of tuples."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def combine_pairs(
     Args:
         rows, ts, expiry: (p, n), (n,), (n,) of the probing tuples.
         probe_idx, entries: (m,) the pairs; an entry is never later than its probing tuple.
-        ring_rows, ring_ts, ring_expiry: (q, capacity) and (capacity,) rings of the entries; an empty
-            `ring_expiry` means ts + life.
+        ring_rows, ring_ts, ring_expiry: (q, capacity) and (capacity,) rings of the entries; an empty `ring_expiry`
+            means that expiry is ts + life.
+        life: how long an entry lives after its ts, if `ring_expiry` is empty.
         probe_first: True when the probing side's rows come first.
 
     Returns:
@@ -60,13 +61,14 @@ def combine_pairs(
 def merge_runs(
     rows_a: I64, ts_a: I64, expiry_a: I64, rows_b: I64, ts_b: I64, expiry_b: I64
 ) -> tuple[I64, I64, I64]:
-    """Merge two runs of tuples that each ascend by ts; at a tie the first run's come first.
+    """Merge two runs of tuples that each ascend by ts; of equal ts, tuples of the first run precede the others.
 
     Args:
-        rows_a, ts_a, expiry_a: (k, n), (n,), (n,) of the first run; likewise the second.
+        rows_a, ts_a, expiry_a: (k, n), (n,), (n,) of the first run.
+        rows_b, ts_b, expiry_b: (k, m), (m,), (m,) of the second run.
 
     Returns:
-        rows, ts, expiry of all.
+        rows (k, n + m), ts and expiry (n + m,) of all.
     """
     n, m = ts_a.shape[0], ts_b.shape[0]
     rows = np.empty((rows_a.shape[0], n + m), np.int64)

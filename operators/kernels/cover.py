@@ -1,8 +1,9 @@
-"""Set difference: which instants of a life are covered by matches, and which lives wait for a match to end.
+"""Set difference: computes which instants of a row's lifetime matches cover, and which rows wait for a match to end.
 
-Instants are whole numbers and lives are closed intervals of them, so that what begins at `last + 1` follows
-without a gap. Chains are lists through two rings: per match its first waiting row, per waiting row its
-neighbours, each as the row plus one, 0 for none. Taking one out of the middle costs nothing.
+`operators.difference` calls these functions. Instants are whole numbers and lifetimes are closed intervals of them, so
+an interval that starts at `last + 1` follows without a gap. A chain is a list of the rows that wait for one match.
+Rings hold the chain's first row per match, and both neighbours per waiting row, each as the row plus one, 0 for none.
+So removing a row from the middle of a chain takes O(1).
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ def uncovered_runs(
     match_first: I64,
     match_last: I64,
 ) -> tuple[I64, I64, I64]:
-    """The runs of instants at which a row is in the left set and no match of it is alive.
+    """Find the runs of instants at which a row is in the left set and none of its matches is alive.
 
     Args:
-        given: (n,) per row the place of its left runs in `offsets`, or -1: then it is in the left set from
-            `from_ts` to `to_ts` where `present`, else at no instant.
+        given: (n,) per row the index of its left runs in `offsets`, or -1: then the row is in the left set from
+            `from_ts` to `to_ts` if `present`, else at no instant.
+        present: (n,) see `given`.
         offsets, first, last: left runs, ascending, within from_ts .. to_ts.
-        covered_to: (n,) the last instant covered by matches from before `from_ts`; less when there is none.
-        match_offsets, match_first, match_last: further matches per row in their total order: later ones than
-            before, so both ends ascend. A match whose last instant lies before its first is alive at none.
+        from_ts, to_ts: the first and the last instant considered.
+        covered_to: (n,) the last instant covered by matches from before `from_ts`; an earlier instant if there is none.
+        match_offsets, match_first, match_last: further matches per row in their total order; they are later than those
+            before, so both ends ascend. A match whose last instant lies before its first is alive at no instant.
 
     Returns:
-        (n + 1,) offsets, first and last instants of runs, ascending; one may begin where the one before it has
-        ended, at a match that was alive at no instant. Cost: O(runs + matches).
+        (n + 1,) offsets, and first and last instants of runs, ascending. A run may start directly after the run before
+        it, at a match that is alive at no instant. Cost: O(runs + matches).
     """
     n = given.shape[0]
     room = n + first.shape[0] + match_first.shape[0]
@@ -83,15 +86,17 @@ def uncovered_runs(
 def run_edges(
     rows: I64, before: Mask, offsets: I64, first: I64, last: I64, from_ts: int, to_ts: int
 ) -> tuple[I64, I64, Mask]:
-    """What changes at the edges of runs.
+    """Find the changes at the edges of runs.
 
     Args:
-        rows: (n,) rows, with their runs within from_ts .. to_ts.
-        before: (n,) True where the row was there at from_ts - 1.
+        rows: (n,) rows.
+        before: (n,) True where the row was present at from_ts - 1.
+        offsets, first, last: (n + 1,) offsets, and first and last instants of the rows' runs within from_ts .. to_ts.
+        from_ts, to_ts: the first and the last instant considered.
 
     Returns:
-        Per change its row, its instant, and True where the row comes; in no useful order. A run that lasts to
-        `to_ts` has not ended.
+        Per change its row, its instant, and True where the row appears, False where it disappears; in no defined order.
+        A run that lasts to `to_ts` has not ended.
     """
     room = rows.shape[0] + 2 * first.shape[0]
     out_rows = np.empty(room, np.int64)
@@ -119,7 +124,7 @@ def run_edges(
 
 @compiled
 def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
-    """The rows that wait for matches lo .. hi, whose chains are then empty. Cost: O(hi - lo + rows)."""
+    """Empty the chains of matches lo .. hi, and return the rows that waited in them. Cost: O(hi - lo + rows)."""
     head_mask = heads.shape[0] - 1
     row_mask = following.shape[0] - 1
     count = 0
@@ -144,11 +149,12 @@ def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
 def move_in_chains(
     rows: I64, matches: I64, waits_for: I64, heads: I64, following: I64, preceding: I64, taken: int
 ) -> None:
-    """Let rows wait for other matches, those below `taken` excepted: for these nobody waits any more.
+    """Move rows into the chains of other matches; no row waits for a match below `taken` any more.
 
     Args:
-        rows, matches: (n,) each row once, and the match that it is to wait for.
-        waits_for: ring by row of the match that it has waited for; less than `taken` when it is in no chain.
+        rows, matches: (n,) each row once, and the match that it shall wait for.
+        waits_for: ring by row of the match that the row waits for, changed; less than `taken` if it is in no chain.
+        heads, following, preceding: the chains, changed.
     """
     head_mask = heads.shape[0] - 1
     row_mask = following.shape[0] - 1

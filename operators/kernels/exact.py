@@ -1,9 +1,10 @@
-"""Exact sums: wide fixed-point numbers to which values are added, and from which they are taken away again.
+"""Exact sums: wide fixed-point numbers to which values are added and from which they are subtracted again.
 
-A sum is a row of int64 digits, digit j worth 2**(32 j) units; each value adds to three digits at most, and what
-was added is taken away exactly, so the digits depend on the multiset of values alone: not on their order, nor on
-what was there before. Digits are not normalised while they change: up to 2**30 values, none overflows. Rounding
-happens once, when a sum is read: to the nearest DOUBLE, ties to even, as Python's `math.fsum`.
+`operators.aggregate` calls these functions. A sum is a row of int64 digits, digit j worth 2**(32 j) units. Each value
+changes three digits at most, and subtracting it reverses the addition exactly. So the digits depend only on the
+multiset of values, not on their order or on values subtracted since. Digits are not normalised while they change; with
+up to 2**30 values none overflows. Rounding happens once, when a sum is read: to the nearest DOUBLE, ties to even, as in
+Python's `math.fsum`.
 
 Sources: Kulisch, "Computer Arithmetic and Validity", 2008, 8 (the exact accumulator). Cost: about 10 ns per value,
 100 ns per reading.
@@ -20,7 +21,7 @@ from schemas.columns import I64, Mask
 from schemas.compiled import compiled
 
 UNIT_OF_DOUBLES = -1074
-"""A unit of a DOUBLE's digits is 2**-1074, the smallest that there is; of a BIGINT's it is 1."""
+"""The exponent of a DOUBLE's unit: 2**-1074 is the smallest positive DOUBLE. A BIGINT's unit is 1."""
 
 _LOW = np.int64(0xFFFFFFFF)
 _SIGN = np.int64(-(2**63))
@@ -28,7 +29,7 @@ _SIGN = np.int64(-(2**63))
 
 @compiled
 def order_codes(bits: I64) -> I64:
-    """DOUBLE bits -> int64 whose order is that of the values, and back: the map is its own inverse."""
+    """Map DOUBLE bits to int64 codes in the order of the values, and back: the map is its own inverse."""
     out = np.empty(bits.shape[0], np.int64)
     for i in range(bits.shape[0]):
         out[i] = bits[i] if bits[i] >= 0 else bits[i] ^ np.int64(0x7FFFFFFFFFFFFFFF)
@@ -37,7 +38,7 @@ def order_codes(bits: I64) -> I64:
 
 @compiled
 def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """A value as sign, low and high 32 bits of its magnitude, and the place in units of its lowest bit."""
+    """A value as sign, low and high 32 bits of its magnitude, and the exponent of its lowest bit in units."""
     if not doubles:
         # -(2**63) has no positive int64, but its bits are those of its magnitude.
         magnitude = np.uint64(code) if code >= 0 else np.uint64(0) - np.uint64(code)
@@ -56,7 +57,7 @@ def _parts(code: np.int64, doubles: bool) -> tuple[np.int64, np.int64, np.int64,
 
 @compiled
 def digit_range(slots: I64, valid: Mask, codes: I64, doubles: bool) -> tuple[int, int]:
-    """First digit and one past the last that the valid values of these slots reach; (0, 0) when there is none but 0."""
+    """The first digit and one past the last digit that the valid values of these slots reach; (0, 0) if all are 0."""
     low, high = 1 << 30, -1
     for i in range(slots.shape[0]):
         if valid[slots[i]] and codes[slots[i]] != 0:
@@ -83,14 +84,16 @@ def exact_events(
     unit: int,
     out: tuple[I64, I64, Mask, I64],
 ) -> None:
-    """Add and take away values, touch by touch; what each touched group's sum is after it.
+    """Add and subtract values, touch by touch, and read each touched group's sum after its touch.
 
     Args:
-        digits: (groups, d) digits `first` .. first + d of every group's sum; `counts` (groups,) values in it.
+        digits: (groups, d) digits `first` .. first + d of every group's sum, changed.
+        counts: (groups,) the number of values in it, changed.
         slots .. ends: see `ordered_events`.
         valid, codes: by slot.
         doubles: whether codes are those of DOUBLEs; see `order_codes`.
-        out: filled, see `exact_sums`.
+        unit: the exponent of a digit's unit.
+        out: filled; see `exact_sums`.
     """
     at = 0
     for touch in range(groups.shape[0]):
@@ -102,7 +105,7 @@ def exact_events(
                 counts[group] += change
                 if codes[slot] == 0:
                     at += 1
-                    continue  # no digit may be there for the exponent of 0.0, the least of all
+                    continue  # 0.0 has the least exponent, for which there may be no digit.
                 sign, low, high, place = _parts(codes[slot], doubles)
                 change *= sign
                 digit = (place >> 5) - first
@@ -123,8 +126,8 @@ def exact_sums(
     """Read the sums of (n,) groups.
 
     Args:
-        out: (n,) arrays to fill: the bits of the nearest DOUBLE (infinite where it is beyond), the sum in units as
-            int64, whether that is the sum (it fits), and how many values it is of.
+        out: (n,) arrays to fill: the bits of the nearest DOUBLE (infinite if the sum is out of range), the sum in units
+            as int64, whether the sum fits that int64, and the number of values.
     """
     for i in range(groups.shape[0]):
         _read(digits, groups[i], first, counts, unit, out, i)

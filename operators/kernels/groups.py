@@ -1,4 +1,4 @@
-"""The hash table of group keys, and what happens to groups touch by touch."""
+"""The hash table of group keys, and the counts of groups per touch; `operators.aggregate` calls these functions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from schemas.compiled import compiled
 def enter_groups(
     codes: I64, words: U64, table: I64, known: I64, hashes: U64, free: I64, count: int
 ) -> tuple[I64, int]:
-    """Find each row's group, making one where there is none.
+    """Find each row's group, and create a group where there is none.
 
     Args:
         codes, words: (c, n) rows to find, and their (n,) hashes.
-        table: power of two, open addressing: group + 1, or 0; holds all groups at most half full afterwards.
-        known, hashes: (c, groups) codes and (groups,) hash per group.
-        free: (groups,) stack of unused groups, of which there are `count` >= n.
+        table: group + 1 or 0 per slot, by open addressing; its size is a power of two, and it is at most half full
+            afterwards. Changed.
+        known, hashes: (c, groups) codes and (groups,) hash per group, changed.
+        free: (groups,) stack of unused groups.
+        count: the number of unused groups, at least n.
 
     Returns:
-        (n,) int64 groups, and how many are unused now.
+        (n,) int64 groups, and the number of groups unused now.
     """
     mask = np.uint64(table.shape[0] - 1)
     out = np.empty(codes.shape[1], np.int64)
@@ -50,7 +52,7 @@ def enter_groups(
 
 @compiled
 def index_groups(groups: I64, table: I64, hashes: U64) -> None:
-    """Enter groups whose hashes are known into a table that has room for them."""
+    """Enter groups into a table that has room for them, by their hashes."""
     mask = np.uint64(table.shape[0] - 1)
     for i in range(groups.shape[0]):
         at = np.int64(hashes[groups[i]] & mask)
@@ -61,7 +63,7 @@ def index_groups(groups: I64, table: I64, hashes: U64) -> None:
 
 @compiled
 def forget_groups(groups: I64, table: I64, hashes: U64, free: I64, count: int) -> int:
-    """Take groups out of the table, moving up what had been pushed behind them; how many are unused now."""
+    """Remove groups from the table, and move displaced groups back into the gaps; returns the number unused now."""
     mask = np.uint64(table.shape[0] - 1)
     for i in range(groups.shape[0]):
         hole = np.int64(hashes[groups[i]] & mask)
@@ -85,7 +87,7 @@ def forget_groups(groups: I64, table: I64, hashes: U64, free: I64, count: int) -
 
 @compiled
 def count_touches(counts: I64, groups: I64, changes: I64) -> tuple[I64, I64]:
-    """Change groups' counts touch by touch; (t,) counts before and after each touch."""
+    """Change groups' counts touch by touch; returns (t,) counts before and after each touch."""
     before = np.empty(groups.shape[0], np.int64)
     after = np.empty(groups.shape[0], np.int64)
     for i in range(groups.shape[0]):
@@ -97,7 +99,7 @@ def count_touches(counts: I64, groups: I64, changes: I64) -> tuple[I64, I64]:
 
 @compiled
 def previous_touches(groups: I64, seen: I64) -> I64:
-    """(t,) for each touch the one before of the same group, -1 for its first; `seen` is all -1 before and after."""
+    """(t,) per touch the previous touch of the same group, -1 for the first; `seen` is all -1 before and after."""
     out = np.empty(groups.shape[0], np.int64)
     for i in range(groups.shape[0]):
         out[i] = seen[groups[i]]

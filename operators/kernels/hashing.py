@@ -1,7 +1,7 @@
-"""64-bit hashes of column values: the words that states are indexed by.
+"""64-bit hashes of column values, by which states are indexed; `operators.data.keys` combines them into key hashes.
 
-`mix` is MurmurHash3's 64-bit finaliser, a bijection: equal words if and only if equal inputs, so a single
-integer key needs no second comparison. Strings and composite keys can collide and are compared again.
+`mix_words` applies MurmurHash3's 64-bit finaliser, a bijection: words are equal if and only if the inputs are, so a
+single integer key needs no second comparison. Strings and composite keys can collide and are compared again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mix_words(words: U64) -> U64:
 
 @compiled
 def combine_words(acc: U64, words: U64) -> U64:
-    """Fold a further key component into (n,) hashes; order of components matters."""
+    """Fold a further key component into (n,) hashes; the order of components matters."""
     out = np.empty(acc.shape[0], np.uint64)
     for i in range(acc.shape[0]):
         out[i] = _mix(acc[i] * np.uint64(0x9E3779B97F4A7C15) + words[i])
@@ -46,8 +46,8 @@ def combine_words(acc: U64, words: U64) -> U64:
 
 @compiled
 def double_words(values: F64) -> U64:
-    """The word of a DOUBLE: a whole number in int64's range has the word of that BIGINT, so that 1.0 meets
-    1 (and -0.0 meets 0); any other value has its bits, flipped. Two unequal values can share a word."""
+    """(n,) words of DOUBLEs. A whole number in int64's range has the word of that BIGINT, so that 1.0 joins 1 and -0.0
+    joins 0. Any other value has its bits, partly flipped. Two unequal values can share a word."""
     out = np.empty(values.shape[0], np.uint64)
     one = np.empty(1, np.float64)
     bits = one.view(np.uint64)
@@ -63,7 +63,7 @@ def double_words(values: F64) -> U64:
 
 @compiled
 def string_words(offsets: I64, data: U8) -> U64:
-    """The word of each string: 8 bytes at a time, multiplied and mixed; (n + 1,) offsets into data."""
+    """(n,) words of strings, mixed 8 bytes at a time; `offsets` are (n + 1,) into `data`."""
     n = offsets.shape[0] - 1
     out = np.empty(n, np.uint64)
     for i in range(n):

@@ -1,4 +1,4 @@
-"""A binary heap of (key, item) pairs in arrays: what comes next by key."""
+"""A binary min-heap of (key, item) pairs in arrays: a queue of items in the order of their keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.compiled import compiled
 
 @compiled
 def heap_push(keys: I64, items: I64, size: int, new_keys: I64, new_items: I64) -> int:
-    """Enter (n,) pairs into a heap of `size`; the arrays have room. Returns the new size. Cost: O(log size) each."""
+    """Enter (n,) pairs into a heap of `size` pairs whose arrays have room; returns the new size. O(log size) each."""
     for i in range(new_keys.shape[0]):
         key = new_keys[i]
         at = size
@@ -32,10 +32,10 @@ def heap_take(keys: I64, items: I64, size: int, until: int) -> tuple[I64, I64]:
     """Remove all pairs with key < until.
 
     Returns:
-        Their keys and items, ascending by key; ties in no meant order. Cost: O(log size) each.
+        Their keys and items, ascending by key; ties in no defined order. Cost: O(log size) each.
     """
-    # A count first, so that the output is no larger than needed: those pairs form the top of the heap. On the way
-    # down one sibling per level waits.
+    # Count the pairs first, so that the output is no larger than needed. They form the top of the heap. On the way
+    # down, the stack holds one sibling per level.
     stack = np.empty(128, np.int64)
     depth = 0
     count = 0

@@ -1,12 +1,12 @@
-"""The hash index of a state: chains through a ring of entries.
+"""The hash index of a state: chains through a ring of entries; `operators.state.side_state` calls these functions.
 
-An entry has an absolute number `e` that never changes; it sits in slot `e & (capacity - 1)`. Live entries
-are `lo <= e < hi`, ascending by timestamp. `heads[bucket]` holds the slot + 1 of the newest entry of a
-bucket (0: none); `dist[slot]` how many entries back the next older one of the bucket is (0: none).
+An entry has an absolute number `e` that never changes; it is stored in slot `e & (capacity - 1)`. Live entries are
+`lo <= e < hi`, ascending by timestamp. `heads[bucket]` is the slot + 1 of the newest entry of a bucket (0: none).
+`dist[slot]` is the distance in entries to the next older entry of the bucket (0: none).
 
-Purging the oldest entries only moves `lo`. A head whose entry is gone may then name a slot that another
-bucket's entry took over; walking that chain is harmless, since its keys differ from the probe's, and a
-bucket that still has live entries always has a live head.
+Purging the oldest entries only moves `lo`. The head of a purged entry may then name a slot that an entry of another
+bucket has reused. Following that chain is harmless, since its keys differ from the probe's, and a bucket that still has
+live entries always has a live head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemas.compiled import compiled
 
 I32 = npt.NDArray[np.int32]
 PROBES_AHEAD = 128
-"""Probe rows whose first cache misses are waited for together."""
+"""Probe rows whose first cache misses overlap."""
 
 
 @compiled
@@ -44,7 +44,7 @@ def insert_keys(keys: U64, ring_keys: U64, dist: I32, heads: I32, hi: int) -> No
 
 @compiled
 def index_ring(ring_keys: U64, dist: I32, heads: I32, lo: int, hi: int) -> None:
-    """Index entries lo .. hi anew; `heads` is all zero before."""
+    """Rebuild the index of entries lo .. hi; `heads` is all zero before."""
     mask = ring_keys.shape[0] - 1
     buckets = np.uint64(heads.shape[0] - 1)
     for e in range(lo, hi):
@@ -77,20 +77,21 @@ def probe_keys(
 
     Args:
         keys, ts: (n,) of the probing tuples, ts ascending.
-        start: the first probe row to look at.
-        resume: the entry to go on from in row `start`, -1 for its newest.
-        strict: True to pair only with entries of smaller ts, False also of equal ts. The two sides of a
-            join use one each, so that of two tuples the later one in the total order finds the other.
-        life: no entry lives longer than this after its own ts (2**62 for ever).
+        start: the first probe row to process.
+        resume: the entry from which to continue in row `start`; -1 for its newest entry.
+        strict: True to pair only with entries of smaller ts, False to include equal ts. One side of a join uses True
+            and the other False, so that of two tuples the later one in the total order finds the other.
+        life: no entry lives longer than this after its own ts (2**62: for ever).
+        ring_keys, ring_ts, dist, heads, lo, hi: the state's ring and index.
         ring_expiry: per slot, or empty when expiry is exactly ts + life.
         out_probe, out_entry: (room,) int64, filled with pairs ordered by probe row, newest entry first.
 
     Returns:
-        The number of pairs written; the row and entry to go on from (n and -1 when done); and the number
-        of entries compared.
+        The number of pairs written; the row and entry from which to continue (n and -1 when done); and the number of
+        entries compared.
 
-    Cost: O(n + entries walked). The output is the caller's because growing it here would cost every
-    iteration: Numba then counts references inside the loop (measured: 3 times slower).
+    Cost: O(n + entries walked). The caller provides the output arrays, because growing them here would slow down every
+    iteration: Numba would count references inside the loop (measured: 3 times slower).
     """
     mask = ring_keys.shape[0] - 1
     buckets = np.uint64(heads.shape[0] - 1)
@@ -104,7 +105,7 @@ def probe_keys(
     newest_dist = np.empty(PROBES_AHEAD, np.int64)
     for begin in range(start, n, PROBES_AHEAD):
         stop = min(begin + PROBES_AHEAD, n)
-        # Loops without branches, so that the processor waits for many cache misses at once.
+        # These loops have no branches, so the processor overlaps many cache misses.
         for i in range(begin, stop):
             newest[i - begin] = np.int64(heads[np.int64(keys[i] & buckets)])
         for i in range(begin, stop):

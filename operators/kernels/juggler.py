@@ -1,13 +1,15 @@
-"""Predicate lists over whole batches (Juggler 3.2, Fig. 4.7): which predicates of a list hold, and what that says.
+"""Evaluates predicate lists on whole batches (Juggler 3.2, Fig. 4.7), and records the outcome in each tuple's sets.
 
-A list is cut into blocks, whose predicates differ only in their addend, the tightest first: of `<` the smallest. What
-a tuple satisfies of a block is then one run of places, found by binary search: of an inequality from the most covering
-one that holds to the end, of `=` those that are equal.
+`operators.juggler.routing.tuples_in_flight` calls these functions. A list consists of blocks whose predicates differ
+only in their addend, the tightest first (for `<` the smallest). So the predicates of a block that a tuple satisfies are
+one run of positions, found by binary search: for an inequality from the tightest one that holds to the end, for `=`
+those that are equal.
 
-Two encodings. *Queries*: a tuple has one bit per query that it may still satisfy. `before[p]` has the queries that ask
-for a predicate before place p, `after[p]` at p or behind it, so the run first .. last costs whom before[first] and
-after[last] name. *Predicates* (Fig. 3.15): a tuple has one bit per predicate of the operator in each of two sets,
-evaluated (RelPBS) and satisfied (SatPBS); queries are asked afterwards, each by its QED.
+There are two encodings. *Queries*: a tuple has one bit per query that it may still satisfy. `before[p]` has the queries
+that contain a predicate at a position before p, `after[p]` those with one at p or later. If positions first .. last
+hold, the tuple loses the queries of before[first] and after[last]. *Predicates* (Fig. 3.15): a tuple has one bit per
+predicate of the operator in each of two sets, evaluated (RelPBS) and satisfied (SatPBS). Afterwards each query is
+compared with these sets by its QED.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from schemas.columns import I64, U8
 from schemas.compiled import compiled, inlined
 
 NULL, ODD = np.uint8(1), np.uint8(2)
-"""States of a tuple: a value is null, so nothing holds; its values are outside of the form's limits. Else 0."""
+"""States of a tuple. NULL: a value is null, so no predicate holds. ODD: a value is outside the limits. Else 0."""
 
 
 @inlined
 def _first_holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
-    """The first place of begin .. end whose predicate holds, of an inequality; and the number of evaluations."""
+    """The first position of begin .. end whose inequality holds, and the number of evaluations."""
     steps = 0
     while begin < end:
         mid = (begin + end) >> 1
@@ -40,11 +42,11 @@ def _first_holding(op, left, base, addends, begin, end):  # type: ignore[no-unty
 
 @inlined
 def _holding(op, left, base, addends, begin, end):  # type: ignore[no-untyped-def]
-    """The places first .. last of begin .. end whose predicates hold, and the number of evaluations."""
+    """The positions first .. last of begin .. end whose predicates hold, and the number of evaluations."""
     if op != 4:
         first, steps = _first_holding(op, left, base, addends, begin, end)
         return first, end, steps
-    # Addends ascend: those that are equal follow those that are smaller.
+    # Addends ascend, so equal addends follow the smaller ones.
     first, steps = _first_holding(1, left, base, addends, begin, end)
     last = first
     while last < end:
@@ -70,18 +72,21 @@ def narrow(
     asking: U64,
     alive: U64,
 ) -> tuple[int, int]:
-    """Take from each tuple the queries that ask for a predicate of the list which does not hold for it.
+    """Remove from each tuple the queries that contain a predicate of the list which does not hold for the tuple.
 
     Args:
-        op: of `kernels.scan.OPS`.
-        x, y: (n,) the columns' values; states: (n,) see NULL and ODD; odd tuples are left alone.
-        factors, divisors: (b,) per block; addends: (p,); blocks: (b + 1,) where blocks begin.
-        before, after: (p + b, words) see above; block b's begin at blocks[b] + b.
-        asking: (b, words) the queries that ask for any predicate of a block.
+        op: a code of `kernels.scan.OPS`.
+        x, y: (n,) the columns' values.
+        states: (n,) see NULL and ODD; odd tuples stay unchanged.
+        factors, divisors: (b,) per block.
+        addends: (p,) per predicate.
+        blocks: (b + 1,) the position where each block begins.
+        before, after: (p + b, words) see above; those of block b begin at blocks[b] + b.
+        asking: (b, words) the queries that contain any predicate of a block.
         alive: (n, words) bits of queries, changed.
 
     Returns:
-        Predicate evaluations, and operations on words.
+        The numbers of predicate evaluations and of operations on words.
     """
     words = alive.shape[1]
     compared = 0
@@ -128,12 +133,16 @@ def record(
     relevant: U64,
     satisfied: U64,
 ) -> tuple[int, int]:
-    """Note in each tuple's RelPBS and SatPBS what holds of a list; as `narrow`, but queries stay.
+    """Record a list's predicates in each tuple's RelPBS and SatPBS; like `narrow`, but queries stay.
 
     Args:
+        op, x, y, states, factors, divisors, addends, blocks, asking: see `narrow`.
         places: (p,) each predicate's bit.
-        alive: (n, words) each tuple's query list; a block for which none of it asks is not relevant.
+        alive: (n, words) each tuple's query list; a block whose predicates none of these queries contains is skipped.
         relevant, satisfied: (n, predicate words), changed.
+
+    Returns:
+        The numbers of predicate evaluations and of operations on words.
     """
     words = alive.shape[1]
     compared = 0
@@ -167,14 +176,15 @@ def record(
 
 @compiled
 def ask_queries(relevant: U64, satisfied: U64, dependencies: U64, alive: U64) -> int:
-    """Take from each tuple's query list those queries that asked in vain for a predicate (Fig. 3.15, candidates).
+    """Remove from each tuple's query list the queries of which an evaluated predicate failed (Fig. 3.15, candidates).
 
     Args:
-        relevant, satisfied: (n, predicate words); dependencies: (queries, predicate words), the QEDs.
+        relevant, satisfied: (n, predicate words) RelPBS and SatPBS.
+        dependencies: (queries, predicate words), the QEDs.
         alive: (n, words) the query lists, changed.
 
     Returns:
-        Operations on words.
+        The number of operations on words.
     """
     touched = 0
     for i in range(alive.shape[0]):
@@ -204,9 +214,12 @@ def living(alive: U64) -> npt.NDArray[np.bool_]:
 
 @compiled
 def by_query(alive: U64, queries: I64) -> tuple[I64, I64]:
-    """The tuples of each of some queries: query k's are out[offsets[k]:offsets[k + 1]], ascending.
+    """Group tuples by query: the tuples of queries[k] are out[offsets[k]:offsets[k + 1]], ascending.
 
-    Cost: O(n * words + tuples given).
+    Returns:
+        (k + 1,) offsets, and the positions of tuples.
+
+    Cost: O(n * words + tuples returned).
     """
     place = np.full(alive.shape[1] * 64, -1, np.int64)
     wanted = np.zeros(alive.shape[1], np.uint64)
@@ -240,7 +253,7 @@ def by_query(alive: U64, queries: I64) -> tuple[I64, I64]:
 
 @inlined
 def _place_of(bit):  # type: ignore[no-untyped-def]
-    """Of a power of two, its exponent."""
+    """The exponent of a power of two."""
     place = 0
     if bit & np.uint64(0xFFFFFFFF00000000):
         place += 32

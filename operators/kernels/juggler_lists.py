@@ -1,15 +1,16 @@
-"""Many predicate lists over pairs of rows, pair by pair: nothing is looked at of a pair once no query is left of it.
+"""Evaluates many predicate lists on pairs of rows, pair by pair, until no query can use the pair any more.
 
-What `kernels.juggler.narrow` does with one list and all tuples, this does with one pair and all lists of a type. Lists
-that few queries ask for cost a look at the words in which those queries are; values are read where they lie, by row,
-and only for those who ask. Lists are laid out one behind the other:
+`operators.juggler.predicates.compiled_lists` calls `through`. `kernels.juggler.narrow` evaluates one list on all
+tuples; `through` evaluates all lists of a type on one pair. A list that few queries contain costs a check of the words
+that hold the bits of those queries. Values are read from the rows' fields, and only for lists that some query still
+needs. Lists are laid out one after the other:
 
     lists[l] = (op, whole, field of x, whether x is b's, field of y or -1, whether y is b's, first block, last block)
-    words[words_at[l] : words_at[l + 1]] are the words of those who ask for list l, asking[...] their bits there
-    blocks[k] = (first place, last place, where its rows of `before` and `after` begin)
+    words[words_at[l] : words_at[l + 1]] are the words with queries that contain list l, asking[...] their bits there
+    blocks[k] = (first position, last position, where its rows of `before` and `after` begin)
 
-`before` and `after` are those of `kernels.juggler`, a list's words only. Real numbers lie in the same 8 bytes as whole
-ones; factors, divisors and addends are given in both kinds.
+`before` and `after` are those of `kernels.juggler`, restricted to a list's words. Doubles are stored in the same 8
+bytes as whole numbers; factors, divisors and addends are passed in both types.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from schemas.columns import I64
 from schemas.compiled import compiled, inlined
 
 COUNTED_EVERY = 16
-"""Of so many pairs one is counted for the order of lists."""
+"""One of this many pairs counts in the statistics that order the lists."""
 
 
 @inlined
@@ -66,20 +67,27 @@ def through(
     out_at: I64,
     out_alive: U64,
 ) -> tuple[int, int, int, int]:
-    """Pairs of which some query is left.
+    """Select the pairs that some query can use after all lists.
 
     Args:
-        probe: (n,) positions in rows_a and alive_a; rows_b: (n,) row ids; rows_a: (m,) row ids.
-        alive_a: (m, words) queries that may be satisfied; alive_b: (capacity, words) those by b's row, looked at
-            `with_b`; mask: (words,) those who ask at all.
-        ints_a, floats_a: (capacity, fields) one memory, values by row; nulls_a: (capacity,) a bit per field; so for b.
-        order: of the lists that are tried; the rest see above.
-        int_lines, float_lines: (blocks, 2) divisor and factor; of doubles the divisor is 1.
-        tried, gone: (lists,) pairs asked, queries lost, of some pairs; added to.
-        out_at, out_alive: (n,), (n, words) where pairs come from that are left, and their queries.
+        probe: (n,) positions in rows_a and alive_a.
+        rows_a: (m,) row ids.
+        rows_b: (n,) row ids.
+        alive_a: (m, words) the queries that rows of a may satisfy.
+        alive_b: (capacity, words) those of b by row; read only if `with_b`.
+        mask: (words,) the queries to consider.
+        ints_a, floats_a: (capacity, fields) values by row, two views of the same memory; likewise for b.
+        nulls_a: (capacity,) one bit per field, set where the value is null; likewise for b.
+        order: the numbers of the lists in the order of evaluation.
+        lists, words_at, words, asking, blocks, before, after: see above.
+        int_lines, float_lines: (blocks, 2) divisor and factor; the divisor of doubles is 1.
+        int_addends, float_addends: the addends by position.
+        tried, gone: (lists,) for a sample of pairs, pairs evaluated and queries removed; increased.
+        out_at, out_alive: (n,) and (n, words), filled with the positions of the selected pairs, and their queries.
 
     Returns:
-        Pairs written, pairs that any query wanted at first, predicate evaluations, and operations on words.
+        The numbers of pairs written, of pairs that some query wanted before, of predicate evaluations, and of
+        operations on words.
     """
     wide = alive_a.shape[1]
     left = np.empty(wide, np.uint64)

@@ -1,7 +1,8 @@
-"""Finding candidates (Juggler 3.3): by time, and by value in sorted runs, as far as living queries may want them.
+"""Finds candidates by time, and by value in sorted runs, within the bounds that a tuple's queries set (Juggler 3.3).
 
-A tuple's queries bound what it must look at only where every one of them asks for a predicate of the list that bounds;
-then the loosest predicate that one of them asks for is the bound, block by block, and the widest of the blocks' counts.
+`operators.juggler.routing.probe` calls these functions. A list bounds the rows that a tuple examines only if every
+query of the tuple contains a predicate of the list. Then the bound of a block is the loosest predicate that one of
+these queries contains, and the widest bound of all blocks counts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ EVER = 2**62
 
 @compiled
 def bounding(alive: U64, asking: U64) -> Mask:
-    """(n,) True where every query of a tuple asks for some predicate of the list; asking: (b, words)."""
+    """(n,) True where every query of a tuple contains some predicate of the list.
+
+    Args:
+        alive: (n, words) the tuples' queries.
+        asking: (b, words) the queries that contain any predicate of a block.
+    """
     out = np.ones(alive.shape[0], np.bool_)
     for i in range(alive.shape[0]):
         for w in range(alive.shape[1]):
@@ -45,14 +51,18 @@ def _asked(alive, masks, i, p):  # type: ignore[no-untyped-def]
 def bound_times(
     op: int, found_is_x: bool, times: I64, addends: I64, masks: U64, bounded: Mask, alive: U64, low: I64, high: I64
 ) -> int:
-    """Narrow the times at which tuples look: one block of `x.ts op y.ts + addend`.
+    """Narrow the bounds of time in which tuples examine rows, by one block of `x.ts op y.ts + addend`.
 
     Args:
-        found_is_x: whether x is the input that is looked at; `times` are of the other one.
+        op: a code of `kernels.scan.OPS`.
+        found_is_x: whether x is the input visited; `times` are (n,) values of the other one.
+        addends, masks: (p,) and (p, words) the block's predicates and the queries that contain them.
+        bounded: (n,) see `bounding`; other tuples stay unchanged.
+        alive: (n, words) the tuples' queries.
         low, high: (n,) closed bounds, changed.
 
     Returns:
-        Predicates looked at.
+        The number of predicates examined.
     """
     steps = 0
     count = addends.shape[0]
@@ -71,7 +81,7 @@ def bound_times(
                 if _asked(alive, masks, i, p):
                     first = p
                     break
-        # Of inequalities the loosest is the last; of equalities addends first and last enclose all.
+        # The last inequality is the loosest one; the first and the last addend enclose all equalities.
         a, b = (times[i] + addends[first], times[i] + addends[last])
         if not found_is_x:
             a, b = (times[i] - addends[last], times[i] - addends[first])
@@ -87,7 +97,7 @@ def bound_times(
 
 @compiled
 def place_times(low: I64, high: I64, ring_ts: I64, lo: int, hi: int) -> tuple[I64, I64]:
-    """(n,) where the entries of lo .. hi begin whose ts is in low .. high, and where they end; they ascend by ts."""
+    """(n,) the first entry of lo .. hi with ts in low .. high, and (n,) one past the last; entries ascend by ts."""
     mask = ring_ts.shape[0] - 1
     first, last = np.empty(low.shape[0], np.int64), np.empty(low.shape[0], np.int64)
     for i in range(low.shape[0]):
@@ -119,7 +129,7 @@ def _holds(op, sorted_is_x, divisor, factor, addend, value, other):  # type: ign
 
 @inlined
 def _edge(op, sorted_is_x, divisor, factor, addend, values, other, rising):  # type: ignore[no-untyped-def]
-    """The place where a predicate begins (`rising`) or ceases to hold over ascending values."""
+    """The position where a predicate begins (`rising`) or ceases to hold over ascending values."""
     begin, end = 0, values.shape[0]
     while begin < end:
         mid = (begin + end) >> 1
@@ -147,16 +157,22 @@ def bound_values(
     first: I64,
     last: I64,
 ) -> int:
-    """Narrow the places of a sorted run at which tuples look, by a list over the column it is sorted by.
+    """Narrow the positions of a sorted run that tuples examine, by a list over the column that sorts the run.
 
     Args:
-        sorted_is_x: whether that column is x; `others` are the tuples' values of the other one, and states theirs:
-            a tuple with a null finds nothing, an odd one is not bounded.
-        values: of the run, ascending, within the list's limits.
+        op: a code of `kernels.scan.OPS`.
+        sorted_is_x: whether that column is x.
+        values: the run's values, ascending, within the list's limits.
+        others: (n,) the tuples' values of the other column.
+        states: (n,) their states: a tuple with a null finds nothing, and an odd tuple is not bounded.
+        factors, divisors, addends, blocks: the list, as in `kernels.juggler.narrow`.
+        masks: (p, words) the queries that contain each predicate.
+        bounded: (n,) see `bounding`; other tuples stay unchanged.
+        alive: (n, words) the tuples' queries.
         first, last: (n,) half-open bounds, changed.
 
     Returns:
-        Steps of searches.
+        The number of search steps.
     """
     steps = 0
     for i in range(others.shape[0]):
@@ -188,7 +204,7 @@ def bound_values(
                         end = _edge(1, sorted_is_x, d, f, addends[p], values, others[i], False)
                     low, high = min(low, begin), max(high, end)
                 continue
-            # Over x a `<` holds up to a place; over y it does where y's factor is negative.
+            # Over x, `<` holds up to some position; over y, it does if y's factor is negative.
             prefix = (op <= 1) if sorted_is_x else ((op <= 1) == (f < 0))
             edge = _edge(op, sorted_is_x, d, f, addends[loosest], values, others[i], not prefix)
             if prefix:
@@ -214,13 +230,19 @@ def scan_places(
     out_probe: I64,
     out_row: I64,
 ) -> tuple[int, int, int, int]:
-    """Pair tuples with the rows at places first .. last whose ts lies in low .. high.
+    """Pair tuples with the rows at positions first .. last whose ts lies in low .. high, until the output is full.
 
     Args:
-        mask: a place's bits in `rows` and `ts`: a ring's, or -1.
+        first, last: (n,) half-open bounds of positions.
+        low, high: (n,) closed bounds of ts.
+        start, resume: the tuple and position from which to continue; `resume` is -1 for the tuple's first position.
+        rows, ts: the row ids and timestamps; position p is at index `p & mask`.
+        mask: capacity - 1 of a ring; -1 of a run.
+        out_probe, out_row: (room,) int64, filled with pairs.
 
     Returns:
-        Pairs written, the tuple and place to go on from (n and -1 when done), and rows looked at.
+        The number of pairs written, the tuple and position from which to continue (n and -1 when done), and the number
+        of rows examined.
     """
     room = out_probe.shape[0]
     count = 0

@@ -1,10 +1,11 @@
-"""Identify_MNS (JIT, Fig. 8) for many tuples at once: which sub-tuples have no partner among a state's entries.
+"""Identify_MNS (JIT, Fig. 8) for many tuples at once: finds sub-tuples without a partner among a state's entries.
 
-A node of the lattice is a set of level-1 nodes and is numbered by its bits, so node 5 is {0, 2}, and node 0 is the
-empty sub-tuple. Level-1 node k matches an entry when all its terms hold. The single pass notes for each probing tuple
-which sets of level-1 nodes matched some entry together. A node is dead if all of it matched together once, as a
-subset of what was noted; the minimal ones of those alive are the tuple's MNSs. That does for each pair what Fig. 8
-does in lines 6-10, level by level, in one comparison per term, and lines 7-9 once per tuple instead of once per pair.
+`operators.feedback` calls these functions. A node of the lattice is a set of level-1 nodes and is numbered by its bits,
+so node 5 is {0, 2}, and node 0 is the empty sub-tuple. Level-1 node k matches an entry when all its terms hold. A
+single pass records, for each probing tuple, which sets of level-1 nodes matched some entry together. A node is dead if
+it is a subset of a recorded set, since all of it then matched one entry. The minimal live nodes are the tuple's MNSs.
+For each pair, this does what lines 6-10 of Fig. 8 do level by level, with one comparison per term; it does lines 7-9
+once per tuple instead of once per pair.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from schemas.columns import I64, Mask
 from schemas.compiled import compiled
 
 MOST_NODES = 8
-"""Level-1 nodes that one pass looks at: the lattice has 2**n nodes."""
+"""The most level-1 nodes that one pass considers: the lattice of n has 2**n nodes."""
 
 
 @compiled
@@ -40,20 +41,20 @@ def note_matches(
     hi: int,
     seen: Mask,
 ) -> int:
-    """Note per probing tuple the sets of level-1 nodes that match some entry together.
+    """Record per probing tuple the sets of level-1 nodes that match some entry together.
 
     Args:
         int_ops, int_probe, int_ring, float_ops, float_probe, float_ring: the terms as in `kernels.scan.scan_terms`.
-        int_nodes, float_nodes: (t,) each term's level-1 node, -1 for a term that is not looked at.
-        ts: (n,) of the probing tuples: entries that died before do not count.
-        every: True to look at later entries too, False at earlier ones only, as `scan_terms` does.
-        strict: of earlier ones, True for smaller ts, False for equal ts too.
-        life, ring_ts, ring_expiry, lo, hi: of the state.
-        seen: (n, 2**nodes), set where a tuple matched some entry in just these nodes; may have been set before,
-            by another state's entries. Row i is all False as long as there is no entry for tuple i.
+        int_nodes, float_nodes: (t,) each term's level-1 node, -1 for a term to ignore.
+        ts: (n,) of the probing tuples; entries that expired before do not count.
+        every: True to compare later entries too, False to compare earlier ones only, as `scan_terms` does.
+        strict: of earlier entries, True for smaller ts only, False for equal ts too.
+        life, ring_ts, ring_expiry, lo, hi: the state's lifetime and rings.
+        seen: (n, 2**nodes), set to True where a tuple matched some entry in exactly these nodes; entries of another
+            state may have set it before. Row i is all False as long as there is no entry for tuple i.
 
     Returns:
-        The number of entries compared. A tuple is done with when it matches an entry in all nodes.
+        The number of entries compared. A tuple needs no more comparisons once it matches an entry in all nodes.
 
     Cost: O(n * entries alive).
     """
@@ -88,18 +89,18 @@ def note_matches(
 
 @compiled
 def minimal_alive(seen: Mask) -> Mask:
-    """The MNSs by what `note_matches` noted.
+    """Find the MNSs from the sets that `note_matches` recorded.
 
     Returns:
-        (n, 2**nodes) bool, True where the node is an MNS of the tuple: [i, 0], and no other, where there was no entry;
-        nothing where some entry matched in all nodes.
+        (n, 2**nodes) bool, True where the node is an MNS of the tuple. Only [i, 0] is True where there was no entry;
+        no node is True where some entry matched in all nodes.
     """
     n, size = seen.shape
     out = np.zeros((n, size), np.bool_)
     dead = np.empty(size, np.bool_)
     for i in range(n):
         dead[:] = seen[i]
-        # Every subset of what matched together matched together.
+        # If a set matched together, each of its subsets did too.
         bit = 1
         while bit < size:
             for node in range(size):
@@ -112,7 +113,7 @@ def minimal_alive(seen: Mask) -> Mask:
             minimal = True
             bit = 1
             while bit <= node:
-                # All smaller sets are dead if those without one member are.
+                # All smaller subsets are dead if the subsets that lack one member are.
                 if node & bit and not dead[node ^ bit]:
                     minimal = False
                     break

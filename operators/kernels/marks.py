@@ -1,11 +1,12 @@
 """A table of key hashes, each with a byte of marks: linear hashing (Litwin 1980).
 
-Keys are entries in the order in which they came, chained by bucket. With every entry beyond the number of buckets one
-bucket is split, the next in turn, so that no call pays for a whole table. Entries and buckets fill their arrays from
-the beginning: the arrays can be as large as may ever be needed, memory that is not touched costs nothing.
+`operators.migration.jisc.counting` calls these functions. Keys are entries in the order of their arrival, chained by
+bucket. Each entry beyond the number of buckets splits the next bucket in turn, so no call rebuilds the whole table.
+Entries and buckets fill their arrays from the start. So the arrays can be as large as may ever be needed: untouched
+memory costs nothing.
 
-`sizes` has the number of entries, of buckets, and the largest power of two that is not above the latter. `heads` and
-`following` hold entry + 1, 0 for none.
+`sizes` has the number of entries, the number of buckets, and the largest power of two not above the number of buckets.
+`heads` and `following` hold entry + 1, 0 for none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Table = tuple[U64, U8, I32, I32, I64]
 
 
 def new_table(most: int) -> Table:
-    """An empty table with room for so many keys."""
+    """An empty table with room for `most` keys."""
     room = max(most, 1)
     return (
         np.zeros(room, np.uint64),
@@ -35,7 +36,7 @@ def new_table(most: int) -> Table:
 
 @compiled
 def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyped-def]
-    """The bucket of a key, and its entry + 1, 0 where it has none."""
+    """The bucket of a key, and its entry + 1, 0 if it has none."""
     bucket = np.int64(key & np.uint64(2 * power - 1))
     if bucket >= buckets:
         bucket -= power
@@ -47,7 +48,7 @@ def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyp
 
 @compiled
 def read_marks(wanted: U64, table: Table) -> U8:
-    """(n,) the marks of each key; 0 where the table has it not."""
+    """(n,) the marks of each key; 0 if the table lacks the key."""
     keys, marks, following, heads, sizes = table
     out = np.zeros(wanted.shape[0], np.uint8)
     for i in range(wanted.shape[0]):
@@ -59,8 +60,11 @@ def read_marks(wanted: U64, table: Table) -> U8:
 
 @compiled
 def add_marks(wanted: U64, mark: int, table: Table) -> Mask:
-    """Set a mark of each key, entering those that are not there: (n,) True where it had not been set, of a key that
-    comes twice only the first time. The table has room."""
+    """Set a mark of each key, and enter missing keys; the table must have room.
+
+    Returns:
+        (n,) True where the mark was not set before; of a repeated key only the first can be True.
+    """
     keys, marks, following, heads, sizes = table
     count, buckets, power = sizes[0], sizes[1], sizes[2]
     out = np.zeros(wanted.shape[0], np.bool_)

@@ -1,4 +1,4 @@
-"""The final order of results."""
+"""Puts results into their final order, (ts, rows)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from schemas.columns import I64
 from schemas.compiled import compiled
 
 SHORT_RUN = 48
-"""Runs up to this length are sorted by insertion, which needs no memory."""
+"""Insertion sort orders runs up to this length; it needs no memory."""
 
 
 @compiled
 def _after(rows: I64, a: int, b: int) -> bool:
-    """True when result a comes after result b among results of one ts."""
+    """True if result a follows result b among results of one ts."""
     for k in range(rows.shape[0]):
         if rows[k, a] != rows[k, b]:
             return bool(rows[k, a] > rows[k, b])

@@ -1,8 +1,9 @@
-"""Sorted multisets with ranks: treaps whose nodes are slots of living results.
+"""Sorted multisets with ranks: treaps whose nodes are the slots of live results.
 
-One treap per group, by (code, slot): codes are int64 whose order is that of the values. A slot's priority is a
-hash of its number, so nothing is random; the shape of a tree never shows in what is read from it. Inserting,
-erasing and finding by rank take O(log n) steps on average for n values in a group.
+`operators.aggregate` calls these functions. There is one treap per group, sorted by (code, slot); codes are int64 in
+the order of the values. A slot's priority is a hash of its number, so nothing is random. The shape of a tree does not
+affect any value read from it. Inserting, erasing and finding by rank take O(log n) steps on average for n values in a
+group.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _size(nodes: I32, slot: int) -> np.int64:
 
 @compiled
 def _hang(roots: I32, group: int, nodes: I32, parent: int, side: int, child: int) -> None:
-    """Make `child` the child of `parent` on a side; the root where the parent is NOTHING."""
+    """Make `child` the child of `parent` on a side, or the root if the parent is NOTHING."""
     if parent == NOTHING:
         roots[group] = child
     else:
@@ -55,7 +56,7 @@ def ordered_insert(roots: I32, group: int, slot: int, codes: I64, nodes: I32) ->
         parent = at
         side = LEFT if _before(codes, slot, at) else RIGHT
         at = np.int64(nodes[side, at])
-    # How many of the subtree that is split here go to either side: sizes can then be set on the way down.
+    # Count how many nodes of the subtree split here go to either side, so that sizes can be set on the way down.
     more = _size(nodes, at)
     less = np.int64(0)
     probe = at
@@ -88,7 +89,7 @@ def ordered_insert(roots: I32, group: int, slot: int, codes: I64, nodes: I32) ->
 
 @compiled
 def ordered_erase(roots: I32, group: int, slot: int, codes: I64, nodes: I32) -> None:
-    """Remove a slot from a group's treap, which holds it."""
+    """Remove a slot from a group's treap, which must hold it."""
     parent, side = np.int64(NOTHING), LEFT
     at = np.int64(roots[group])
     while at != slot:
@@ -114,7 +115,7 @@ def ordered_erase(roots: I32, group: int, slot: int, codes: I64, nodes: I32) -> 
 
 @compiled
 def ordered_at(root: int, rank: int, nodes: I32) -> int:
-    """The slot at a rank, counted from 0, of a treap with more values than that."""
+    """The slot at a rank, counted from 0; the treap must have more values than that."""
     at = np.int64(root)
     while True:
         before = _size(nodes, np.int64(nodes[LEFT, at]))
@@ -151,12 +152,13 @@ def _quantiles(root: int, codes: I64, nodes: I32, out: I64, i: int) -> None:
 def ordered_events(
     roots: I32, slots: I64, signs: I8, groups: I64, ends: I64, valid: Mask, codes: I64, nodes: I32
 ) -> I64:
-    """Let slots enter (sign 1) and leave (-1), touch by touch; what each touched group's values are after it.
+    """Insert (sign 1) and erase (-1) slots, touch by touch, and read each touched group's values after its touch.
 
     Args:
-        slots, signs: (m,) events; those that are not valid are skipped.
-        groups, ends: (t,) per touch its group, and where its events end.
-        valid, codes, nodes: by slot.
+        roots: by group, the root of its treap, changed.
+        slots, signs: (m,) events; slots that are not valid are skipped.
+        groups, ends: (t,) per touch its group, and the position where its events end.
+        valid, codes, nodes: by slot; nodes are changed.
 
     Returns:
         (4, t), see `ordered_quantiles`.

@@ -1,12 +1,12 @@
-"""The memory of rings: pages that come from the system when they are first written, and go back to it.
+"""Allocates the memory of rings as pages that the system provides on first write, and returns pages to the system.
 
-What an engine counts of a ring is what was written of it (`operators.kernels.ring.touched_bytes`). That is true of
-memory that malloc has just mapped. From MAPPED_FROM bytes on a ring is mapped here, whatever malloc would do: it looks
-into its holes first, and has to clear what it finds there, so that a ring takes memory that it has no use for yet; and
-a small ring that grows leaves a hole again. Seen with states of 21 MiB, five streams and four joins: the rings took
-24.1 MiB from malloc, and take 20.6 from here.
+`operators.kernels.ring` and the states use it. An engine counts as the memory of a ring what was written of it
+(`operators.kernels.ring.touched_bytes`). That is correct for memory that malloc has just mapped. But malloc first
+reuses holes and must clear them, so a ring would occupy memory that it does not need yet; and a small ring that grows
+leaves a hole again. Therefore this module itself maps rings from MAPPED_FROM up to HUGE_FROM bytes. Measured with
+states of 21 MiB, five streams and four joins: the rings took 24.1 MiB from malloc, and take 20.6 MiB from this module.
 
-A ring smaller than that is malloc's: it is a few pages, which it soon fills.
+A smaller ring comes from malloc: it has a few pages, which it soon fills. Malloc maps larger rings anyway.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MAPPED_FROM = 1 << 16
-"""Bytes. To map and unmap takes some 10 us, which is not much beside writing so many."""
+"""Bytes. Mapping and unmapping take about 10 us, which is little compared with writing this many bytes."""
 
 HUGE_FROM = 4 << 20
-"""From so many bytes on NumPy asks the system for huge pages, and malloc maps what it is asked for."""
+"""From this many bytes on, NumPy requests huge pages from the system, and malloc maps each allocation."""
 
 GIVES_BACK = hasattr(mmap, "MADV_DONTFORK")
-"""Whether `give_back` can, which is on Linux, told by advice that no other system knows: elsewhere the system promises
-nothing, and a ring must be made anew."""
+"""Whether `give_back` works. It does on Linux, recognised by an advice that no other system has. Other systems
+guarantee nothing, so there a ring must be reallocated."""
 
 
 def zeroed(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array of zeros, of which what was never written takes no memory, if it is large enough to matter."""
+    """An array of zeros; if it is large enough to matter, pages never written occupy no memory."""
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
     if not GIVES_BACK or not MAPPED_FROM <= size < HUGE_FROM:
         return np.zeros(shape, dtype)
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
-        # A process may have 65,530 mappings; malloc goes on without.
+        # A process may have 65,530 mappings; malloc can still allocate without a new one.
         return np.zeros(shape, dtype)
     return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def give_back(ring: Array, lo: int, hi: int) -> None:
-    """Give the memory of all but the numbers lo .. hi of a ring back to the system, page by page; what they were is
-    lost.
+    """Return the memory of all numbers of a ring except lo .. hi to the system, page by page; their values are lost.
 
-    Nothing is copied, and the ring keeps its capacity: pages are there again, as zeros, when they are written. A new
-    ring would have to be written as a whole, and the system's pages for it may be slow to come (5 ms per MB were seen
-    on a virtual machine).
+    Nothing is copied, and the ring keeps its capacity: pages return, as zeros, when they are written. A new ring would
+    have to be written completely, and the system may be slow to provide its pages (up to 5 ms per MB on a virtual
+    machine).
     """
     for row in np.atleast_2d(ring):
         capacity = len(row)
@@ -64,7 +63,7 @@ def give_back(ring: Array, lo: int, hi: int) -> None:
 
 
 def _forget_pages(begin: int, end: int) -> None:
-    """Whole pages between two addresses of an array's own memory, which nothing else has a part of."""
+    """Return the whole pages between two addresses of an array's own memory; no other object shares these pages."""
     begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     end = end // mmap.PAGESIZE * mmap.PAGESIZE
     if begin < end:

@@ -1,7 +1,7 @@
-"""Partition groups (state-spill 2.1): which group an entry is of, by its key's hash.
+"""Partition groups (state-spill 2.1): determines the group of an entry by its key's hash.
 
-The group of a hash is its upper 32 bits times the number of groups, shifted down by 32: even for any number of groups,
-and independent of the lower bits that a state's index uses.
+The group of a hash is its upper 32 bits times the number of groups, shifted right by 32. The groups are even for any
+number of groups, and independent of the lower bits, which a state's index uses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _group(key, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def groups_of(keys: U64, count: int) -> I32:
-    """(n,) int32 groups of key hashes, of `count` groups."""
+    """(n,) int32 groups of key hashes, out of `count` groups."""
     out = np.empty(keys.shape[0], np.int32)
     for i in range(keys.shape[0]):
         out[i] = _group(keys[i], count)
@@ -40,7 +40,7 @@ def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
 
 @compiled
 def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
-    """(count,) how many of the entries lo .. hi each group has."""
+    """(count,) the number of entries lo .. hi in each group."""
     mask = ring_keys.shape[0] - 1
     out = np.zeros(count, np.int64)
     for e in range(lo, hi):
@@ -50,8 +50,8 @@ def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
 
 @compiled
 def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) -> I64:
-    """(count,) how many of the entries lo .. hi each group has that are not older than its (count,) `since`. Without
-    keys (an empty ring) all are of group 0."""
+    """(count,) the number of entries lo .. hi in each group that are not older than its (count,) `since`. Without keys
+    (an empty ring) all entries are in group 0."""
     mask = ring_ts.shape[0] - 1
     hashed = ring_keys.shape[0] > 0
     out = np.zeros(since.shape[0], np.int64)
@@ -64,7 +64,7 @@ def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) 
 
 @compiled
 def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
-    """(hi - lo,) True where an entry's group is one of those where (groups,) `chosen` is True."""
+    """(hi - lo,) True where (groups,) `chosen` is True for the entry's group."""
     mask = ring_keys.shape[0] - 1
     out = np.empty(hi - lo, np.bool_)
     for e in range(lo, hi):
@@ -76,11 +76,15 @@ def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
 def entries_by_group(
     ring_keys: U64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, count: int
 ) -> tuple[I64, I64]:
-    """Of the entries lo .. hi those that live at `now`, group by group, ascending in each; and (count + 1,) where each
-    group's begin. Without keys (an empty ring) all are of group 0.
+    """Sort the entries lo .. hi that are alive at `now` by group.
 
     Args:
+        ring_keys: per slot; without keys (an empty ring) all entries are in group 0.
         ring_expiry: per slot, or empty when expiry is exactly ts + life.
+        count: the number of groups.
+
+    Returns:
+        The entries, group by group, ascending in each; and (count + 1,) the position where each group's entries begin.
     """
     mask = ring_ts.shape[0] - 1
     exact = ring_expiry.shape[0] == 0

@@ -1,10 +1,12 @@
-"""Which queries have a living partner for a signature: one open-addressing table, probed linearly.
+"""Stores which queries have a live partner for a signature, in an open-addressing table with linear probing.
 
-    keys[s], last[s], bits[s]: a signature, the ts of the latest tuple that bears it, and the queries that any of those
+`operators.juggler.feedback.guards` calls these functions. The arrays of the table are, by slot s:
+
+    keys[s], last[s], bits[s]: a signature, the ts of the latest tuple that has it, and the queries that any of its
     tuples may satisfy; last[s] == VACANT where the slot is free.
 
-A signature whose latest tuple is dead has no partners, whatever its bits: they are begun anew when the next one comes.
-The caller sees to it that at least half of the slots stay free.
+A signature whose latest tuple is dead has no partners, whatever its bits; the next tuple with it resets them. The
+caller keeps at least half of the slots free.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ VACANT = -(2**63)
 def see_partners(
     signatures: U64, ts: I64, alive: U64, least: int, keys: U64, last: I64, bits: U64, gained: Mask
 ) -> int:
-    """Enter tuples.
+    """Enter tuples into the table.
 
     Args:
-        signatures, ts: (n,); alive: (n, words) the queries that each may satisfy, none of none being entered.
-        least: what is older is dead.
-        keys, last, bits: the table; changed.
-        gained: (n,) True is written where a signature has gained a query.
+        signatures, ts: (n,) of the tuples.
+        alive: (n, words) the queries that each tuple may satisfy; a tuple without any is not entered.
+        least: tuples older than this are dead.
+        keys, last, bits: the table, changed.
+        gained: (n,) set to True where a signature has gained a query.
 
     Returns:
-        Slots taken.
+        The number of slots newly used.
     """
     mask = np.uint64(len(keys) - 1)
     words = alive.shape[1]
@@ -65,15 +68,18 @@ def see_partners(
 def leave_possible(
     signatures: U64, valid: Mask, asking: U64, least: int, keys: U64, last: I64, bits: U64, left: U64
 ) -> int:
-    """Take away the queries that ask for a partner where there is none.
+    """Remove from tuples the queries that require a partner and have none.
 
     Args:
-        signatures: (n,); valid: (n,) False where no partner can ever be.
-        asking: (words,) the queries that ask for one.
-        left: (n, words) queries; changed.
+        signatures: (n,) of the tuples.
+        valid: (n,) False where there can never be a partner.
+        asking: (words,) the queries that require a partner.
+        least: partners older than this are dead.
+        keys, last, bits: the table.
+        left: (n, words) the tuples' queries, changed.
 
     Returns:
-        How many tuples have lost a query.
+        The number of tuples that have lost a query.
     """
     mask = np.uint64(len(keys) - 1)
     words = left.shape[1]

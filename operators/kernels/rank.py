@@ -1,9 +1,10 @@
-"""Ranks: where the rows lie of a store some of whose rows have left.
+"""Ranks: the positions of rows in a store from which some rows have been removed.
 
-A bitmap says which rows are held: word `row >> 6` of a ring of uint64 words, bit `row & 63`. A second ring has each
-word's base: the rank of the first row held in it or after it. The rank of a held row is its word's base plus the bits
-below its own, so a row costs 2 bits, held or not, and a look-up two cache lines.
-Source: rank directories of succinct bit vectors (Jacobson 1989), with one level.
+`operators.state.row_positions` calls these functions. A bitmap marks the rows that the store holds: word `row >> 6` of
+a ring of uint64 words, bit `row & 63`. A second ring has each word's base: the rank of the first row held in that word
+or after it. The rank of a held row is its word's base plus the number of bits below its own. So a row costs 2 bits,
+held or not, and a look-up two cache lines. Source: rank directories of succinct bit vectors (Jacobson 1989), with one
+level.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def _bit(row):  # type: ignore[no-untyped-def]
 
 @compiled
 def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
-    """Enter rows first .. stop, which follow all that were entered; `first` gets the rank given.
+    """Enter rows first .. stop, which follow all rows entered before; `first` gets the given rank.
 
-    What a word says of rows that have not come yet is never asked, so it need not be cleared.
+    Nothing reads the bits of rows that have not arrived yet, so they need not be cleared.
     """
     mask = bits.shape[0] - 1
     for row in range(first, stop):
@@ -44,7 +45,7 @@ def hold_rows(bits: U64, bases: I64, first: int, stop: int, rank: int) -> None:
 
 @compiled
 def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
-    """(n,) ranks of held rows; of any other row the rank of the next one held."""
+    """(n,) ranks of held rows; for any other row the rank of the next held row."""
     mask = bits.shape[0] - 1
     out = np.empty(rows.shape[0], np.int64)
     for i in range(rows.shape[0]):
@@ -55,12 +56,12 @@ def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
 
 @compiled
 def rows_at(ranks: I64, bits: U64, bases: I64, lo: int, hi: int) -> I64:
-    """(n,) the rows, among lo .. hi, of ranks that are held. O(log) each."""
+    """(n,) the rows among lo .. hi with these ranks, which must exist. O(log(hi - lo)) each."""
     mask = bits.shape[0] - 1
     out = np.empty(ranks.shape[0], np.int64)
     for i in range(ranks.shape[0]):
         low, high = lo >> 6, (hi - 1) >> 6
-        # The last word whose base is not above the rank: those before it that share its base are empty.
+        # Find the last word whose base is not above the rank; earlier words with the same base are empty.
         while low < high:
             middle = (low + high + 1) >> 1
             if bases[middle & mask] <= ranks[i]:
@@ -98,13 +99,14 @@ def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
 
 @compiled
 def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask) -> int:
-    """Let go of the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, later ones close up.
+    """Remove the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, and later ranks close up.
 
     Args:
-        kept: (rows held + 1,) filled but for the last: which of them stay, by rank.
+        bits, bases: the bitmap and the bases, changed.
+        kept: (rows held + 1,) filled except for the last: by rank, whether a held row stays.
 
     Returns:
-        How many stay.
+        The number of rows that stay.
     """
     mask = bits.shape[0] - 1
     if lo < hi:
@@ -115,7 +117,7 @@ def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask
         slot = (row >> 6) & mask
         if row & 63 == 0:
             bases[slot] = rank + stay
-        # Without a branch that nobody can foresee: what is not held is written over by the next one that is.
+        # This avoids an unpredictable branch: the next held row overwrites the entry of a row that is not held.
         word = bits[slot]
         held = np.int64((word >> np.uint64(row & 63)) & np.uint64(1))
         stays = held & np.int64(not dead[row - lo])

@@ -1,4 +1,7 @@
-"""Rings: arrays of a power-of-two capacity in which absolute number `e` sits in slot `e & (capacity - 1)`."""
+"""Rings: arrays with a power of two as capacity, in which absolute number `e` is in slot `e & (capacity - 1)`.
+
+`operators.state` keeps stores and states in rings.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from schemas.compiled import compiled
 Array = npt.NDArray[Any]
 
 FILLED_AT_MOST = 0.75
-"""A ring that is made anew is no fuller than this, so that it need not grow with the next tuple."""
+"""A reallocated ring is at most this full, so that it need not grow with the next tuple."""
 
 
 def ring_write(ring: Array, at: int, values: Array) -> None:
-    """Write (n,) values as numbers at .. at + n along the last axis; n is at most the capacity."""
+    """Write (n,) values to the numbers at .. at + n along the last axis; n is at most the capacity."""
     capacity = ring.shape[-1]
     n = values.shape[-1]
     slot = at & (capacity - 1)
@@ -39,23 +42,23 @@ def ring_read(ring: Array, lo: int, hi: int) -> Array:
 
 
 def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
-    """A ring of a larger capacity with numbers lo .. hi where they belong; the rest is zero.
+    """A ring of a larger capacity with the numbers lo .. hi in their slots; the rest is zero.
 
-    Nothing is copied in between, and what is zero was never touched: it takes no memory yet.
+    There is no intermediate copy. The zeros were never touched, so they occupy no memory yet.
     """
     grown = zeroed((*ring.shape[:-1], capacity), ring.dtype)
     at = lo
     while at < hi:
         begin, to = at & (ring.shape[-1] - 1), at & (capacity - 1)
-        n = min(hi - at, ring.shape[-1] - begin)  # What is not cut in the smaller ring is not in the larger.
+        n = min(hi - at, ring.shape[-1] - begin)  # What does not wrap in the smaller ring does not in the larger.
         grown[..., to : to + n] = ring[..., begin : begin + n]
         at += n
     return grown
 
 
 def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
-    """A ring of a capacity of at least as many as stay, with the numbers lo .. lo + n where (n,) `kept` is True moved
-    together, beginning at lo; the rest is zero and takes no memory yet."""
+    """A ring with the numbers lo .. lo + n where (n,) `kept` is True moved together, beginning at lo. The capacity must
+    be at least their number; the rest is zero and occupies no memory yet."""
     thinned = zeroed((*ring.shape[:-1], capacity), ring.dtype)
     for old, new in zip(np.atleast_2d(ring), np.atleast_2d(thinned), strict=True):
         compact_ring(old, lo, kept, new)
@@ -63,16 +66,16 @@ def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
 
 
 def fitting_capacity(n: int, least: int) -> int:
-    """The least power of two, at least `least`, that n numbers leave room in: what is not touched takes no memory."""
+    """The smallest power of two, at least `least`, in which n numbers leave room; untouched room occupies no memory."""
     return max(least, 1 << (int(n / FILLED_AT_MOST) - 1).bit_length()) if n else least
 
 
 def touched_bytes(ring: Array, first: int, last: int) -> int:
-    """Bytes of memory that a ring takes of which, since it was made, the numbers first .. last have been written.
+    """Bytes of memory that a ring occupies if the numbers first .. last have been written since it was allocated.
 
-    The system gives zeros page by page, when they are first written (`operators.kernels.pages`). Of a ring from 4 MiB
-    on, for which NumPy asks for huge pages, the process may have up to 2 MiB more until it is full: where they begin is
-    chance, and what is decided by memory must not hang on it.
+    The system provides zeroed pages when they are first written (`operators.kernels.pages`). For a ring of 4 MiB or
+    more, NumPy requests huge pages, and the process may occupy up to 2 MiB more until the ring is full. Where huge
+    pages begin is chance, so they do not count: decisions that depend on memory must not depend on chance.
     """
     capacity = ring.shape[-1]
     return ring.nbytes // capacity * min(last - first, capacity) if capacity else 0
@@ -80,7 +83,7 @@ def touched_bytes(ring: Array, first: int, last: int) -> int:
 
 @compiled
 def first_at_least(ring: I64, lo: int, hi: int, bound: int) -> int:
-    """The first number in lo .. hi whose value is >= bound; values ascend; hi when there is none."""
+    """The first number in lo .. hi whose value is >= bound; hi if there is none. Values ascend."""
     mask = ring.shape[0] - 1
     while lo < hi:
         mid = (lo + hi) >> 1
@@ -128,7 +131,7 @@ def gather_strings(starts: I64, lengths: I64, data: U8, rows: I64) -> tuple[I64,
 
 @compiled
 def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
-    """(hi - lo,) bool: which entries still live at `now` (expiry >= now)."""
+    """(hi - lo,) True where an entry is alive at `now` (expiry >= now)."""
     mask = expiry.shape[0] - 1
     out = np.empty(hi - lo, np.bool_)
     for e in range(lo, hi):
@@ -140,11 +143,14 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
 def mark_rows(
     rows: I64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, first: int, held: Mask
 ) -> None:
-    """Set (n,) `held` at `row - first` for the rows of the entries lo .. hi that live at `now`.
+    """Set (n,) `held` at `row - first` for the rows of the entries lo .. hi that are alive at `now`.
 
     Args:
-        rows: per slot; of entries that live they are first .. first + n.
+        rows: per slot; the rows of live entries are within first .. first + n.
         ring_expiry: per slot, or empty when expiry is exactly ts + life.
+
+    Raises:
+        IndexError: the row of a live entry is outside first .. first + n.
     """
     mask = rows.shape[0] - 1
     exact = ring_expiry.shape[0] == 0
@@ -160,8 +166,8 @@ def mark_rows(
 
 @compiled
 def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
-    """Move numbers lo .. lo + n whose (n,) `alive` is True together, into the ring itself or another that has room,
-    beginning at lo."""
+    """Move the numbers lo .. lo + n whose (n,) `alive` is True together, beginning at lo, in the same ring or into
+    another one with room."""
     mask = ring.shape[0] - 1
     wrap = into.shape[0] - 1
     end = lo
@@ -169,7 +175,7 @@ def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
         end += alive[i]
     i = 0
     to = lo
-    # Without a branch that nobody can foresee: what is not alive is written over by the next one.
+    # This avoids an unpredictable branch: the next number overwrites one that is not alive.
     while to < end:
         into[to & wrap] = ring[(lo + i) & mask]
         to += alive[i]
@@ -178,7 +184,7 @@ def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
 
 @compiled
 def sum_where(ring: I64, lo: int, alive: Mask) -> int:
-    """The sum of the numbers' values lo .. lo + n whose (n,) `alive` is True."""
+    """The sum of the values of the numbers lo .. lo + n whose (n,) `alive` is True."""
     mask = ring.shape[0] - 1
     total = 0
     for i in range(alive.shape[0]):
@@ -188,8 +194,8 @@ def sum_where(ring: I64, lo: int, alive: Mask) -> int:
 
 @compiled
 def compact_strings(starts: I64, lengths: I64, data: U8, lo: int, alive: Mask, to: int, into: U8) -> int:
-    """Move the bytes of the strings lo .. lo + n whose (n,) `alive` is True together, into their ring itself or another
-    that has room, beginning at byte number `to`; their starts follow, at the numbers they have.
+    """Move the bytes of the strings lo .. lo + n whose (n,) `alive` is True together, beginning at byte number `to`, in
+    the same ring or into another one with room. Their `starts` change accordingly; the strings keep their numbers.
 
     Returns:
         The number of the byte after the last one.

@@ -1,4 +1,4 @@
-"""The eddy's draw: where each partial tuple goes next."""
+"""The eddy's lottery: draws the SteM that each partial tuple probes next; `operators.join.eddy` calls it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def draw_links(
     tickets: F64,
     draws: F64,
 ) -> I64:
-    """Draw a next SteM per tuple, and the link by which it is probed.
+    """Draw a next SteM per tuple, and the link by which the tuple probes it.
 
-    Links into SteMs not yet visited, whose required aliases are all covered, take part. A SteM is probed by
-    its link with an index, of several by the one with most tickets, and takes part with that link's tickets.
-    Links that require nothing are cross products: they take part where no other link does.
+    The links into SteMs not yet visited whose required aliases are all covered take part. A SteM is represented by its
+    link with an index, or of several by the one with most tickets, and takes part with that link's tickets. Links that
+    require nothing are cross products: they take part where no other link does.
 
     Args:
-        visited: (w, m) bit a of a tuple's words is set when alias a is covered.
+        visited: (w, m) bit a of a tuple's words is set if alias a is covered.
         required: (l, w) likewise, the aliases that a link's probe reads.
-        targets: (l,) the SteM, which is its alias's number.
+        targets: (l,) the SteM that the link probes, which is the number of its alias.
         hashed: (l,) True where the link has an index.
-        tickets: (l,) more than zero.
+        tickets: (l,) greater than zero.
         draws: (m,) uniform in [0, 1).
 
     Returns:

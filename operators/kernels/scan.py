@@ -1,4 +1,4 @@
-"""The nested-loop join's inner loop: order comparisons driven by a table."""
+"""The inner loop of the nested-loop join: comparisons by tables of operators and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 @inlined
 def fails(op, a, b):  # type: ignore[no-untyped-def]
-    """True when `a op b` does not hold."""
+    """True if `a op b` does not hold."""
     if op == 0:
         return not a < b
     if op == 1:
@@ -53,7 +53,7 @@ def scan_terms(
         ts: (n,) of the probing tuples, ascending; the rest as in `kernels.index.probe_keys`.
 
     Returns:
-        As `probe_keys`: pairs written, the row and entry to go on from, entries compared.
+        As `probe_keys`: the number of pairs written, the row and entry from which to continue, entries compared.
 
     Cost: O(n * entries alive).
     """

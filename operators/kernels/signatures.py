@@ -1,8 +1,9 @@
 """An open-addressing table from 64-bit hashes to whole numbers, with linear probing.
 
-A slot whose value is VACANT is free. Taking a hash out moves up what had been pushed behind it, so there are no
-tombstones and a table never slows down with age. The hashes are mixed already (`operators.data.keys`): the low bits
-say where to look first. Callers keep a third of a table free, so everything is O(1) per hash.
+`operators.feedback.signatures` calls these functions. A slot whose value is VACANT is free. Removing a hash moves
+displaced hashes back into the gap, so there are no tombstones and a table never slows down with age. The hashes are
+mixed already (`operators.data.keys`): their low bits give the first slot to examine. Callers keep a third of a table
+free, so each operation takes O(1) per hash.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from schemas.columns import I64, Mask
 from schemas.compiled import compiled, inlined
 
 VACANT = -(2**63)
-"""The value of a free slot; no value that is entered."""
+"""The value of a free slot; entered values must differ from it."""
 
 
 @inlined
 def slot_of(word, keys, values):  # type: ignore[no-untyped-def]
-    """The slot of a word, or the free one where it would go."""
+    """The slot of a word, or the free slot where it belongs."""
     mask = keys.shape[0] - 1
     slot = np.int64(word & np.uint64(mask))
     while values[slot] != VACANT and keys[slot] != word:
@@ -29,7 +30,7 @@ def slot_of(word, keys, values):  # type: ignore[no-untyped-def]
 
 @compiled
 def enter_greatest(words: U64, given: I64, keys: U64, values: I64) -> int:
-    """Enter (n,) words with values; one that is there keeps the greater value. How many are new."""
+    """Enter (n,) words with values; a word already present keeps the greater value. Returns the number of new words."""
     added = 0
     for i in range(words.shape[0]):
         slot = slot_of(words[i], keys, values)
@@ -53,7 +54,7 @@ def holds_words(words: U64, keys: U64, values: I64) -> Mask:
 
 @compiled
 def take_value(word: np.uint64, keys: U64, values: I64) -> int:
-    """Take a word out; its value, VACANT if it is not there."""
+    """Remove a word; returns its value, VACANT if it is missing."""
     mask = keys.shape[0] - 1
     hole = slot_of(word, keys, values)
     value = values[hole]
@@ -74,7 +75,7 @@ def take_value(word: np.uint64, keys: U64, values: I64) -> int:
 
 @compiled
 def drop_words(words: U64, keys: U64, values: I64) -> int:
-    """Take (n,) words out; how many were there."""
+    """Remove (n,) words; returns the number that were present."""
     dropped = 0
     for i in range(words.shape[0]):
         if take_value(words[i], keys, values) != VACANT:

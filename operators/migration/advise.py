@@ -1,24 +1,23 @@
-"""Picks a migration strategy: `--strategy auto`. Pure: the same numbers give the same advice.
-
+"""Chooses a migration strategy for `--strategy auto`. The choice is pure: the same numbers give the same advice.
     advice = advise(query, old, new, [engine.statistics(links=True)], executor="xjoin")
     advice.strategy                # 'jisc'
-    print("\\n".join(advice.lines()))
+    print("\n".join(advice.lines()))
 
-`operators.migration.cost` predicts what each strategy costs; here one is chosen among those that can migrate the query:
+`operators.migration.cost` predicts what each strategy costs. One is chosen among those that can migrate the query:
 
-1. Those that stand still longer than `Goal.silence_s`, or hold more tuples beside the new plan's own than
-   `Goal.extra_share` of what the states hold now, are left out. If none is left, the one that breaks the limits least
-   stays.
-2. Of the rest the best by `Goal.prefer`: least work, shortest silence or fewest tuples beside the new plan's.
-3. Those less than CLEARLY worse, or by less than the absolute margins, are as good as it: the model is no finer. Of
-   these the one that is over first, then the one that comes first in PREFERENCE.
+1. Strategies that would halt processing longer than `Goal.silence_s` are left out, and so are those that would hold
+more tuples beside the new plan's own than `Goal.extra_share` of what the states hold now. If none is left, the strategy
+that exceeds the limits least stays.
+2. Of the rest, the best by `Goal.prefer` is found: least work, shortest silence or fewest tuples beside the new plan's.
+3. Strategies that are worse by a factor below CLEARLY_WORSE, or by less than the absolute margins, count as equally
+good: the model is no finer. Of these the one that ends first is chosen, then the one that is first in PREFERENCE.
 
-A migration that runs and may be overlapped (JISC 4.5) leaves no choice: any other strategy would wait for its end.
+A running migration that may be overlapped (JISC 4.5) leaves no choice: any other strategy would wait for its end.
 
-To choose takes a few milliseconds for a handful of sources and a tenth of a second for a hundred, at the cut.
+The choice takes a few milliseconds for a handful of sources and a tenth of a second for a hundred, at the cut.
 
-The statistics of several tasks of a query may be given: each migrates for itself, so they stand still as long as the
-one that does longest, and their work adds up.
+The statistics of several tasks of a query may be passed. Each task migrates for itself, so the query halts as long as
+the slowest task, and the tasks' work adds up.
 """
 
 from __future__ import annotations
@@ -35,25 +34,26 @@ from schemas.errors import UsageError
 from schemas.query import Query
 
 SILENCE_S = 0.1
-"""Nobody should wait longer for a result because a plan changes."""
+"""No user should wait longer for a result because a plan changes."""
 
 EXTRA_SHARE = 1.0
-"""A migration may hold as many tuples again as the states hold."""
+"""A migration may hold this share of the tuples in the states in addition to them."""
 
 EXTRA_TUPLES = 10_000
-"""So few extra tuples are never too many."""
+"""This many extra tuples are always allowed."""
 
 SLICES = 2.0
-"""A silence of so many usual slices is none."""
+"""A silence of this many usual slices is always allowed."""
 
-CLEARLY = 1.25
+CLEARLY_WORSE = 1.25
 SAME_WORK_S = 0.002
 SAME_SILENCE_S = 0.002
 SAME_TUPLES = 1_000.0
-"""What is less than CLEARLY times, or by less than this, worse is as good."""
+"""A prediction counts as equally good if it is worse by a factor below CLEARLY_WORSE or by less than these margins."""
 
 PREFERENCE = ("jisc", "moving-state", "hybmig-bsc", "hybmig", "ghm", "gms", "gpt", "parallel-track")
-"""Among equals, what depends least on the model being right comes first: JISC does only what turns out to be needed."""
+"""Among equally good strategies, the one that depends least on the model being right comes first: JISC computes only
+what turns out to be needed."""
 
 Preference = Literal["work", "silence", "memory"]
 PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
@@ -61,7 +61,12 @@ PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the user cares for: two limits, and what is to be least within them."""
+    """What the user cares for.
+    Attributes:
+        prefer: What is to be least within the limits.
+        silence_s: The longest silence, in seconds.
+        extra_share: The most extra tuples, as a share of the tuples in the states.
+    """
 
     prefer: Preference = "work"
     silence_s: float = SILENCE_S
@@ -70,12 +75,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A strategy, and why.
-
+    """The chosen strategy and the reason.
     Attributes:
-        predictions: of all that can migrate the query, the best first; those over a limit last.
-        over: why a strategy was left out.
-        refused: why a strategy cannot migrate the query.
+        strategy: The chosen strategy.
+        reason: Why it was chosen.
+        predictions: The predictions for all strategies that can migrate the query, best first; those over a limit last.
+        over: Per strategy that was left out, the limit that it exceeds.
+        refused: Per strategy that cannot migrate the query, the reason.
     """
 
     strategy: str
@@ -86,15 +92,15 @@ class Advice:
 
     @property
     def predicted(self) -> Prediction:
-        """Of the chosen strategy."""
+        """The prediction for the chosen strategy."""
         return next(p for p in self.predictions if p.strategy == self.strategy)
 
     def document(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the advice as JSON-compatible values."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """A table for people, with the reason below it."""
+        """Return a table for people, with the reason below it."""
         rows = [("strategy", "silence", "comparisons", "extra tuples", "work", "over after", "")]
         for p in self.predictions:
             note = "chosen" if p.strategy == self.strategy else self.over.get(p.strategy, "")
@@ -111,7 +117,7 @@ class Advice:
 
 
 def seconds(value: float) -> str:
-    """A duration with three digits."""
+    """Format a duration with three digits."""
     for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
         if value < limit:
             return f"{value * factor:.3g} {unit}" if value > 0 else "0 s"
@@ -129,15 +135,19 @@ def advise(
     load: float = 0.0,
     running: str | None = None,
 ) -> Advice:
-    """The strategy to change from one plan to another by.
-
+    """Choose the strategy for a change from one plan to another.
     Args:
-        observed: of each task of the query, with links.
-        load: the share of one core that the busiest task needs as it is; 0 for a replay, where nobody waits.
-        running: the strategy of a migration that has not finished.
+        query: The query.
+        old: The current plan.
+        new: The plan to change to.
+        observed: The statistics of each task of the query, with links.
+        executor: The kind of executor.
+        goal: What the user cares for.
+        load: The share of one core that the busiest task needs now; 0 for a replay, where no user waits.
+        running: The strategy of a migration that has not finished.
 
     Raises:
-        UsageError: there are no statistics to go by.
+        UsageError: There are no statistics.
     """
     if not observed:
         raise UsageError("no task has published statistics to choose a migration strategy by: name one instead")
@@ -186,20 +196,20 @@ _MARGINS = {"work": SAME_WORK_S, "silence": SAME_SILENCE_S, "memory": SAME_TUPLE
 
 
 def as_good(prediction: Prediction, best: Prediction, prefer: Preference) -> bool:
-    """True when the model cannot tell a prediction from a better one."""
+    """Return True if the model cannot distinguish a prediction from a better one."""
     value, least = _KEYS[prefer](prediction), _KEYS[prefer](best)
-    return value <= least * CLEARLY or value <= least + _MARGINS[prefer]
+    return value <= least * CLEARLY_WORSE or value <= least + _MARGINS[prefer]
 
 
 def _best(predictions: list[Prediction], prefer: Preference) -> Prediction:
-    """The first by duration, then PREFERENCE, of those as good as the best."""
+    """Return the first, by duration and then PREFERENCE, of the predictions that are as good as the best."""
     best = min(predictions, key=_KEYS[prefer])
     equals = [p for p in predictions if as_good(p, best, prefer)]
     return min(equals, key=lambda p: (p.duration_ms, PREFERENCE.index(p.strategy)))
 
 
 def _over(prediction: Prediction, longest_s: float, most: float) -> str:
-    """Which limit a strategy breaks."""
+    """Return which limit a strategy exceeds; empty if none."""
     if prediction.silence_s > longest_s:
         return f"silence over {seconds(longest_s)}"
     if prediction.beside_tuples > most:
@@ -208,7 +218,7 @@ def _over(prediction: Prediction, longest_s: float, most: float) -> str:
 
 
 def together(predictions: Sequence[Prediction]) -> Prediction:
-    """One strategy in several tasks."""
+    """Return the prediction for one strategy in several tasks."""
     return Prediction(
         predictions[0].strategy,
         max(p.silence_s for p in predictions),

@@ -1,6 +1,6 @@
-"""GMS, GPT and GHM (HybMig 4): plans as black boxes that only take tuples in and give results out.
-
-They need nothing of a plan but to run it, so they migrate any executor to any other.
+"""GMS, GPT and GHM (HybMig 4) migrate plans as black boxes that only take tuples in and return results.
+They need nothing of a plan except to run it, so they migrate any executor to any other.
+`operators.migration.strategies` lists them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from operators.plan.predicates import selections
 from operators.state.sources import Sources
 
 PIECE_TUPLES = 16_384
-"""Old tuples fed to a new plan at a time."""
+"""The number of old tuples fed to a new plan at a time."""
 
 
 class GeneralizedMovingState(Migration):
-    """GMS: stop, run the old tuples through the new plan and drop what comes out, go on with the new plan."""
+    """GMS: halt, run the old tuples through the new plan, drop its output, and continue with the new plan."""
 
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
         super().__init__(old, new, cut)
@@ -32,12 +32,13 @@ class GeneralizedMovingState(Migration):
         self._replayed = new.comparisons() - before
 
     def spent(self) -> int:
-        """What the old tuples took; the new plan has counted it."""
+        """Predicate evaluations on the old tuples; the new plan has counted them."""
         return self._replayed
 
 
 class GeneralizedParallelTrack(Migration):
-    """GPT: the old plan answers, the new one runs into a null sink until it has seen a whole window."""
+    """GPT: the old plan produces the results while the new plan's output is dropped, until it has seen a whole
+    window."""
 
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
         super().__init__(old, new, cut)
@@ -45,11 +46,11 @@ class GeneralizedParallelTrack(Migration):
 
     @property
     def finished(self) -> bool:
-        """True when no old tuple can be met any more."""
+        """True when no old tuple can match any more."""
         return self._over
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """Run one slice through both; the old plan's results."""
+        """Run one slice through both plans and return the old plan's results."""
         self.current.process(epoch, now)
         return self.old.process(epoch, now)
 
@@ -70,13 +71,12 @@ class GeneralizedParallelTrack(Migration):
 
 
 class GeneralizedHybrid(GeneralizedParallelTrack):
-    """GHM: as GPT, but the new plan is fed from queues that begin with the old tuples, in the background: it
-    catches up after less than a window when there is capacity to spare.
-
+    """GHM: like GPT, but the new plan is fed from queues that start with the old tuples, in the background. With spare
+    capacity it catches up in less than a window.
     Args:
-        share: tuples taken from the queue per new tuple that arrives; more than one, or it never ends, unless
-            `work` takes more.
-        piece_tuples: old tuples fed to the new plan at a time.
+        share: Tuples taken from the queue per new tuple that arrives. It must exceed one for the migration to end,
+            unless `work` takes more.
+        piece_tuples: The number of old tuples fed to the new plan at a time.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         self._over = not self._queue
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """The old plan first; then as much of the queue as there is credit for."""
+        """Run the slice through the old plan, then as much of the queue as the credit allows through the new plan."""
         found = self.old.process(epoch, now)
         if epoch:
             self._queue.append((epoch, now))
@@ -100,7 +100,7 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
         return found
 
     def work(self, tuples: float) -> None:
-        """Feed the new plan so many tuples more from the queue."""
+        """Feed the new plan `tuples` more from the queue."""
         self._credit += tuples
         while self._queue and self._credit > 0:
             piece, at = self._queue.popleft()
@@ -114,21 +114,21 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
             self._credit -= taken
 
     def spent(self) -> int:
-        """What the old tuples took in the new plan, and what the old plan did since the cut."""
+        """Predicate evaluations on the old tuples in the new plan, and of the old plan since the cut."""
         return super().spent() + self._replayed
 
     def progress(self) -> tuple[int, int, str]:
-        """Tuples that the new plan has seen, of those known so far."""
+        """The tuples that the new plan has seen, of those known so far."""
         waiting = sum(len(tuples) for piece, _ in self._queue for tuples in piece.values())
         return self._taken, self._taken + waiting, "tuples"
 
     def _stored(self, tuples: Tuples) -> Tuples:
-        """Without those that have left their windows, and their store, while they waited."""
+        """Return the tuples without those that left their windows and their store while they waited."""
         kept = tuples.rows[0] >= self.sources.store(tuples.aliases[0]).lo
         return tuples if kept.all() else tuples.take(kept)
 
     def purge(self, cut: int) -> None:
-        """Purge the old plan, and the new one as far as it has come."""
+        """Purge the old plan, and the new plan as far as it has caught up."""
         self.old.purge(cut)
         if self._queue:
             self.current.purge(self._queue[0][1])
@@ -139,10 +139,9 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
 
 
 def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Iterator[tuple[dict[str, Tuples], int]]:
-    """The streams' tuples that one at or after `cut` can meet, in pieces of event time, with each piece's beginning.
-
-    HybMig asks the system to keep a copy of the sources' tuples; the stores are that copy.
-    """
+    """Return the streams' tuples that a tuple at or after `cut` can match, in pieces of event time, with each piece's
+    start.
+    HybMig requires the system to keep a copy of the sources' tuples; the stores are that copy."""
     whole = {s.alias: _alive(sources, s.alias, cut) for s in sources.query.sources if not s.is_table}
     stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
     bounds = [*dict.fromkeys(stamps[piece_tuples::piece_tuples].tolist()), None]
@@ -160,7 +159,7 @@ def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Ite
 
 def _alive(sources: Sources, alias: str, cut: int) -> Tuples:
     store = sources.store(alias)
-    rows = store.held_rows()
+    rows = store.stored_rows()
     if alias in sources.rows_windows:
         rows = rows[rows >= sources.first_live_row(alias)]
     if sources.shared(alias):

@@ -1,23 +1,24 @@
-"""What each migration strategy would cost, from what an engine knows of itself. Pure: numbers in, numbers out.
+"""What each migration strategy would cost, from an engine's statistics. Pure: numbers in, numbers out.
 
-HybMig 4.4 and JISC 5 count the same things: the states that the new plan lacks and the work of running the old one. On
-`operators.migration.sizes`, each strategy is charged with
+`operators.migration.advise` compares the predictions. HybMig 4.4 and JISC 5 count the same things: the states that the
+new plan lacks and the work of running the old one. With the sizes of `operators.migration.sizes`, each strategy costs
 
 | strategy | comparisons | extra tuples | until |
 | --- | --- | --- | --- |
 | moving-state | every missing state, at the cut | the missing states | the cut |
-| parallel-track | the old plan for a window; looking for old tuples | the old plan's states | a window |
-| hybmig | the old plan on what is old in all boxes, which expires | the old plan's own states | a window |
+| parallel-track | the old plan for a window; checks for old tuples | the old plan's states | a window |
+| hybmig | the old plan on tuples that are old in some box, until they expire | the old plan's own states | a window |
 | hybmig-bsc | the same for a while, and every missing state | the same | as many new tuples as it joins old ones |
 | jisc | missing states under the keys that are probed before they expire | the same | all keys, or a window |
 | gms | the living input through the whole new plan, at the cut | none | the cut |
 | gpt | the old plan for a window | the new plan's states | a window |
 | ghm | both, till the new plan has caught up | the new plan's states | a share of a window |
 
-Executors without intermediate states (M-Join, eddy) have nothing to migrate: those of the first group cost nothing.
-The expected error is that of any textbook model, a factor; the choice is made for strategies that are far apart.
+Executors without intermediate states (M-Join, eddy) have nothing to migrate: there the first five strategies except
+parallel-track cost nothing. The expected error is a factor, as for any textbook model; the choice is meant for
+strategies that are far apart.
 
-Known limits: uniform keys (a skewed one makes more), steady rates, no model of what spills.
+Known limits: the model assumes uniform keys (a skewed key makes more tuples) and steady rates, and ignores spilling.
 """
 
 from __future__ import annotations
@@ -48,27 +49,28 @@ from operators.plan.predicates import Operand
 from schemas.query import Query, aliases_of
 
 BACKGROUND_SHARE = 1.0
-"""Old tuples that `hybmig-bsc` joins per new one, and `SLICE_OLD_TUPLES` at most in a slice."""
+"""Old tuples that `hybmig-bsc` joins per new one, but at most `SLICE_OLD_TUPLES` in a slice."""
 CATCH_UP_SHARE = 4.0
 """Tuples that `ghm` feeds its new plan per new one, in pieces of `PIECE_TUPLES`."""
 
-MOST_PACE = 4.0
-"""How much slower or faster than the unit costs a machine is taken to be."""
+MAX_PACE = 4.0
+"""The greatest factor by which a machine is assumed to be slower or faster than the unit costs."""
 
 STEPS = 40
-"""Of the numerical integration over a window."""
+"""The steps of the numerical integration over a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a strategy is expected to cost, beyond what the new plan would have done anyway.
-
+    """The expected cost of a strategy, beyond what the new plan would have done anyway.
     Attributes:
-        silence_s: the longest that processing stands still, a usual slice included.
-        comparisons, extra_tuples: as `MigrationRecord` and its `peak_extra_tuples` count them.
-        work_s: seconds of one core.
-        duration_ms: event time from the cut to the end.
-        beside_tuples: what is held beside the new plan's own states, which it will hold anyway.
+        strategy: The strategy's name.
+        silence_s: The longest halt of processing in seconds, including a usual slice.
+        comparisons: Predicate evaluations, as `MigrationRecord` counts them.
+        extra_tuples: Extra tuples, as `MigrationCounters.peak_extra_tuples` counts them.
+        work_s: Seconds of one core.
+        duration_ms: Event time from the cut to the end.
+        beside_tuples: Tuples held beside those of the new plan's own states, which it will hold anyway.
     """
 
     strategy: str
@@ -81,11 +83,14 @@ class Prediction:
 
 
 class CostOfMigration:
-    """What it takes to change from one plan of a query to another.
-
+    """The cost of a change from one plan of a query to another.
     Args:
-        observed: with `links`, of the running engine.
-        load: share of one core's time that the query needs as it is; 0 where nobody waits, as in a replay.
+        query: The query.
+        old: The current plan.
+        new: The plan to change to.
+        observed: The statistics of the running engine, with `links`.
+        executor: The kind of executor.
+        load: The share of one core's time that the query needs now; 0 where no user waits, as in a replay.
     """
 
     def __init__(
@@ -111,18 +116,17 @@ class CostOfMigration:
         self.old_work = total([sizes.running(join) for join in self.old])
         expected_s = SLICE_S + len(self.old) * CALL_S + self.old_work.seconds / max(self.slices_per_s, 1e-9)
         self.slice_s = observed.busy_s / observed.slices if observed.slices and observed.busy_s else expected_s
-        # The unit costs are those of a machine at rest; what a slice has taken lately says what this one is like.
-        self.pace = min(max(self.slice_s / expected_s, 1 / MOST_PACE), MOST_PACE)
+        # The unit costs are those of an idle machine; the recent time per slice shows how fast this machine is.
+        self.pace = min(max(self.slice_s / expected_s, 1 / MAX_PACE), MAX_PACE)
         self.new_work = total([sizes.running(join) for join in self.new])
         self._all_computed = total([sizes.computing(join) for join in self.new])
         self._kept = {sizes.signature(join, side) for join, side, _ in _inputs(self.new)}
         self._window_s = sizes.longest_s
 
     def prediction(self, strategy: str) -> Prediction:
-        """What a strategy is expected to cost.
-
+        """Return the expected cost of a strategy.
         Raises:
-            KeyError: no strategy has this name.
+            KeyError: No strategy has this name.
         """
         make: dict[str, Callable[[], Prediction]] = {
             "moving-state": self._moving_state,
@@ -146,9 +150,10 @@ class CostOfMigration:
         beside: float = 0.0,
         beside_tuples: float = 0.0,
     ) -> Prediction:
-        """`still_s` beyond a usual slice; `beside` the seconds of work per second beside the new plan's own."""
+        """Return a prediction. `still_s` is the halt beyond a usual slice; `beside` is the work per second beside the
+        new plan's own, in seconds."""
         if beside:
-            # Every join of the old plan is called once more per slice.
+            # Every join of the old plan runs once more per slice.
             work += Work(0.0, len(self.old) * CALL_S * self.slices_per_s * duration_s)
         ratio = beside / max(self.new_work.seconds, 1e-12)
         behind_s = max(0.0, self.load * (1 + ratio) - 1) * duration_s if self.load else 0.0
@@ -159,7 +164,7 @@ class CostOfMigration:
     # --- What they are made of ------------------------------------------------------------------------
 
     def _moved(self) -> Work:
-        """Complete states whose other side is new: indexed anew."""
+        """Work to re-index complete states whose other side is new."""
         held = {frozenset(child.aliases): (join, side) for join, side, child in _inputs(self.old)}
         found = 0.0
         for join, side, child in _inputs(self.new):
@@ -169,13 +174,14 @@ class CostOfMigration:
         return Work(0.0, found)
 
     def _decay(self, power: int, until_s: float) -> float:
-        """The seconds' worth of what falls to nothing over a window, (1 - t / w)^power, up to a time."""
+        """The integral up to a time, in seconds, of a quantity that falls to zero over a window as (1 - t /
+        w)^power."""
         w = self._window_s
         rest = max(0.0, 1 - until_s / w)
         return w * (1 - rest ** (power + 1)) / (power + 1)
 
     def _pruned_old(self, until_s: float) -> Work:
-        """The old plan on tuples whose components are old in some box (HybMig, Table 2), up to a time."""
+        """Work of the old plan, up to a time, on tuples whose components are old in some box (HybMig, Table 2)."""
         sizes, found = self.sizes, Work()
         old = {frozenset(join.aliases): join for join in self.old}
         shared = old.keys() & {frozenset(join.aliases) for join in self.new}
@@ -197,7 +203,7 @@ class CostOfMigration:
         return found
 
     def _old_share(self, join: Join, box: Aliases, until_s: float) -> float:
-        """Seconds' worth of a join's work that is left of it when new tuples of a box's sources are passed over."""
+        """The seconds' worth of a join's work that is left when it skips new tuples of a box's sources."""
         found = 0.0
         parts = []
         for side, child, other in ((0, join.left, join.right), (1, join.right, join.left)):
@@ -205,7 +211,7 @@ class CostOfMigration:
             passing = sum(v for a, v in turnover.items() if a not in box) / max(sum(turnover.values()), 1e-12)
             power = len(box & frozenset(child.aliases))
             if self.sizes.signature(join, 1 - side) not in self._kept:
-                # The new plan has no use for this state: nothing new of the box is entered.
+                # The new plan does not use this state, so no new tuples of the box enter it.
                 power += len(box & frozenset(other.aliases))
             size, state = self.sizes.size(child), self.sizes.size(other)
             parts.append(self.sizes.probing(join, size.rate, state, dead=True).comparisons + size.rate)
@@ -213,11 +219,11 @@ class CostOfMigration:
         return found / max(sum(parts), 1e-12)
 
     def _all_old(self) -> float:
-        """What the old plan's states hold."""
+        """The tuples in the old plan's states."""
         return sum(self.sizes.size(child).held for _, _, child in _inputs(self.old))
 
     def _old_states(self) -> float:
-        """What the old plan's states hold that the new plan's do not."""
+        """The tuples in the old plan's states that the new plan does not have."""
         return sum(
             self.sizes.size(child).held
             for join, side, child in _inputs(self.old)
@@ -230,7 +236,7 @@ class CostOfMigration:
         if not self.keeps_states:
             return self._predicted("moving-state", Work(), 0.0, 0.0, self._moved().seconds)
         work = total([self.sizes.computing(join) for join in self.missing]) + self._moved()
-        # A set difference keeps a place per tuple, and no states in between.
+        # A set difference stores one position per tuple and has no intermediate states.
         made = 0.0 if self.query.subtracted else sum(self.sizes.size(join).living for join in self.missing)
         return self._predicted("moving-state", work, made, 0.0, work.seconds)
 
@@ -241,7 +247,8 @@ class CostOfMigration:
         return self._predicted("parallel-track", work, extra, self._window_s, 0.0, self.old_work.seconds, extra)
 
     def _looked_at(self) -> float:
-        """Tuples of the old plan looked at, on average, to find an old one: states in turn, up to the first."""
+        """The average number of the old plan's tuples checked to find an old one: states in turn, up to the first
+        hit."""
         found = 0.0
         for k in range(STEPS):
             age = (k + 0.5) / STEPS * self._window_s
@@ -268,7 +275,7 @@ class CostOfMigration:
         old = sum(sizes.size(join.left).living for join in self.missing)
         duration = old / max(BACKGROUND_SHARE * sizes.arriving, 1e-9) + 1 / max(self.slices_per_s, 1e-9)
         duration = min(duration, self._window_s)
-        # What has expired before its turn comes is not joined.
+        # Tuples that expire before their turn are not joined.
         share = self._decay(1, duration) / max(duration, 1e-9) if duration else 1.0
         made = Work()
         for join in self.missing:
@@ -298,14 +305,14 @@ class CostOfMigration:
         return self._predicted("jisc", work, extra, duration, still)
 
     def _completing(self, join: Join) -> _Completing:
-        """Completing the state of a sub-plan on demand."""
+        """The cost of completing the state of a sub-plan on demand."""
         sizes = self.sizes
         parent, side = next((p, s) for p, s, child in _inputs(self.new) if child is join)
         key, values = self._asked(parent, side, join)
         left, right, made = sizes.size(join.left), sizes.size(join.right), sizes.size(join).living
         below = next((side for side, c in enumerate((join.left, join.right)) if _has(c, key)), None)
         if not key or below is None:
-            # Nothing smaller than the whole can be looked up: the first probe completes all.
+            # Only the whole state can be requested, so the first probe completes it.
             work = sizes.probing(join, left.living, right)
             work += Work(0.0, CALL_S + (made + left.living) * ENTER_S)
             return _Completing(work, work.seconds, made, 0.0)
@@ -316,7 +323,7 @@ class CostOfMigration:
         whole, rooted, indexed = self._looking_up(join, below, key)
         share, kept, demanded = 0.0, 0.0, 0.0
         for k in range(STEPS):
-            # Keys first probed in this step. What is looked up has begun to expire; what it is joined with has not,
+            # Keys first probed in this step. The tuples looked up have begun to expire; those they join with have not,
             # since that includes the new.
             now = 1 - math.exp(-probing * (k + 1) * step / values)
             share += (now - demanded) * (1 - (k + 0.5) / STEPS) ** rooted
@@ -332,8 +339,8 @@ class CostOfMigration:
         )
 
     def _asked(self, parent: Join, side: int, join: Join) -> tuple[tuple[Operand, ...], float]:
-        """By which columns a state is asked for (`migration.jisc.demand`), and how many values they have, if those
-        are equally frequent: two tuples agree, or a tuple accepts a value, once in as many pairs."""
+        """Return the columns by which entries of a state are requested (`migration.jisc.demand`), and their number of
+        values if all are equally frequent: two tuples agree, or a tuple accepts a value, once in that many pairs."""
         condition = self.sizes.condition(parent)
         sides = frozenset(parent.left.aliases), frozenset(parent.right.aliases)
         key = tuple(term.operand(side) for term in condition.keys)
@@ -346,9 +353,12 @@ class CostOfMigration:
         return tuple(term.operand(side) for term in terms[:1]), 1.0 / max(self.sizes.share(*sides), 1e-12)
 
     def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int, float]:
-        """To find all tuples of an incomplete sub-plan by a key that its input `below` has, and join them; over how
-        many sources the complete state is where the key is looked up in the end; and how many tuples are indexed for
-        that, if neither plan has an index by it."""
+        """Return the cost of looking up an incomplete sub-plan by a key of its input `below`.
+        Returns:
+            The work to find all its tuples by the key and to join them; the number of sources of the complete state in
+                which the key is looked up in the end; and the number of tuples that are indexed for it if neither plan
+                has an index by the key.
+        """
         sizes = self.sizes
         child, beside = (join.right, join.left) if below else (join.left, join.right)
         found = sizes.probing(join, sizes.size(child).living, sizes.size(beside))
@@ -382,8 +392,14 @@ class CostOfMigration:
 
 @dataclass(frozen=True, slots=True)
 class _Completing:
-    """What completing a state takes in all, in the first slice, how many tuples it makes, until when it lasts, and how
-    many tuples its keys are counted in."""
+    """The cost of completing a state.
+    Attributes:
+        work: The total work.
+        first_s: Seconds in the first slice.
+        made: The number of tuples made.
+        until_s: How long it lasts, in seconds.
+        counted: The number of tuples in which its keys are counted.
+    """
 
     work: Work
     first_s: float
@@ -393,14 +409,14 @@ class _Completing:
 
 
 def _inputs(joins: list[Join]) -> Iterator[tuple[Join, int, Plan]]:
-    """Every side of every join."""
+    """Yield every side of every join."""
     for join in joins:
         for side, child in enumerate((join.left, join.right)):
             yield join, side, child
 
 
 def _inside(top: Join, shared: frozenset[Aliases] | set[Aliases]) -> Iterator[Join]:
-    """The joins of the task that computes a shared sub-plan (HybMig, Fig. 5), children before parents."""
+    """Yield the joins of the task that computes a shared sub-plan (HybMig, Fig. 5), children before parents."""
     for child in (top.left, top.right):
         if isinstance(child, Join) and frozenset(child.aliases) not in shared:
             yield from _inside(child, shared)
@@ -408,5 +424,5 @@ def _inside(top: Join, shared: frozenset[Aliases] | set[Aliases]) -> Iterator[Jo
 
 
 def _has(plan: Plan, operands: tuple[Operand, ...]) -> bool:
-    """Whether a sub-plan has all columns of some operands."""
+    """Return whether a sub-plan has all columns of some operands."""
     return all(aliases_of(operand.expr) <= frozenset(plan.aliases) for operand in operands)

@@ -1,18 +1,17 @@
-"""Changing the order of subtraction while a set difference runs (JISC 4.7).
+"""Changes the order of subtraction while a set difference runs (JISC 4.7).
+`operators.migration.strategies` calls it for queries with EXCEPT. Every operator of the old pipeline moves to its
+position in the new one with its whole state. The new plan lacks only one thing: the decision of an operator about
+tuples that another operator used to stop before they reached it. These are the intermediate sets that the old plan does
+not have. If both plans have a set (the same streams subtracted, in any order), nothing is missing.
 
-Every operator of the old pipeline is moved to its place in the new one with all that it knows. What the new plan
-lacks is what an operator would say of tuples that another one used to stop before they came to it: the
-intermediate sets that the old plan does not have. Where both plans have a set (its streams subtracted, in any
-order) nothing is missing.
+Moving State makes these decisions at the cut. JISC leaves open which operator stops such a tuple as long as the match
+lasts that is known to keep it out of the answer. A matching tuple of a subtracted stream that arrives meanwhile need
+not be applied to it: it is in its own operator's state, where it is found when the decision is made. (The paper's
+tuples climb to the first complete state for the same reason.)
 
-Moving State asks at the cut. JISC leaves open which operator stops such a tuple while the match lasts that is
-known to keep it out of the answer. A tuple of a subtracted stream that comes meanwhile and matches it need not
-be told: it is in its own operator's state, where it is found when the question is asked. (The paper's tuples
-climb to the first complete state for the same reason.)
-
-Generalized Moving State and Parallel Track take pipelines as black boxes. Strategies that tell results by
-the lineage of their components do not apply: a change of the answer has none, since it may come from the absence
-of a match.
+Generalized Moving State and Parallel Track treat pipelines as black boxes. Strategies that distinguish results by the
+lineage of their components do not apply: a change of the answer has no lineage, since it may come from the absence of a
+match.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable
 
 from operators.difference.pipeline import DifferencePipeline
 from operators.join.executor import Executor
-from operators.join.tables import stored
+from operators.join.tables import stored_tuples
 from operators.migration.black_box import GeneralizedParallelTrack
 from operators.migration.migration import Migration
 from operators.plan.plan import Plan
@@ -29,7 +28,7 @@ from schemas.errors import InvariantError
 
 
 class DifferenceReordering(Migration):
-    """Moving State, or JISC where `lazy`; either may begin while another one of its kind is not over."""
+    """Moving State, or JISC if `lazy`. Either may start while another migration of its kind is unfinished."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int, *, lazy: bool) -> None:
         if not isinstance(old, DifferencePipeline):
@@ -40,11 +39,11 @@ class DifferenceReordering(Migration):
 
     @property
     def finished(self) -> bool:
-        """True when it is known of every living tuple which operator stops it."""
+        """True when the operator that stops it is known for every living tuple."""
         return self._new.completed.open == 0
 
     def purge(self, cut: int) -> None:
-        """Purge, and note what has been completed."""
+        """Purge, and count what has been completed."""
         super().purge(cut)
         self._note()
 
@@ -54,26 +53,27 @@ class DifferenceReordering(Migration):
         self.counters.completed_keys = completed.keys
 
     def progress(self) -> tuple[int, int, str]:
-        """How many tuples are settled of those that were left open."""
-        return self._new.completed.settled, self._new.completed.settled + self._new.completed.open, "tuples"
+        """The number of tuples decided, of those that were left open."""
+        return self._new.completed.decided, self._new.completed.decided + self._new.completed.open, "tuples"
 
 
 class MovingWholeDifference(Migration):
-    """GMS: run what is alive through a fresh pipeline, drop what comes out, go on with it."""
+    """GMS: run the living tuples through a fresh pipeline, drop its output, and continue with it."""
 
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
         super().__init__(old, new, cut)
         before = new.comparisons()
         streams = [s.alias for s in self.sources.query.sources if not s.is_table]
-        new.process({alias: stored(self.sources, alias) for alias in streams}, 0)
+        new.process({alias: stored_tuples(self.sources, alias) for alias in streams}, 0)
         self.counters.comparisons = new.comparisons() - before
 
 
 class ParallelDifference(GeneralizedParallelTrack):
-    """GPT: over when what the new pipeline has not seen has been dead for an instant, and its leaving is told."""
+    """GPT: finished when the tuples that the new pipeline has not seen have been dead for an instant and their removal
+    has been reported."""
 
     def expired(self, cut: int) -> bool:
-        """True when no old tuple changes the answer at or after `cut`."""
+        """Return True when no old tuple changes the answer at or after `cut`."""
         return super().expired(cut - 1)
 
 
@@ -90,7 +90,7 @@ _LAGGING = "lets the new plan lag behind the streams' stores, which by then have
 
 
 def objection_to_difference(name: str) -> str:
-    """Why a strategy of joins cannot migrate a set difference; empty when it can."""
+    """Return why a strategy of joins cannot migrate a set difference; empty if it can."""
     if name in STRATEGIES_OF_DIFFERENCE:
         return ""
     return _LAGGING if name == "ghm" else _BY_LINEAGE

@@ -1,19 +1,18 @@
-"""HybMig (HybMig 3): both plans run on shared states, and each result is made by exactly one of them.
+"""HybMig (HybMig 3): both plans run on shared states, and exactly one of them makes each result.
+The migration is first decomposed by the sub-plans that both plans have (3.1, Fig. 5): the joins that compute such a
+sub-plan are migrated on their own, and above them it counts as a source. Each remaining task joins sources whose states
+both plans have. If both plans read the same columns of them there is one copy (3.2, state sharing). The new plan lacks
+the intermediate states, so it misses the tuples of a lowest join whose components are all old. The old plan continues
+to make those, and only those: its tuples are pruned as soon as they can no longer become part of one. The
+characteristics table (Table 2) is a list of boxes: per component, the row id before which it must have arrived. Row ids
+are the lineage, so nothing is stored per tuple and there may be any number of entries.
 
-The migration is first decomposed by the sub-plans that both plans have (3.1, Fig. 5): what computes such a
-sub-plan is migrated on its own, and above it counts as a source. Each remaining task joins sources whose
-states both plans have; where both read the same columns of them there is one copy (3.2, state sharing). The
-new plan lacks the intermediate states, so it misses the tuples of a lowest join whose components are all old.
-Those, and only those, the old plan goes on to make: its tuples are pruned as soon as they can no longer
-become one. The characteristics table (Table 2) is a list of boxes: per component the row id before which it
-must have arrived. Row ids are the lineage, so nothing is stored per tuple and there may be any number of entries.
+With background state computation (3.4) the missing states are computed bottom up, a few tuples per slice, in reverse
+temporal order (Fig. 12), and prepended when they are complete. The paper passes over one thing: tuples that arrived
+between the cut and that moment have not matched the state's old tuples in the new plan. The results made of both are
+therefore missing one level up, and the parent's box accounts for them.
 
-With background state computation (3.4) the missing states are computed bottom up, a few tuples per slice, in
-reverse temporal order (Fig. 12), and prepended when they are whole. One thing the paper passes over: what
-arrived between the cut and that moment has not met the state's old tuples in the new plan, so the tuples made
-of both are missing one level up; the box of the parent says so.
-
-Order (3.3) is kept by merging both plans' results of each slice by timestamp.
+Results keep their order (3.3), since both plans' results of each slice are merged by timestamp.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from schemas.columns import I64, Mask
 
 Aliases = frozenset[str]
 Box = dict[str, int]
-"""Per alias the row before which the component must have arrived."""
+"""Per alias, the row before which the component must have arrived."""
 
 CHUNK_TUPLES = 2_048
-"""Old tuples that background computation joins at a time."""
+"""The number of old tuples that background computation joins at a time."""
 
 SLICE_OLD_TUPLES = 8_192
-"""Old tuples that background computation joins in one slice at most, however many came: no slice takes much longer
-for it."""
+"""The most old tuples that background computation joins in one slice, however many tuples arrived: no slice takes much
+longer because of it."""
 
 
 def within(tuples: Tuples, box: Box) -> Mask:
-    """(n,) True where every component that the box speaks of lies in it."""
+    """Return (n,) True where every component that has an entry in the box lies in it."""
     good = np.ones(len(tuples), np.bool_)
     for k, alias in enumerate(tuples.aliases):
         if alias in box:
@@ -58,13 +57,12 @@ def within(tuples: Tuples, box: Box) -> Mask:
 @dataclass(slots=True)
 class _Task:
     """One irreducible migration: joins over the same sources in the old and in the new plan.
-
     Attributes:
-        node: what both compute; a node of the new plan.
-        old: the old plan's joins, children before parents; empty where old and new are one and the same join.
-        new: the new plan's.
-        missing: per incomplete state of the new plan, by its aliases, the boxes of tuples it lacks. Those whose
-            inputs are complete make up the characteristics table.
+        node: The sub-plan that both compute; a node of the new plan.
+        old: The old plan's joins, children before parents; empty if old and new are the same single join.
+        new: The new plan's joins.
+        missing: Per incomplete state of the new plan, by its aliases, the boxes of tuples that it lacks. The boxes of
+            those whose inputs are complete make up the characteristics table.
     """
 
     node: Join
@@ -73,17 +71,16 @@ class _Task:
     missing: dict[Aliases, list[Box]] = field(default_factory=dict)
 
     def table(self) -> list[Box]:
-        """The characteristics table."""
+        """Return the characteristics table."""
         return [box for boxes in self.missing.values() for box in boxes]
 
 
 class HybMig(Migration):
-    """Both plans on shared states.
-
+    """Runs both plans on shared states.
     Args:
-        background: compute missing states in the background.
-        share: how many old tuples that may join per new one; `work` lets it join more.
-        decompose: migrate sub-plans that both plans have on their own (3.1); without, only to measure what that saves.
+        background: Compute missing states in the background.
+        share: The number of old tuples joined per new one; `work` joins more.
+        decompose: Migrate sub-plans that both plans have on their own (3.1). False only to measure what that saves.
     """
 
     def __init__(
@@ -108,7 +105,7 @@ class HybMig(Migration):
     # --- Decomposition (Fig. 5) ------------------------------------------------------------------------
 
     def _decompose(self, node: Join) -> None:
-        """Make the task of a node that both plans have, after those of the sources below it."""
+        """Create the task of a node that both plans have, after the tasks of the sources below it."""
         shared = self._shared
 
         def above(aliases: Aliases, joins: Mapping[Aliases, tuple[Join, BinaryJoin]]) -> list[tuple[Join, BinaryJoin]]:
@@ -121,7 +118,7 @@ class HybMig(Migration):
 
         whole = frozenset(node.aliases)
         new = above(whole, self._new_joins)
-        # What is made of tables alone is there from the start.
+        # Sub-plans over tables alone are complete from the start.
         tables = self.sources.tables
         static = {frozenset(n.aliases) for n, _ in new if frozenset(n.aliases) <= tables}
         inside = {frozenset(n.aliases) for n, _ in new}
@@ -148,11 +145,11 @@ class HybMig(Migration):
 
     @property
     def finished(self) -> bool:
-        """True when the new plan has all that it needs."""
+        """True when the new plan lacks nothing that it needs."""
         return self._over
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """Run one slice through both plans, then some of the background's work."""
+        """Run one slice through both plans, then some of the background work."""
         outputs: dict[Aliases, Tuples] = {frozenset({alias}): tuples for alias, tuples in epoch.items()}
         for task in self._tasks:
             entered: set[int] = set()
@@ -165,14 +162,14 @@ class HybMig(Migration):
             outputs[frozenset(task.node.aliases)] = Tuples.merge(found, made)
         self._note_extra()
         if self._background is not None:
-            # All that has come is a partner, the slice's last tuples too.
+            # Every arrived tuple is a possible partner, including the slice's last ones.
             latest = max((int(tuples.ts[-1]) for tuples in epoch.values() if len(tuples)), default=now)
             self._background.arrived(sum(len(tuples) for tuples in epoch.values()), latest)
         whole = outputs.get(frozenset(self.plan.aliases))
         return Tuples.empty(self.plan.aliases) if whole is None else whole
 
     def work(self, tuples: int, now: int) -> None:
-        """Let the background join so many old tuples more, as if at `now`: there is time to spare."""
+        """Let the background join `tuples` more old tuples, as at `now`, because there is spare time."""
         if self._background is not None:
             self._background.work(float(tuples), now)
 
@@ -185,7 +182,7 @@ class HybMig(Migration):
         shared: set[int],
         table: list[Box] | None,
     ) -> Tuples:
-        """The output of one plan's joins; with a `table`, only of tuples that satisfy one of its entries."""
+        """Return the output of one plan's joins; with a `table`, only tuples that satisfy one of its entries."""
         made: dict[Aliases, Tuples] = {}
 
         def pruned(tuples: Tuples) -> Tuples:
@@ -209,7 +206,7 @@ class HybMig(Migration):
                 match.counters.input_tuples += len(probing)
                 match.counters.left_tuples += len(probing) if side == LEFT else 0
                 if id(state) not in entered:
-                    # A state that both plans use holds what the new one needs: everything.
+                    # A state that both plans use contains what the new plan needs: every tuple.
                     entered.add(id(state))
                     match.enter(state, match.prepare(side, tuples) if id(state) in shared else probing, now)
                 prepared.append(probing)
@@ -218,7 +215,7 @@ class HybMig(Migration):
         return out
 
     def _note_extra(self) -> None:
-        """What is held only for the old plan's sake."""
+        """Count the tuples that are stored only for the old plan."""
         kept = {id(state) for _, join in self._joins(self.current) for state in join.states}
         extra = {
             id(state): len(state) for task in self._tasks for _, join in task.old for state in join.states
@@ -228,7 +225,7 @@ class HybMig(Migration):
         self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
 
     def purge(self, cut: int) -> None:
-        """Purge both plans, and see whether the old one is still needed."""
+        """Purge both plans, and check whether the old one is still needed."""
         self.old.purge(cut)
         self.current.purge(cut)
         if self.expired(cut):
@@ -237,18 +234,18 @@ class HybMig(Migration):
         self._over = not any(task.missing for task in self._tasks)
 
     def progress(self) -> tuple[int, int, str]:
-        """With the background, states computed; without it only time tells."""
+        """The states computed, with background computation. Without it only time tells."""
         if self._background is None:
             return 0, 0, ""
         return self._missing - sum(len(task.missing) for task in self._tasks), self._missing, "states"
 
     def _states(self) -> list[SideState]:
-        """Those of both plans while both run, shared ones once."""
+        """Return the states of both plans while both run, shared ones once."""
         found = {id(s): s for executor in self.executors() for _, join in self._joins(executor) for s in join.states}
         return list(found.values())
 
     def state_tuples(self) -> int:
-        """Tuples in all states; what both plans share is there once."""
+        """Tuples in all states, those that both plans share once."""
         return sum(len(state) for state in self._states())
 
     def size_bytes(self) -> int:
@@ -259,7 +256,7 @@ class HybMig(Migration):
         return executor.joins if isinstance(executor, XJoinTree) else []
 
     def lacks(self, aliases: Aliases) -> bool:
-        """True for what the old plan still makes up for."""
+        """Return True for states that the old plan still makes up for."""
         return any(aliases in task.missing for task in self._tasks)
 
     def executors(self) -> tuple[Executor, ...]:
@@ -267,7 +264,8 @@ class HybMig(Migration):
         return (self.current,) if self._over else (self.old, self.current)
 
     def completed(self, task: _Task, node: Join) -> None:
-        """The state of a node is whole: what was missing in it may still be missing in its parent's (see above)."""
+        """Note that the state of a node is complete. Results made of its formerly missing tuples may still be missing
+        in its parent's state (see the module's docstring)."""
         aliases = frozenset(node.aliases)
         boxes = task.missing.pop(aliases)
         parent = next(n for n, _ in task.new if node in (n.left, n.right))
@@ -293,11 +291,11 @@ class _Background:
         self._job: _Job | None = None
 
     def arrived(self, tuples: int, now: int) -> None:
-        """Do as much as so many new tuples allow."""
+        """Do as much work as `tuples` new tuples allow."""
         self.work(self._share * tuples, now)
 
     def work(self, tuples: float, now: int) -> None:
-        """Do so much more."""
+        """Join `tuples` more old tuples."""
         self._credit = min(self._credit + tuples, float(SLICE_OLD_TUPLES))
         while self._credit > 0:
             self._job = self._job or self._next(now)
@@ -310,7 +308,7 @@ class _Background:
                 self._job = None
 
     def _next(self, now: int) -> _Job | None:
-        """The lowest missing state: inputs come before what they are inputs of."""
+        """Return a job for the lowest missing state: inputs precede the states made of them."""
         for task in self._migration.tasks:
             for node, join in task.new[:-1]:
                 if frozenset(node.aliases) in task.missing:
@@ -319,48 +317,48 @@ class _Background:
 
 
 class _Job:
-    """One missing state: each of its boxes, one after the other; a tuple of two boxes counts for the first."""
+    """Computes one missing state, box by box; a tuple of two boxes counts for the first."""
 
     def __init__(self, migration: HybMig, task: _Task, node: Join, join: BinaryJoin, now: int) -> None:
         self.task = task
         self.node = node
         self._migration = migration
         self._join = join
-        parent, side = _place(task, node)
+        parent, side = _join_above(task, node)
         self._state = parent.states[side]
         self._match: Match = parent.match
         self._side = side
         self._boxes = list(task.missing[frozenset(node.aliases)])
         self._older = self._match.new_state(side, sorted_by_ts=False)
-        self._at = 0
-        # Held from now on, so that what arrives meanwhile is neither missed nor taken twice.
+        self._box = 0
+        # Fixed now, so that tuples that arrive meanwhile are neither missed nor joined twice.
         self._base: Tuples = alive(migration.sources, join.states[LEFT], now)
-        self._places = self._pick(0)
-        self._left = len(self._places)
+        self._positions = self._pick(0)
+        self._left = len(self._positions)
 
     @property
     def done(self) -> bool:
         """True when every box has been computed."""
-        return self._at >= len(self._boxes)
+        return self._box >= len(self._boxes)
 
     def _pick(self, number: int) -> I64:
-        """The places of a box's base tuples."""
+        """Return the indexes of a box's base tuples."""
         if number >= len(self._boxes):
             return np.zeros(0, np.int64)
         return np.flatnonzero(within(self._base, self._boxes[number]))
 
     def step(self, most: int, now: int) -> int:
-        """Join up to so many old tuples, the newest first; how many were joined."""
+        """Join up to `most` old tuples, the newest first, and return how many were joined."""
         n = self._left
         self._left = max(0, n - most)
-        chunk = self._base.take(self._places[self._left : n])
+        chunk = self._base.take(self._positions[self._left : n])
         chunk = chunk.take((chunk.expiry >= now) & self._stored(chunk))
         self._join_chunk(chunk, now)
         joined = n - self._left
         if self._left == 0:
-            self._at += 1
-            self._places = self._pick(self._at)
-            self._left = len(self._places)
+            self._box += 1
+            self._positions = self._pick(self._box)
+            self._left = len(self._positions)
         return joined
 
     def _stored(self, tuples: Tuples) -> Mask:
@@ -376,14 +374,14 @@ class _Job:
             return
         found, compared = match.find_alive(LEFT, match.prepare(LEFT, chunk), self._join.states[RIGHT], now)
         self._migration.counters.comparisons += compared
-        good = within(found, self._boxes[self._at])
-        for box in self._boxes[: self._at]:
+        good = within(found, self._boxes[self._box])
+        for box in self._boxes[: self._box]:
             good &= ~within(found, box)
         found = found.take(good).reorder(self._match.sides[self._side])
         self._match.enter(self._older, self._match.prepare(self._side, found), now)
 
     def attach(self) -> None:
-        """Prepend what was computed to the state."""
+        """Prepend the computed tuples to the state."""
         self._state.older = self._older
         self._migration.counters.made_tuples += len(self._older)
         if self._state.life < FOREVER:
@@ -391,8 +389,8 @@ class _Job:
             self._state.older_until = int(latest) + self._state.life + 1
 
 
-def _place(task: _Task, node: Join) -> tuple[BinaryJoin, int]:
-    """The join that a node's tuples go into, and on which side."""
+def _join_above(task: _Task, node: Join) -> tuple[BinaryJoin, int]:
+    """Return the join that a node's tuples enter, and on which side."""
     for parent, join in task.new:
         for side, child in enumerate((parent.left, parent.right)):
             if child is node:

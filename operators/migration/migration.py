@@ -1,8 +1,7 @@
-"""What every migration strategy is: an executor that begins as the old plan's and ends as the new one's.
-
-A migration has a cut T. Tuples with ts < T are old: all of them have gone through the old plan when it starts
-(JISC 4.1, buffer clearing). From then on the engine runs the migration instead of the old executor, until
-`finished` says that the new plan can go on alone.
+"""The base class of all migration strategies: an executor that starts as the old plan's and ends as the new plan's.
+`operators.migration.schedule` starts migrations. A migration has a cut T. Tuples with ts < T are old: all of them have
+passed through the old plan when the migration starts (JISC 4.1, buffer clearing). From then on the engine runs the
+migration instead of the old executor, until `finished` reports that the new plan can continue alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from operators.join.eddy import Eddy
 from operators.join.executor import Executor
 from operators.join.mjoin import MJoin
 from operators.join.stairs import Stairs
-from operators.join.tables import loaded
+from operators.join.tables import load_tables
 from operators.join.tree import XJoinTree
 from operators.plan.plan import Plan
 from operators.state.match import RIGHT, Match
@@ -30,14 +29,14 @@ from schemas.errors import UsageError
 
 @dataclass(slots=True)
 class MigrationCounters:
-    """What a migration has cost so far, beside the work that the new plan would have done anyway.
-
+    """The cost of a migration so far, beyond the work that the new plan would have done anyway.
     Attributes:
-        comparisons: predicate evaluations for states that the new plan lacked, and checks of the strategy's own.
-        extra_tuples, peak_extra_tuples: tuples in states beyond those of the new plan alone.
-        made_tuples: state entries computed for the new plan; STAIRs call it promoting (JISC 4.6).
-        dropped_tuples: entries of states that only the old plan had; demoting.
-        completed_keys: join keys whose entries were completed on demand (JISC 4.3).
+        comparisons: Predicate evaluations for states that the new plan lacked, and for the strategy's own checks.
+        extra_tuples: Tuples in states beyond those of the new plan alone.
+        peak_extra_tuples: The greatest value of `extra_tuples`.
+        made_tuples: State entries computed for the new plan; STAIRs call it promoting (JISC 4.6).
+        dropped_tuples: Entries of states that only the old plan had; STAIRs call it demoting.
+        completed_keys: Join keys whose entries were completed on demand (JISC 4.3).
     """
 
     comparisons: int = 0
@@ -49,14 +48,15 @@ class MigrationCounters:
 
 
 class Migration:
-    """Base of the strategies; itself an `Executor`.
-
+    """Base class of the strategies; it is itself an `Executor`.
     Attributes:
-        plan: the new plan.
-        cut: T.
-        first_new_row: the rows from which on each alias's tuples are new. A table's rows are new as well as old: every
-            plan has them.
-        current: what the new plan's results will come from when the migration has finished.
+        old: The old plan's executor.
+        current: The executor whose results remain when the migration has finished.
+        plan: The new plan.
+        cut: The cut T, an event time.
+        counters: The cost so far.
+        first_new_row: Per alias, the first row id of its new tuples. A table's rows are both new and old: every plan
+            has them.
     """
 
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
@@ -72,7 +72,7 @@ class Migration:
 
     @property
     def finished(self) -> bool:
-        """True when `current` can go on alone."""
+        """True when `current` can continue alone."""
         return True
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
@@ -80,15 +80,15 @@ class Migration:
         return self.current.process(epoch, now)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
+        """Drop what no tuple with ts >= cut can match."""
         self.current.purge(cut)
 
     def executors(self) -> tuple[Executor, ...]:
-        """All that keep states at the moment."""
+        """All executors that keep states at the moment."""
         return (self.current,)
 
     def operators(self) -> tuple[OperatorStatistics, ...]:
-        """Counters and sizes per operator of all plans that run."""
+        """Counters and sizes per operator of all running plans."""
         running = self.executors()
         if len(running) == 1:
             return running[0].operators()
@@ -109,15 +109,16 @@ class Migration:
         )
 
     def lacks(self, aliases: frozenset[str]) -> bool:
-        """True while the new plan's state over these aliases, beside which the old plan runs, lacks old tuples."""
+        """Return True while the new plan's state over these aliases lacks old tuples and the old plan runs beside
+        it."""
         return bool(aliases)
 
     def comparisons(self) -> int:
-        """Predicate evaluations so far, those of the old plan included: a count never falls."""
+        """Predicate evaluations so far, including those of the old plan: the count never falls."""
         return self.counters.comparisons + self.old.comparisons() + self.current.comparisons()
 
     def intermediate_results(self) -> int:
-        """Intermediate results so far, those of the old plan included."""
+        """Intermediate results so far, including those of the old plan."""
         return self.old.intermediate_results() + self.current.intermediate_results()
 
     def spent(self) -> int:
@@ -125,7 +126,7 @@ class Migration:
         return self.counters.comparisons + self.old.comparisons() - self._compared_before
 
     def progress(self) -> tuple[int, int, str]:
-        """How much of what has been done, and its unit; 0 of 0 where only time tells."""
+        """How much is done, of how much, and the unit; 0 of 0 where only time tells."""
         return 0, 0, ""
 
     def state_tuples(self) -> int:
@@ -137,7 +138,7 @@ class Migration:
         return sum(executor.size_bytes() for executor in self.executors())
 
     def expired(self, cut: int) -> bool:
-        """True when no old tuple can meet one at or after `cut`."""
+        """Return True when no old tuple can match one at or after `cut`."""
         sources = self.sources
         return all(
             sources.first_live_row(alias) >= self.first_new_row[alias]
@@ -148,7 +149,7 @@ class Migration:
         )
 
     def all_new(self, tuples: Tuples) -> Mask:
-        """(n,) True where every component arrived after the cut. Row ids are the lineage."""
+        """Return (n,) True where every component arrived after the cut. Row ids are the lineage."""
         good = np.ones(len(tuples), np.bool_)
         for k, alias in enumerate(tuples.aliases):
             good &= tuples.rows[k] >= self.first_new_row[alias]
@@ -156,7 +157,7 @@ class Migration:
 
 
 def all_states(executor: Executor) -> list[SideState]:
-    """Every state that an executor keeps."""
+    """Return every state that an executor keeps."""
     if isinstance(executor, XJoinTree):
         return [state for _, join in executor.joins for state in join.states]
     if isinstance(executor, MJoin | Eddy):
@@ -165,13 +166,13 @@ def all_states(executor: Executor) -> list[SideState]:
 
 
 def tree_like(old: Executor, plan: Plan) -> XJoinTree:
-    """An executor of the same kind as `old`, which keeps intermediate states: an X-Join tree or STAIRs. It has the rows
-    of tables and nothing else."""
-    return loaded((Stairs if isinstance(old, Stairs) else XJoinTree)(old.sources, plan))
+    """Return an executor of the same kind as `old`, with intermediate states: an X-Join tree or STAIRs. It contains the
+    rows of tables and nothing else."""
+    return load_tables((Stairs if isinstance(old, Stairs) else XJoinTree)(old.sources, plan))
 
 
 def states_by_aliases(executor: Executor) -> dict[frozenset[str], tuple[Match, int, SideState]]:
-    """The states of a tree by what they cover, each with its match and side."""
+    """Return the states of a tree by their aliases, each with its match and side."""
     if not isinstance(executor, XJoinTree):
         raise UsageError(f"this strategy moves intermediate states, and {type(executor).__name__} keeps none")
     return {

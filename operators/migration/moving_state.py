@@ -1,7 +1,6 @@
-"""Moving State (HybMig 2.2; Zhu 2004): stop, compute every state that the new plan lacks, go on.
-
-State matching and moving: a state of the old plan over the same aliases is taken over, re-keyed when the new
-plan joins it by other columns. State recomputation: the others are joined bottom up from what is there.
+"""Moving State (HybMig 2.2; Zhu 2004): halt, compute every state that the new plan lacks, and continue.
+State matching and moving: a state of the old plan over the same aliases is taken over. It is re-keyed if the new plan
+joins it by other columns. State recomputation: the other states are joined bottom up from those that exist.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from operators.state.sources import Sources
 
 
 class MovingState(Migration):
-    """Finished as soon as it has begun; what it costs is paid at the cut."""
+    """Moving State. It is finished as soon as it has started; its whole cost arises at the cut."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
         new = tree_like(old, plan)
@@ -34,7 +33,7 @@ class MovingState(Migration):
                 join.states[side] = self._state(join.match, side, child)
 
     def _state(self, match: Match, side: int, child: Plan) -> SideState:
-        """The state of a join's input: moved if the old plan has it, else computed."""
+        """Return the state of a join's input: moved if the old plan has it, else computed."""
         held = self._held.get(frozenset(child.aliases))
         if held is not None:
             return moved(self.sources, held, match, side, self.cut)
@@ -45,7 +44,7 @@ class MovingState(Migration):
         return made
 
     def _alive(self, node: Plan) -> Tuples:
-        """The old tuples of a sub-plan that a tuple at or after the cut can meet."""
+        """Return the old tuples of a sub-plan that a tuple at or after the cut can match."""
         key = frozenset(node.aliases)
         if key in self._made:
             return self._made[key]
@@ -64,7 +63,8 @@ class MovingState(Migration):
 
 
 def alive(sources: Sources, state: SideState, cut: int) -> Tuples:
-    """The state's tuples that one at or after the cut can meet; what ROWS windows have lost is gone with its store."""
+    """Return the state's tuples that a tuple at or after the cut can match. Tuples that have left ROWS windows are gone
+    with their store."""
     tuples = state.tuples()
     good = np.asarray(tuples.expiry >= cut)
     if sources.rows_windows:
@@ -74,13 +74,14 @@ def alive(sources: Sources, state: SideState, cut: int) -> Tuples:
 
 
 def dropped(held: Mapping[frozenset[str], tuple[Match, int, SideState]], plan: Plan) -> int:
-    """How many entries the old plan's states have that the new plan has no state for."""
+    """Return the number of entries in the old plan's states for which the new plan has no state."""
     needed = {frozenset(node.aliases) for node in postorder(plan)}
     return sum(len(state) for aliases, (_, _, state) in held.items() if aliases not in needed)
 
 
 def moved(sources: Sources, held: tuple[Match, int, SideState], match: Match, side: int, cut: int) -> SideState:
-    """A state of the old plan for a match of the new one: itself where both read the same of its tuples."""
+    """Return a state of the old plan for a match of the new one: the state itself if both read the same columns of its
+    tuples."""
     former, former_side, state = held
     if former.signature(former_side) == match.signature(side):
         return state
@@ -88,7 +89,7 @@ def moved(sources: Sources, held: tuple[Match, int, SideState], match: Match, si
 
 
 def filled(match: Match, side: int, tuples: Tuples, cut: int) -> SideState:
-    """A new state holding `tuples`, which ascend by ts."""
+    """Return a new state with `tuples`, which ascend by ts."""
     state = match.new_state(side)
     match.enter(state, match.prepare(side, tuples), cut)
     return state

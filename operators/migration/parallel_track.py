@@ -1,11 +1,10 @@
 """Parallel Track (HybMig 2.2; Zhu 2004): both plans run until the old one holds no old tuple any more.
+The new plan starts empty and sees only new tuples. Results whose components are all new are dropped at the old plan's
+root, since the new plan makes them too. The old plan is dropped when it holds only new tuples; checking for that is
+part of the strategy's cost (JISC 3.3).
 
-The new plan starts empty and sees only new tuples. Results whose components are all new are dropped at the old
-plan's root, since the new plan makes them too. The old plan is given up when it holds only new tuples; looking
-for that is part of the strategy's cost (JISC 3.3).
-
-The paper asks that of two results the first has a component that is no later than the second's ("PT ordering"), and
-holds the new plan's output back until the end to see to it. That silences the query and breaks the order of the
+The paper requires that of two results the first has a component that is no later than the second's ("PT ordering"), and
+holds the new plan's output back until the end to ensure it. That silences the query and breaks the order of the
 results' timestamps. Here both outputs are merged by timestamp (max ordering, the contract of every plan), which is PT
 ordering too: the second's latest component is no earlier than the first's of that alias. With `hold_back` the paper's
 behaviour can be measured.
@@ -24,9 +23,8 @@ from operators.migration.migration import Migration, all_states
 
 class ParallelTrack(Migration):
     """Runs both plans.
-
     Args:
-        hold_back: give the new plan's results only when the old plan is gone, with the slice after; out of order.
+        hold_back: Return the new plan's results only when the old plan is gone, with the next slice and out of order.
     """
 
     def __init__(self, old: Executor, new: Executor, cut: int, *, hold_back: bool = False) -> None:
@@ -41,7 +39,8 @@ class ParallelTrack(Migration):
         return self._over and not self._held
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
-        """Run one slice through both plans; when the old one is gone, what was held back and the new one."""
+        """Run one slice through both plans. Once the old plan is gone, return what was held back, then the new plan's
+        results."""
         if self._over:
             new = self.current.process(epoch, now).reorder(self.plan.aliases)
             held, self._held = [*self._held, new], []
@@ -55,12 +54,12 @@ class ParallelTrack(Migration):
         return Tuples.merge(old, new)
 
     def purge(self, cut: int) -> None:
-        """Purge both plans, and see whether the old one is still needed."""
+        """Purge both plans, and check whether the old one is still needed."""
         self.old.purge(cut)
         self.current.purge(cut)
         self.counters.extra_tuples = self.old.state_tuples()
         self.counters.peak_extra_tuples = max(self.counters.peak_extra_tuples, self.counters.extra_tuples)
-        # Every operator looks through its states (JISC 3.3), not only up to the first one that finds something.
+        # Every operator checks its states (JISC 3.3), even after one has found an old tuple.
         found = [self._holds_old(cut, state.tuples()) for state in all_states(self.old)] if not self._over else []
         self._over = not any(found)
 

@@ -1,10 +1,9 @@
-"""Changing the plan of an executor that keeps no intermediate states: M-Joins and eddies with SteMs (HybMig 2.3).
-
-Their states are the sources' tuples, which every plan has, so no state is missing: Moving State has nothing to
-compute, HybMig nothing to leave to the old plan, JISC nothing to complete. All three come down to this: at the cut
-the states are handed to an executor with the new probe orders (M-Join) or the new tie order (eddy; it chooses its
-routes itself, whatever the plan). That costs nothing, unless the new order probes a source under a key under which it
-has not been probed before: then its tuples are indexed anew, once.
+"""Changes the plan of an executor without intermediate states: M-Joins and eddies with SteMs (HybMig 2.3).
+Their states are the sources' tuples, which every plan has, so no state is missing: Moving State has nothing to compute,
+HybMig nothing to leave to the old plan, JISC nothing to complete. All three become the same change. At the cut the
+states are handed to an executor with the new probe orders (M-Join) or the new tie order (eddy, which chooses its routes
+itself, whatever the plan). That costs nothing, unless the new order probes a source by a key by which it has not been
+probed before: then the source's tuples are indexed once by that key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from schemas.errors import UsageError
 
 
 class Reordering(Migration):
-    """Finished as soon as it has begun."""
+    """A change of order. It is finished as soon as it has started."""
 
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
         super().__init__(old, _reordered(old, plan, cut), cut)
@@ -38,7 +37,7 @@ def _reordered(old: Executor, plan: Plan, cut: int) -> Executor:
             return found
         for state in held.values():
             if state.aliases == match.sides[side]:
-                # What a null has kept out of one state could not be in any result.
+                # A tuple that a null kept out of one state cannot be in any result.
                 return filled(match, side, alive(sources, state, cut), cut)
         return match.new_state(side)
 

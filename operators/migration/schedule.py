@@ -1,4 +1,6 @@
-"""The migrations of one engine: those asked for, the one that runs, those that are over."""
+"""The migrations of one engine: requested, running and finished ones.
+The engine calls `Schedule.step` between slices.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,21 @@ from operators.plan.plan import Plan
 
 @dataclass(slots=True)
 class MigrationRecord:
-    """One migration, from when it was asked for.
-
+    """One migration, from its request on.
     Attributes:
-        cut: the event time asked for.
-        from_plan: None while it has not begun.
-        began_at, finished_at: event times; None until then. END when the input ended first.
-        strategy: the one that runs; `auto` until one has been chosen.
-        asked: the one that was asked for.
-        goal: what to choose by.
-        advice: why it was chosen, and what was predicted; None where it was named.
-        longest_silence_s: the longest that processing stood still for it, in seconds; filled by who has a clock.
-        comparisons: beyond what the new plan would have done: for missing states, checks, and the old plan.
+        cut: The event time at which it was requested to start.
+        plan: The plan to change to.
+        strategy: The strategy that runs; `auto` until one has been chosen.
+        goal: What to choose by.
+        asked: The strategy that was requested.
+        advice: Why the strategy was chosen, and what was predicted; None if it was named.
+        from_plan: The plan before; None until it has started.
+        began_at: The event time of its start; None until then.
+        finished_at: The event time of its end; None until then. END if the input ended first.
+        longest_silence_s: The longest that it halted processing, in seconds. The component that has a clock fills it
+            in.
+        comparisons: Predicate evaluations beyond those of the new plan: for missing states, checks, and the old plan.
+        counters: The cost so far.
     """
 
     cut: int
@@ -53,32 +58,31 @@ class MigrationRecord:
 
 
 Choose = Callable[[Executor, Plan, Goal, str | None], Advice]
-"""Picks a strategy to migrate an executor to a plan, given the strategy of a migration that has not finished."""
+"""Chooses a strategy to migrate an executor to a plan, given the strategy of a migration that has not finished."""
 
 
 class Schedule:
-    """Begins migrations at their cuts and ends them when they have finished.
-
+    """Starts migrations at their cuts and ends them when they have finished.
     Attributes:
-        records: all migrations, in the order of their cuts.
+        records: All migrations, in the order of their cuts.
     """
 
     def __init__(self, make: Make, longest: int, choose: Choose) -> None:
-        """Args: `longest` window of the query in ms, FOREVER where one has no end in time; `choose` for `auto`."""
+        """Args: `make` returns a new executor for a plan. `longest` is the query's longest window in ms, FOREVER if one
+        has no end in time. `choose` decides for `auto`."""
         self._make = make
         self._choose = choose
         self._longest = longest
         self.records: list[MigrationRecord] = []
         self._active: tuple[MigrationRecord, Migration] | None = None
-        self._met: list[MigrationRecord] = []
-        self._past_comparisons = 0
-        self._past_intermediate_results = 0
+        self._measured: list[MigrationRecord] = []
+        self._ended_comparisons = 0
+        self._ended_intermediate_results = 0
 
     def add(self, record: MigrationRecord) -> None:
-        """Ask for a migration.
-
+        """Request a migration.
         Raises:
-            UsageError: there is no such strategy.
+            UsageError: The strategy does not exist.
         """
         if record.strategy != AUTO:
             strategy_of(record.strategy)
@@ -86,8 +90,8 @@ class Schedule:
         self.records.sort(key=lambda known: known.cut)
 
     def cuts(self, begin: int, end: int) -> list[int]:
-        """Event times in begin <= t < end at which slices must end: where a migration is to begin, and where its old
-        tuples will have left their windows."""
+        """Return the event times in begin <= t < end at which slices must end: where a migration is to start, and where
+        its old tuples will have left their windows."""
         times = {r.cut for r in self.records if r.began_at is None}
         if self._longest < FOREVER:
             times |= {(r.cut if r.began_at is None else r.began_at) + self._longest for r in self.records if r.open}
@@ -99,23 +103,21 @@ class Schedule:
         return self._active is not None
 
     def due(self, cut: int) -> bool:
-        """Whether `step` may begin a migration at this cut."""
+        """Return whether `step` may start a migration at this cut."""
         return any(record.began_at is None and record.cut <= cut for record in self.records)
 
     def rebuild(self, cut: int) -> None:
-        """What may begin at this cut begins with states that are made anew, whatever was asked for: those that are
-        there are not whole."""
+        """Let migrations that may start at this cut rebuild all states, whatever strategy was requested, because the
+        present states are incomplete."""
         for record in self.records:
             if record.began_at is None and record.cut <= cut:
                 record.strategy = "moving-state"
 
     def step(self, executor: Executor, cut: int) -> Executor:
-        """What to go on with when everything before `cut` has been processed.
-
-        A migration whose cut has come begins, unless another is running that it may not overlap with: then it
-        waits for that one's end.
-        """
-        self._met = [self._active[0]] if self._active is not None else []
+        """Return the executor to continue with when everything before `cut` has been processed.
+        A migration whose cut is reached starts. If another one is running that it may not overlap, it waits for that
+        one's end."""
+        self._measured = [self._active[0]] if self._active is not None else []
         executor = self._ended(executor, cut)
         self._note()
         for record in self.records:
@@ -137,21 +139,21 @@ class Schedule:
             migration = begin(record.strategy, executor, record.plan, cut, self._make)
             record.counters = migration.counters
             self._active = record, migration
-            self._met.append(record)
+            self._measured.append(record)
             self._note()
             executor = self._ended(migration, cut)
         return executor
 
     def comparisons(self, executor: Executor) -> int:
         """Predicate evaluations of all plans so far; `executor` is what `step` returned last."""
-        return self._past_comparisons + executor.comparisons()
+        return self._ended_comparisons + executor.comparisons()
 
     def intermediate_results(self, executor: Executor) -> int:
         """Intermediate results of all plans so far."""
-        return self._past_intermediate_results + executor.intermediate_results()
+        return self._ended_intermediate_results + executor.intermediate_results()
 
     def statistics(self, cut: int) -> tuple[MigrationStatistics, ...]:
-        """Where each migration stands when everything before `cut` has been processed."""
+        """The state of each migration when everything before `cut` has been processed."""
         return tuple(self._statistics(record, cut) for record in self.records)
 
     def _statistics(self, record: MigrationRecord, cut: int) -> MigrationStatistics:
@@ -181,8 +183,8 @@ class Schedule:
         )
 
     def stood_still(self, seconds: float) -> None:
-        """Note how long the last slice took, with what `step` did after it, for the migrations that it met."""
-        for record in self._met:
+        """Record how long the last slice and the `step` after it took, for the migrations that ran in them."""
+        for record in self._measured:
             record.longest_silence_s = max(record.longest_silence_s, seconds)
 
     def _ended(self, executor: Executor, cut: int) -> Executor:
@@ -196,10 +198,10 @@ class Schedule:
             record.comparisons = migration.spent()
 
     def _release(self, record: MigrationRecord, migration: Migration, cut: int) -> Executor:
-        """End a migration; what it and its old plan did stays counted."""
+        """End a migration; the work of it and its old plan stays counted."""
         self._note()
-        self._past_comparisons += migration.comparisons() - migration.current.comparisons()
-        self._past_intermediate_results += migration.intermediate_results() - migration.current.intermediate_results()
+        self._ended_comparisons += migration.comparisons() - migration.current.comparisons()
+        self._ended_intermediate_results += migration.intermediate_results() - migration.current.intermediate_results()
         record.finished_at = cut
         self._active = None
         return migration.current

@@ -1,13 +1,13 @@
-"""Sizes of a query's sub-plans as they are now, and the work of joining them, in comparisons and seconds.
+"""Estimates the sizes of a query's sub-plans now, and the work of joining them, in comparisons and seconds.
+`operators.migration.cost` uses it. A source's window holds `living` tuples, of which `rate` arrive per second. A
+sub-plan holds the combinations that satisfy the predicates between its sources. If the running plan has a state of the
+same sources, their number is the number that it counts there. Otherwise it is the product of the inputs' sizes and of
+the selectivities of the predicates between them (`LinkStatistics`), taken as independent. A combination is made when
+its latest component arrives, so a sub-plan's rate is its size times the sum of its sources' rate / living. A state's
+tuples beyond the living ones have not been purged yet.
 
-A source's window holds `living` tuples, of which `rate` come per second. A sub-plan holds those combinations that pass
-the predicates between its sources: as many as the running plan counts in its own state of the same sources, else the
-product of its inputs' sizes and of what the predicates between them keep (`LinkStatistics`), independently of each
-other. A combination is made when its latest component comes, so a sub-plan's rate is its size times the sum of its
-sources' rate / living. What a state holds beyond the living has not been purged yet.
-
-To join two inputs by a key is to walk the chains of equal keys and of the index's collisions; without a key, to scan
-all pairs. The unit costs are measured; a loaded machine takes longer.
+Joining two inputs by a key means walking the chains of equal keys and of the index's collisions; without a key, it
+means scanning all pairs. The unit costs are measured; a loaded machine takes longer.
 """
 
 from __future__ import annotations
@@ -24,38 +24,43 @@ from schemas.query import Expr, Query, aliases_of
 
 # Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
 ENTER_S = 25e-9
-"""To enter a tuple into a state."""
+"""Entering a tuple into a state."""
 PROBE_S = 20e-9
-"""To probe a hashed state with a tuple."""
+"""Probing a hashed state with a tuple."""
 MAKE_S = 150e-9
-"""To make a tuple of two, the comparisons that find it included."""
+"""Making a tuple of two, including the comparisons that find it."""
 SCAN_S = 11e-9
-"""To look at a pair in a nested loop."""
+"""Checking a pair in a nested loop."""
 COUNT_S = 110e-9
-"""To count a key: JISC counts a state's keys, a piece per slice."""
+"""Counting a key: JISC counts a state's keys, a piece per slice."""
 CALL_S = 70e-6
-"""To call a join, however little it does."""
+"""The fixed cost of calling a join."""
 SLICE_S = 200e-6
-"""To process a slice, however small."""
+"""The fixed cost of a slice."""
 
 BOTH_SIDES = 2.0
 """Two whole inputs that probe each other walk every chain twice."""
 
 HELD = 1.5
-"""Tuples in the state of a sub-plan per living one: the dead go when room is needed."""
+"""Tuples in a sub-plan's state per living tuple: expired tuples leave when room is needed."""
 
-RING_LEAST = 1024
-"""Slots of a state's index; they double, so a bucket has up to one entry more than it should."""
+MIN_RING_SLOTS = 1024
+"""The least slots of a state's index. They double, so a bucket has up to one entry more than it should."""
 
 ENDLESS_S = 3600.0
-"""How long an UNBOUNDED window is taken to be."""
+"""The assumed length of an UNBOUNDED window."""
 
 Aliases = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A source or sub-plan: tuples that one to come can meet, tuples in its state, and tuples made per second."""
+    """The size of a source or sub-plan.
+    Attributes:
+        living: Tuples that a future tuple can match.
+        held: Tuples in its state.
+        rate: Tuples made per second.
+    """
 
     living: float
     held: float
@@ -64,7 +69,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Comparisons and seconds."""
+    """An amount of work, in comparisons and in seconds."""
 
     comparisons: float = 0.0
     seconds: float = 0.0
@@ -77,7 +82,7 @@ class Work:
 
 
 def total(parts: Iterator[Work] | list[Work]) -> Work:
-    """The sum."""
+    """Return the sum."""
     found = Work()
     for part in parts:
         found += part
@@ -85,7 +90,12 @@ def total(parts: Iterator[Work] | list[Work]) -> Work:
 
 
 class Sizes:
-    """Sizes of sub-plans of one query, and the work of joining them."""
+    """The sizes of sub-plans of one query, and the work of joining them.
+    Attributes:
+        query: The query.
+        leaves: Per alias, the size of the source.
+        window_s: Per alias, the window in seconds; infinite for a table.
+    """
 
     def __init__(self, query: Query, observed: EngineStatistics) -> None:
         self.query = query
@@ -93,7 +103,7 @@ class Sizes:
         self._classes = {} if query.subtracted else equality_classes(query.predicates)
         self._touching = _touching(self._predicates, self._classes)
         self._links: tuple[LinkStatistics, ...] = tuple(link for link in observed.links if link.equality < 0)
-        # In the order that `measure_links` numbers them.
+        # `measure_links` numbers them in this order.
         self._numbered: list[EqualityClass] = list(dict.fromkeys(self._classes.values()))
         self._equal = [link for link in observed.links if link.equality >= 0]
         self.leaves: dict[str, Size] = {}
@@ -136,11 +146,11 @@ class Sizes:
         return sum(size.rate for size in self.leaves.values())
 
     def life_s(self, aliases: Aliases) -> float:
-        """How long after it is made a tuple may be met."""
+        """Return how long after it is made a tuple can be matched, in seconds."""
         return min(self.window_s[alias] for alias in aliases)
 
     def share(self, left: Aliases, right: Aliases, *, of_key: bool = False) -> float:
-        """What the predicates between two sides, or only their equalities, keep of the pairs."""
+        """Return the share of pairs that satisfy the predicates between two sides, or only their equalities."""
         key = left, right, of_key
         if key not in self._shares:
             self._shares[key] = self._share(left, right, of_key)
@@ -158,14 +168,15 @@ class Sizes:
         return found
 
     def _equality(self, number: int, left: Aliases, right: Aliases) -> float:
-        """What one equality of a class keeps: as those between the sides do, else as those of the whole class."""
+        """Return the selectivity of one equality of a class: that of its members between the two sides, else that of
+        the whole class."""
         of_class = [link for link in self._equal if link.equality == number]
         spanning = [link for link in of_class if left & set(link.aliases) and right & set(link.aliases)]
         shares = [max(link.share, 1e-300) for link in spanning or of_class]
         return math.exp(sum(map(math.log, shares)) / max(len(shares), 1))
 
     def size(self, plan: Plan) -> Size:
-        """The size of a sub-plan."""
+        """Return the size of a sub-plan."""
         if isinstance(plan, Leaf):
             return self.leaves[plan.alias]
         aliases = frozenset(plan.aliases)
@@ -175,7 +186,7 @@ class Sizes:
                 left, right = frozenset(plan.left.aliases), frozenset(plan.right.aliases)
                 found, other = self.size(plan.left).living, self.size(plan.right).living
                 share = self.share(left, right)
-                # A set difference keeps what meets nothing; matches of a tuple are as good as independent.
+                # A set difference keeps tuples without a match; a tuple's matches are taken as independent.
                 living = found * math.exp(-other * share) if self.query.subtracted else found * other * share
                 held = living * HELD
             turnover = sum(self.leaves[a].rate / max(self.leaves[a].living, 1.0) for a in aliases)
@@ -183,21 +194,21 @@ class Sizes:
         return self._sizes[aliases]
 
     def key(self, join: Join, side: int) -> tuple[Operand, ...]:
-        """What a side's state is indexed by; empty for a nested loop."""
+        """Return the operands by which a side's state is indexed; empty for a nested loop."""
         return tuple(term.operand(side) for term in self.condition(join).keys)
 
     def condition(self, join: Join) -> JoinCondition:
-        """The predicates of a join."""
+        """Return the predicates of a join."""
         key = join.left.aliases, join.right.aliases
         if key not in self._conditions:
-            # Whatever spans two sides touches the smaller one.
+            # A predicate over two sides reads the smaller one.
             touching = {n for alias in min(key, key=len) for n in self._touching.get(alias, ())}
             here = [self._predicates[n] for n in sorted(touching)]
             self._conditions[key] = join_condition(here, *key, self._classes)
         return self._conditions[key]
 
     def signature(self, join: Join, side: int) -> tuple[object, ...]:
-        """What a side's state holds: states of equal signatures can stand for each other (`Match.signature`)."""
+        """Return what a side's state contains: states of equal signatures are interchangeable (`Match.signature`)."""
         key = join.left.aliases, join.right.aliases, side
         if key not in self._signatures:
             self._signatures[key] = self._signature(join, side)
@@ -210,7 +221,8 @@ class Sizes:
         return child.aliases, *(tuple(term.operand(side) for term in some) for some in terms)
 
     def probing(self, join: Join, probes: float, state: Size, *, dead: bool = False) -> Work:
-        """`probes` tuples of one side that look for partners in the other side's state, its `dead` tuples included."""
+        """Return the work of `probes` tuples of one side that look for partners in the other side's state, including
+        its `dead` tuples."""
         left, right = frozenset(join.left.aliases), frozenset(join.right.aliases)
         share = self.share(left, right, of_key=True)
         if not self.key(join, 0):
@@ -218,14 +230,14 @@ class Sizes:
             scanned = probes * (state.held if dead else state.living)
             return Work(pairs, scanned * SCAN_S + pairs * self.share(left, right) * MAKE_S)
         walked = probes * (state.held if dead else state.living) * share
-        slots = RING_LEAST
+        slots = MIN_RING_SLOTS
         while slots < state.held:
             slots *= 2
         collisions = probes * state.held * (1 - share) / slots
         return Work(walked + collisions, probes * PROBE_S + walked * MAKE_S)
 
     def running(self, join: Join) -> Work:
-        """What a join does per second of event time."""
+        """Return the work of a join per second of event time."""
         left, right = self.size(join.left), self.size(join.right)
         entering = (left.rate + right.rate) * ENTER_S
         return (
@@ -235,7 +247,7 @@ class Sizes:
         )
 
     def computing(self, join: Join) -> Work:
-        """To join all living tuples of both inputs at once, and to enter what comes out."""
+        """Return the work to join all living tuples of both inputs at once and to enter the results."""
         left, right = self.size(join.left), self.size(join.right)
         made = self.size(join).living
         if self.key(join, 0):
@@ -247,8 +259,8 @@ class Sizes:
 
 
 def _touching(predicates: tuple[Expr, ...], classes: Mapping[Expr, EqualityClass]) -> dict[str, list[int]]:
-    """Numbers of the predicates that read each alias; for a class of equalities that of its first, which decides the
-    order of a key's components."""
+    """Return the indexes of the predicates that read each alias. For a class of equalities it is the index of its first
+    one, which decides the order of a key's components."""
     found: dict[str, list[int]] = {}
     first: dict[EqualityClass, int] = {}
     for number, predicate in enumerate(predicates):
@@ -260,10 +272,10 @@ def _touching(predicates: tuple[Expr, ...], classes: Mapping[Expr, EqualityClass
 
 
 def joins_of(plan: Plan) -> list[Join]:
-    """The joins of a plan, children before parents."""
+    """Return the joins of a plan, children before parents."""
     return [node for node in postorder(plan) if isinstance(node, Join)]
 
 
 def below_root(plan: Plan) -> dict[Aliases, Join]:
-    """The sub-plans that have states of their own."""
+    """Return the sub-plans that have states of their own."""
     return {frozenset(join.aliases): join for join in joins_of(plan) if join is not plan}

@@ -1,10 +1,10 @@
 """The migration strategies by name.
-
-Every strategy migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies
-differ in what becomes of them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one
-(JISC 4.6). M-Joins and eddies with SteMs keep none: there `moving-state`, `hybmig`, `hybmig-bsc` and `jisc` are all the
-same change of order at the cut, which costs nothing (HybMig 2.3); the others run the two plans as they always do. Of
-multi-way operators only the black-box strategies change plans.
+`operators.migration.schedule` starts them by `begin`; `check_strategy` validates a user's choice. Every strategy
+migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies differ in how
+they treat them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one (JISC 4.6). M-Joins
+and eddies with SteMs keep none. There `moving-state`, `hybmig`, `hybmig-bsc` and `jisc` are all the same change of
+order at the cut, which costs nothing (HybMig 2.3); the others run the two plans as always. Only the black-box
+strategies change plans of multi-way operators.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from schemas.errors import UsageError
 from schemas.query import Query
 
 Make = Callable[[Plan], Executor]
-"""A fresh executor of the engine's kind for a plan."""
+"""Returns a new executor of the engine's kind for a plan."""
 
 
 Begin = Callable[[Executor, Plan, int, Make], Migration]
-"""From the old executor, the new plan, the cut, and what makes executors of new plans."""
+"""Starts a migration, given the old executor, the new plan, the cut, and a function that makes executors of new
+plans."""
 
 
 def _moving(strategy: Callable[[XJoinTree, Plan, int], Migration]) -> Begin:
-    """A strategy that moves intermediate states; where none are kept there is only an order to change."""
+    """A strategy that moves intermediate states; for executors without them it is a change of order."""
 
     def begin(old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
         return strategy(old, plan, cut) if isinstance(old, XJoinTree) else Reordering(old, plan, cut)
@@ -45,7 +46,7 @@ def _moving(strategy: Callable[[XJoinTree, Plan, int], Migration]) -> Begin:
 
 
 def _running(strategy: Callable[[Executor, Executor, int], Migration]) -> Begin:
-    """A strategy that begins with a fresh executor of the new plan."""
+    """A strategy that starts with a new executor of the new plan."""
 
     def begin(old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
         return strategy(old, make(plan), cut)
@@ -56,11 +57,11 @@ def _running(strategy: Callable[[Executor, Executor, int], Migration]) -> Begin:
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How to migrate.
-
     Attributes:
-        source: where it is described.
-        outlasts: it ends when all old tuples have left their windows.
-        overlaps: it may begin while a migration of the same strategy has not finished.
+        begin: Starts a migration.
+        source: The section of the paper that describes it.
+        outlasts: It ends when all old tuples have left their windows.
+        overlaps: It may start while a migration of the same strategy has not finished.
     """
 
     begin: Begin
@@ -82,17 +83,16 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 BLACK_BOX = ("gms", "gpt", "ghm")
-"""Those that need nothing of an executor but to run it."""
+"""The strategies that need nothing of an executor except to run it."""
 
 AUTO = "auto"
-"""Asks for whichever strategy the cost model picks at the cut; see `operators.migration.advise`."""
+"""Requests the strategy that the cost model chooses at the cut; see `operators.migration.advise`."""
 
 
 def strategy_of(name: str) -> Strategy:
-    """The strategy of that name.
-
+    """Return the strategy of a name.
     Raises:
-        UsageError: there is none.
+        UsageError: There is none.
     """
     found = STRATEGIES.get(name)
     if found is None:
@@ -101,20 +101,19 @@ def strategy_of(name: str) -> Strategy:
 
 
 def begin(name: str, old: Executor, plan: Plan, cut: int, make: Make) -> Migration:
-    """Begin to migrate by the strategy of that name."""
+    """Start a migration by the strategy of a name."""
     if old.sources.query.subtracted:
         return STRATEGIES_OF_DIFFERENCE[name](old, plan, cut, make)
     return strategy_of(name).begin(old, plan, cut, make)
 
 
 def check_strategy(name: str, executor: str, query: Query) -> None:
-    """Say before anything runs whether a strategy can migrate a query's plans.
-
+    """Check, before anything runs, whether a strategy can migrate a query's plans.
     Raises:
-        UsageError: it does not exist, would never end, or moves states that the executor does not keep.
+        UsageError: It does not exist, would never end, or moves states that the executor does not keep.
     """
     if name == AUTO and executor != JUGGLER:
-        return  # moving-state can always do it
+        return  # moving-state always can
     if name != AUTO:
         strategy_of(name)
     if objection := _objection(name, executor, query):
@@ -123,7 +122,7 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
 
 
 def _objection(name: str, executor: str, query: Query) -> str:
-    """Why a strategy cannot migrate a query's plans; empty when it can."""
+    """Return why a strategy cannot migrate a query's plans; empty if it can."""
     if executor == JUGGLER and name not in BLACK_BOX:
         return f"executor {JUGGLER} is a black box to {name}"
     if query.subtracted and (why := objection_to_difference(name)):

@@ -1,6 +1,6 @@
-"""Plans: binary trees over the streams of a query, where each predicate acts in one, and which one to begin with.
+"""Plans: the trees by which a query is joined, the predicates that act at each node, and the choice of a first plan.
 
-`plan` is the tree, `predicates` and `equalities` place conditions in it, and `choose` picks a tree from statistics.
-Imports `operators.data`. A new kind of condition is placed in `predicates`, and then evaluated in
-`operators.state.match`.
+`plan` defines the tree, `predicates` and `equalities` place conditions in it, and `choose` chooses a tree from
+statistics. The package imports `operators.data`. To add a kind of condition, place it in `predicates` and evaluate it
+in `operators.state.match`.
 """

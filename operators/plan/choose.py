@@ -1,17 +1,17 @@
-"""Chooses a plan from declared or sampled statistics.
+"""Chooses a plan from declared or sampled statistics: `choose_plan`, by the costs of `CostModel`.
 
-The cost of a plan is the number of tuples that its joins take in and give out per second of event time:
-inputs are entered and probed, outputs are built. Sizes follow the textbook model (System R): a window
-holds rate x length tuples, an equality keeps one pair in max(distinct values), an order comparison one in
-three, anything else one in four, independently of each other. Equalities that follow from each other count as one
-wherever they join two sides (`operators.plan.equalities`). Exhaustive over bushy trees without cross products up to
-EXHAUSTIVE aliases, greedy beyond.
+The cost of a plan is the number of tuples that its joins take in and put out per second of event time: inputs are
+inserted and probed, outputs are built. Sizes follow the textbook model (System R). A window holds rate x length tuples.
+An equality keeps one pair in max(distinct values), an order comparison one in three, LIKE, IN and IS NULL one in four,
+any other predicate one in two; predicates are independent of each other. Equalities that follow from each other count
+as one wherever they join two sides (`operators.plan.equalities`). The search covers all bushy trees without cross
+products up to MAX_EXHAUSTIVE_ALIASES aliases and is greedy beyond.
 
-A table's rows do not come: joined with a stream it costs what the stream's tuples cost, joined with another table what
-their rows make, once.
+A table's rows do not arrive. A table joined with a stream costs what the stream's tuples cost; joined with another
+table it costs their rows and results, once.
 
-A set difference subtracts in the order of its operators' cost per share of the tuples that they stop, which is
-the best order of filters that are independent of each other (Hellerstein 1993).
+A set difference subtracts in ascending order of cost per share of the tuples that an operator stops. That is the best
+order of filters that are independent of each other (Hellerstein 1993).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from schemas.errors import InvariantError
 from schemas.query import Column as ColumnRef
 from schemas.query import Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
 
-EXHAUSTIVE = 9
+MAX_EXHAUSTIVE_ALIASES = 9
 """Up to this many aliases every bushy tree is considered (3^9 splits)."""
 
 DEFAULT_RATE = 1000.0
@@ -42,7 +42,7 @@ DEFAULT_SELECTION = 0.25
 ORDER_SELECTIVITY = 1 / 3
 OTHER_SELECTIVITY = 1 / 4
 ENDLESS_SECONDS = 3600.0
-"""An UNBOUNDED window is costed as if it were this long, and what is done once as if once in that time."""
+"""The length assumed of an UNBOUNDED window, and the period over which one-time work is spread."""
 DEFAULT_TABLE_ROWS = 1000.0
 
 
@@ -52,10 +52,10 @@ class Statistics:
 
     Attributes:
         rates: tuples per second of event time, by alias, before selections.
-        distinct: distinct values, by (alias, column).
-        selected: share of tuples that pass the alias's selections.
-        rows: how many rows a table has, by alias, before selections.
-        sampled: True when any of it was measured.
+        distinct: number of distinct values, by (alias, column).
+        selected: share of the tuples that pass the alias's selections, by alias.
+        sampled: True when any of these was measured.
+        rows: number of rows of a table, by alias, before selections.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Statistics:
 
 
 def declared_statistics(query: Query, tables: Mapping[str, Batch] | None = None) -> Statistics:
-    """What the stream declarations say (`rate`, `distinct`), and what is in the tables."""
+    """Return the statistics in the stream declarations (`rate`, `distinct`), and those of the tables' rows."""
     declared = [(s.alias, s.stream) for s in query.sources if isinstance(s.stream, Stream)]
     rates = {alias: stream.rate for alias, stream in declared if stream.rate is not None}
     distinct = {(alias, name): float(n) for alias, stream in declared for name, n in stream.distinct}
@@ -74,10 +74,10 @@ def declared_statistics(query: Query, tables: Mapping[str, Batch] | None = None)
 
 
 def sample_statistics(query: Query, samples: Mapping[str, Batch]) -> Statistics:
-    """Statistics from a prefix of each stream; declared ones take precedence.
+    """Measure statistics on a prefix of each stream; declared ones take precedence.
 
     Args:
-        samples: by stream name, a batch with all declared fields, any order; by table name, the whole table.
+        samples: by stream name, a batch with all declared fields in any order of time; by table name, the whole table.
     """
     return replace(_observed(query, samples, declared_statistics(query)), sampled=True)
 
@@ -115,7 +115,7 @@ def _resolver(batch: Batch) -> Resolve:
 
 
 def _distinct(column: Column) -> float:
-    """Distinct values of the population from a sample (Chao 1984): seen + once^2 / (2 * twice)."""
+    """Estimate the distinct values of the population from a sample (Chao 1984): seen + once^2 / (2 * twice)."""
     words = column_words(column)
     if column.valid is not None:
         words = words[column.valid]
@@ -128,7 +128,13 @@ def _distinct(column: Column) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Expected behaviour of one sub-plan: tuples per second out, tuples alive, cost so far."""
+    """Expected behaviour of one sub-plan.
+
+    Attributes:
+        rate: tuples per second of event time that it produces.
+        alive: its tuples that are alive at one time.
+        cost: tuples taken in and put out per second by all its joins.
+    """
 
     rate: float
     alive: float
@@ -136,28 +142,32 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Class:
-    """Equalities that follow from each other (`operators.plan.equalities`): one of them joins two sides.
+class _ClassSelectivity:
+    """The selectivity of an equality class (`operators.plan.equalities`), of which one equality joins two sides.
 
     Attributes:
-        distinct: values of the operands, by alias, as far as they are known.
+        aliases: the aliases that have an operand in the class.
+        distinct: number of distinct values of each alias's operand, where it is known.
     """
 
     aliases: frozenset[str]
     distinct: Mapping[str, float]
 
     def spans(self, left: frozenset[str], right: frozenset[str]) -> bool:
-        """Whether it has operands on both sides."""
+        """Return whether the class has operands on both sides."""
         return not (self.aliases.isdisjoint(left) or self.aliases.isdisjoint(right))
 
     def share(self, left: frozenset[str], right: frozenset[str]) -> float:
-        """Of the pairs that it keeps: what has been joined has no more values than its operand of fewest."""
+        """Return the share of the pairs that it keeps.
+
+        A side that has been joined has no more distinct values than its operand with the fewest.
+        """
         sides = ([d for alias, d in self.distinct.items() if alias in side] for side in (left, right))
         return 1.0 / max((min(side) for side in sides if side), default=DEFAULT_DISTINCT)
 
 
 class CostModel:
-    """Sizes of sub-plans of one query under given statistics."""
+    """Sizes and costs of the sub-plans of one query under given statistics."""
 
     def __init__(self, query: Query, statistics: Statistics) -> None:
         self.query = query
@@ -165,22 +175,24 @@ class CostModel:
         classes = {} if query.subtracted else equality_classes(query.predicates)
         self._joins = [(p, aliases_of(p)) for p in conjuncts(query) if len(aliases_of(p)) > 1 and p not in classes]
         self._classes = [
-            _Class(frozenset(one.operands), {a: d for a, o in one.operands.items() if (d := self._distinct_of(o))})
-            for one in dict.fromkeys(classes.values())
+            _ClassSelectivity(
+                frozenset(equal.operands), {a: d for a, o in equal.operands.items() if (d := self._distinct_of(o))}
+            )
+            for equal in dict.fromkeys(classes.values())
         ]
-        # By alias: the others that a predicate reads, or that a class has operands of, and the share kept.
+        # By alias: the other aliases of each predicate and of each class, and the share of the pairs that it keeps.
         self._links: dict[str, list[tuple[frozenset[str], float]]] = {source.alias: [] for source in query.sources}
         self._equal: dict[str, list[tuple[frozenset[str], float]]] = {source.alias: [] for source in query.sources}
         for predicate, used in self._joins:
             for alias in used:
                 self._links[alias].append((used - {alias}, self._predicate(predicate)))
-        for one in self._classes:
-            for alias in one.aliases:
-                others = one.aliases - {alias}
-                self._equal[alias].append((others, one.share(frozenset({alias}), others)))
+        for equal in self._classes:
+            for alias in equal.aliases:
+                others = equal.aliases - {alias}
+                self._equal[alias].append((others, equal.share(frozenset({alias}), others)))
 
     def leaf(self, alias: str) -> Estimate:
-        """A source after its selections."""
+        """Estimate a source after its selections."""
         source = self.query.source(alias)
         share = self.statistics.selected.get(alias)
         if share is None:
@@ -198,17 +210,18 @@ class CostModel:
         return Estimate(rate * share, alive, 0.0)
 
     def selectivity(self, left: frozenset[str], right: frozenset[str]) -> float:
-        """Share of the pairs of the two sides that the predicates between them keep."""
+        """Estimate the share of the pairs of two sides that the predicates between them keep."""
         share = 1.0
         for predicate, used in self._joins:
             if used <= left | right and not used <= left and not used <= right:
                 share *= self._predicate(predicate)
-        for one in self._classes:
-            if one.spans(left, right):
-                share *= one.share(left, right)
+        for equal in self._classes:
+            if equal.spans(left, right):
+                share *= equal.share(left, right)
         return share
 
     def _predicate(self, predicate: Expr) -> float:
+        """Estimate the share of the pairs that a predicate keeps."""
         if isinstance(predicate, Compare) and predicate.op == "=":
             return 1.0 / (self._distinct_of(predicate) or DEFAULT_DISTINCT)
         if isinstance(predicate, Compare) and predicate.op != "<>":
@@ -216,23 +229,26 @@ class CostModel:
         return OTHER_SELECTIVITY if isinstance(predicate, Like | InList | IsNull) else 0.5
 
     def _distinct_of(self, expr: Expr) -> float | None:
-        """The most distinct values of a column that it reads; None where nothing is known."""
+        """Return the largest number of distinct values among the columns that it reads; None where none is known."""
         known = self.statistics.distinct
         return max((known[key] for c in columns_of(expr) if (key := (c.alias, c.name)) in known), default=None)
 
     def shares(self, alias: str, others: Set[str]) -> list[float]:
-        """What the predicates between an alias and others keep of the pairs, each; one of a class of equalities."""
+        """Return the share of the pairs that each predicate between an alias and others keeps.
+
+        An equality class counts as one predicate.
+        """
         found = [share for used, share in self._links[alias] if used <= others]
         return found + [share for used, share in self._equal[alias] if not used.isdisjoint(others)]
 
     def connected(self, left: frozenset[str], right: frozenset[str]) -> bool:
-        """True when some predicate, written or implied, spans the two sides and nothing else."""
+        """Return whether some predicate, written or implied, relates the two sides and no third alias."""
         return any(used <= left | right and used & left and used & right for _, used in self._joins) or any(
-            one.spans(left, right) for one in self._classes
+            equal.spans(left, right) for equal in self._classes
         )
 
     def join(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
-        """The join of two sub-plans: each side's new tuples meet the other side's living ones."""
+        """Estimate the join of two sub-plans: each side's new tuples meet the other side's living ones."""
         rate = (left.rate * right.alive + right.rate * left.alive) * selectivity
         if left.rate == right.rate == 0:  # tables, joined once
             pairs = left.alive * right.alive
@@ -243,9 +259,9 @@ class CostModel:
         return Estimate(rate, alive, left.cost + right.cost + left.rate + right.rate + rate + 0.1 * examined)
 
     def subtract(self, left: Estimate, right: Estimate, selectivity: float, hashed: bool) -> Estimate:
-        """What is left of a sub-plan when a stream is subtracted: matches come to a tuple independently (Poisson).
+        """Estimate the rest of a sub-plan when a stream is subtracted: a tuple's matches are independent (Poisson).
 
-        A tuple that has been covered comes again when its match ends.
+        A tuple that has been covered enters the answer again when its match ends.
         """
         free = math.exp(-right.alive * selectivity)
         taken = right.rate * left.alive * free * min(selectivity, 1.0)
@@ -254,14 +270,14 @@ class CostModel:
         return Estimate(left.rate * free + taken, left.alive * free, cost)
 
     def hashed(self, left: frozenset[str], right: frozenset[str]) -> bool:
-        """True when an equality lies between the sides."""
+        """Return whether an equality relates the two sides."""
         return any(
             isinstance(p, Compare) and p.op == "=" and used <= left | right and used & left and used & right
             for p, used in self._joins
-        ) or any(one.spans(left, right) for one in self._classes)
+        ) or any(equal.spans(left, right) for equal in self._classes)
 
     def estimates(self, plan: Plan) -> dict[frozenset[str], Estimate]:
-        """Every sub-plan of a plan, by its aliases."""
+        """Estimate every sub-plan of a plan, by its aliases."""
         found: dict[frozenset[str], Estimate] = {}
         for node in postorder(plan):
             if isinstance(node, Leaf):
@@ -275,23 +291,23 @@ class CostModel:
         return found
 
     def estimate(self, plan: Plan) -> Estimate:
-        """The whole plan."""
+        """Estimate the whole plan."""
         return self.estimates(plan)[frozenset(plan.aliases)]
 
 
 def choose_plan(query: Query, statistics: Statistics | None = None) -> Plan:
-    """The cheapest plan under the statistics (declared ones when None). Deterministic."""
+    """Choose the cheapest plan under the statistics; the declared ones when None. Deterministic."""
     model = CostModel(query, statistics or declared_statistics(query))
     aliases = [source.alias for source in query.sources]
     if query.subtracted:
         return left_deep([aliases[0], *_subtraction_order(model, aliases[0], aliases[1:])])
-    if len(aliases) <= EXHAUSTIVE:
+    if len(aliases) <= MAX_EXHAUSTIVE_ALIASES:
         return _exhaustive(model, aliases)
     return _greedy(model, aliases)
 
 
 def _subtraction_order(model: CostModel, first: str, rest: list[str]) -> list[str]:
-    """The cheapest per share of the tuples that it stops comes first; ties in the order of the text."""
+    """Order the subtracted streams by cost per share of the tuples that each stops; ties in the order of the text."""
     whole = model.leaf(first)
 
     def price(alias: str) -> float:
@@ -306,13 +322,13 @@ _SubPlan = tuple[Estimate, Plan, frozenset[str]]
 
 
 def _candidate(model: CostModel, a: _SubPlan, b: _SubPlan) -> _SubPlan:
-    """The join of two sub-plans."""
+    """Estimate the join of two sub-plans."""
     estimate = model.join(a[0], b[0], model.selectivity(a[2], b[2]), model.hashed(a[2], b[2]))
     return estimate, Join(a[1], b[1]), a[2] | b[2]
 
 
 def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
-    """The cheapest tree without cross products; where predicates do not connect all, the cheapest of all."""
+    """Find the cheapest tree without cross products; where predicates do not connect all aliases, of all trees."""
     plan = _cheapest(model, aliases, crossing=False) or _cheapest(model, aliases, crossing=True)
     if plan is None:
         raise InvariantError(f"no plan over {aliases}")
@@ -320,7 +336,14 @@ def _exhaustive(model: CostModel, aliases: list[str]) -> Plan:
 
 
 def _cheapest(model: CostModel, aliases: list[str], *, crossing: bool) -> Plan | None:
-    """The cheapest tree by dynamic programming over sets of aliases; None when all have cross products."""
+    """Find the cheapest tree by dynamic programming over sets of aliases.
+
+    Args:
+        crossing: allow cross products.
+
+    Returns:
+        The tree; None when every tree has a cross product and `crossing` is False.
+    """
     best: dict[frozenset[str], _SubPlan] = {}
     for alias in aliases:
         best[frozenset({alias})] = (model.leaf(alias), Leaf(alias), frozenset({alias}))
@@ -340,9 +363,9 @@ def _cheapest(model: CostModel, aliases: list[str], *, crossing: bool) -> Plan |
 
 
 def _greedy(model: CostModel, aliases: list[str]) -> Plan:
-    """Join the pair of sub-plans with the smallest output, until one is left (Fegaras 1998).
+    """Join the pair of sub-plans with the smallest output until one sub-plan is left (Fegaras 1998).
 
-    A sub-plan goes by the place of its first alias. Each pair is judged once: O(n^2) candidates.
+    A sub-plan is identified by the index of its first alias. Each pair is judged once: O(n^2) candidates.
     """
     forest: dict[int, _SubPlan] = {
         i: (model.leaf(alias), Leaf(alias), frozenset({alias})) for i, alias in enumerate(aliases)

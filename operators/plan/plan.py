@@ -1,9 +1,9 @@
-"""Plans: binary trees over the aliases of a query, written `((A B) C)`.
+"""Plans: binary trees over the aliases of a query, written `((A B) C)`. `parse_plan` reads that text.
 
-Juxtaposition in parentheses is a join; its first input is the left side. Three or more together, as in `((A B C) D)`,
-are one multi-way join (`operators.juggler`): in the tree a left-deep join that is marked so. For a query with EXCEPT
-a join is a set difference, first input minus second. The tree says nothing about predicates:
-`operators.plan.predicates` places those, the same way for every tree.
+A pair of parentheses is a join of its two inputs; the first is the left side. Three or more inputs, as in
+`((A B C) D)`, are one multi-way join (`operators.juggler`); the tree has it as a left-deep join with a mark. In a query
+with EXCEPT a join is a set difference, first input minus second. The tree contains no predicates:
+`operators.plan.predicates` places those, by the same rules for every tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Leaf:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The aliases below, left to right."""
+        """The alias, as a tuple of one."""
         return (self.alias,)
 
     def __str__(self) -> str:
@@ -33,22 +33,23 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join of two sub-plans. Equal when the trees are equal, sides included.
+    """A join of two sub-plans. Two joins are equal when their trees are equal, sides included.
 
     Attributes:
-        together: this one and all joins below are one operator.
+        multiway: this join and all joins below it are one multi-way operator.
+        aliases: the aliases below, left to right.
     """
 
     left: Plan
     right: Plan
-    together: bool = False
+    multiway: bool = False
     aliases: tuple[str, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "aliases", (*self.left.aliases, *self.right.aliases))
 
     def __str__(self) -> str:
-        if self.together:
+        if self.multiway:
             return "(" + " ".join(str(Leaf(alias)) for alias in self.aliases) + ")"
         return f"({self.left} {self.right})"
 
@@ -57,7 +58,7 @@ Plan = Leaf | Join
 
 
 def postorder(plan: Plan) -> Iterator[Plan]:
-    """All nodes, children before parents, left before right."""
+    """Yield all nodes, children before parents, left before right."""
     if isinstance(plan, Join):
         yield from postorder(plan.left)
         yield from postorder(plan.right)
@@ -65,36 +66,37 @@ def postorder(plan: Plan) -> Iterator[Plan]:
 
 
 def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:
-    """The left-deep plan over aliases in the given order."""
+    """Return the left-deep plan over aliases in the given order."""
     plan: Plan = Leaf(aliases[0])
     for alias in aliases[1:]:
         plan = Join(plan, Leaf(alias))
     return plan
 
 
-def all_together(plan: Plan) -> Plan:
-    """One operator over the plan's aliases."""
+def multiway_join(plan: Plan) -> Plan:
+    """Return one multi-way operator over the plan's aliases."""
     whole = left_deep(plan.aliases)
-    return Join(whole.left, whole.right, together=True) if isinstance(whole, Join) else whole
+    return Join(whole.left, whole.right, multiway=True) if isinstance(whole, Join) else whole
 
 
 def check_plan(plan: Plan, query: Query) -> None:
     """Refuse a plan that cannot execute the query.
 
     Raises:
-        UsageError: it is a set difference and the plan does not subtract from its first source.
+        UsageError: the query is a set difference and the plan does not subtract from its first source.
     """
-    why = _unfit(plan, query)
+    why = _why_unfit(plan, query)
     if why is not None:
         raise UsageError(f"plan {plan}: {why}")
 
 
-def _unfit(plan: Plan, query: Query) -> str | None:
+def _why_unfit(plan: Plan, query: Query) -> str | None:
+    """Return why a plan cannot execute the query; None where it can."""
     aliases = [source.alias for source in query.sources]
     if not query.subtracted or (plan == left_deep(plan.aliases) and plan.aliases[0] == aliases[0]):
         return None
     return (
-        f"EXCEPT takes from {aliases[0]} what matches in one stream after the other, so a plan begins with "
+        f"EXCEPT removes from {aliases[0]} what matches in one stream after the other, so a plan begins with "
         f"{aliases[0]} and is left-deep, such as {left_deep(aliases)}"
     )
 
@@ -103,21 +105,22 @@ _BARE = re.compile(r'[^\s()"]+')
 _TOKEN = re.compile(r'([()])|"((?:[^"]|"")+)"|([^\s()"]+)')
 
 
-def parse_plan(text: str, query: Query, *, several: bool = False) -> Plan:
-    """The plan written in `text`, over exactly the aliases of `query`.
+def parse_plan(text: str, query: Query, *, multiway: bool = False) -> Plan:
+    """Parse the plan written in `text`, over exactly the aliases of `query`.
 
     Args:
-        several: take multi-way joins too.
+        multiway: accept multi-way joins too.
 
     Raises:
-        QueryError: bad parentheses, an unknown, repeated or missing alias; with a caret into `text`.
+        QueryError: bad parentheses, an unknown, repeated or missing alias, or a plan that cannot execute the query;
+            with a caret into `text`.
     """
     known = [source.alias for source in query.sources]
     stack: list[list[Plan]] = [[]]
     opened: list[int] = []
     seen: set[str] = set()
 
-    # On one line, so that a caret under it stands right.
+    # On one line, so that a caret below points to the right column.
     text = re.sub(r"\s", " ", text)
 
     def fail(message: str, at: int, length: int = 1) -> QueryError:
@@ -141,14 +144,14 @@ def parse_plan(text: str, query: Query, *, several: bool = False) -> Plan:
                 raise fail("')' without '('", at)
             inputs = stack.pop()
             start = opened.pop()
-            if len(inputs) > 2 and several:
-                inner = next((one for one in inputs if isinstance(one, Join)), None)
+            if len(inputs) > 2 and multiway:
+                inner = next((node for node in inputs if isinstance(node, Join)), None)
                 if inner is not None:
-                    raise fail(f"a multi-way join is of sources alone, not of {inner}", start, pos - start)
-                stack[-1].append(all_together(left_deep([alias for one in inputs for alias in one.aliases])))
+                    raise fail(f"a multi-way join joins sources only, not {inner}", start, pos - start)
+                stack[-1].append(multiway_join(left_deep([alias for node in inputs for alias in node.aliases])))
                 continue
             if len(inputs) != 2:
-                more = ", and more of --executor juggler alone" if len(inputs) > 2 else ""
+                more = ", and more only with --executor juggler" if len(inputs) > 2 else ""
                 raise fail(
                     f"a join has two inputs, got {len(inputs)}{more}; a plan looks like ((A B) C)",
                     start,
@@ -170,7 +173,7 @@ def parse_plan(text: str, query: Query, *, several: bool = False) -> Plan:
     missing = [alias for alias in known if alias not in seen]
     if missing:
         raise fail(f"missing {', '.join(missing)}", 0, max(len(text), 1))
-    why = _unfit(stack[0][0], query)
+    why = _why_unfit(stack[0][0], query)
     if why is not None:
         raise fail(why, 0, max(len(text), 1))
     return stack[0][0]

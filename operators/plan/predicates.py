@@ -1,18 +1,19 @@
-"""Where each predicate acts in a plan, and in which form.
+"""Places each predicate of a query in a plan, and chooses the form in which it is evaluated.
 
-A conjunct over one alias is a selection, applied before anything is stored. Any other acts at the lowest
-join that covers its aliases, in the cheapest form that keeps its meaning:
+`join_condition` does that for one join. A conjunct over one alias is a selection, applied before anything is stored.
+Every other conjunct acts at the lowest join that covers its aliases, in the cheapest form that keeps its meaning:
 
-- **key**: an equality with one side's columns left and the other's right: hash key.
-- **term**: an order comparison of the same shape: a nested-loop term, compared inside a kernel. So are equalities of
-  whole numbers where hash joins are switched off, which papers do that compare nested loops.
-- **residual**: anything else, evaluated vectorised over the candidate pairs.
+- **key**: an equality between an expression over the left side and one over the right side becomes part of the hash
+  key.
+- **term**: an order comparison of the same shape is compared inside the nested-loop kernel. Equalities of whole numbers
+  are terms too where hash joins are switched off, as in papers that compare nested loops.
+- **residual**: any other predicate is evaluated vectorised over the candidate pairs.
 
-`A.x - B.x < 5` over whole numbers has its columns moved apart (`A.x <= B.x + 4`, saturating). The moved
-form lets through everything that the original accepts, and the original is checked on what remains, since
-its own overflow rule (NULL) may differ. Doubles are never moved: rounding would change the answer.
+`A.x - B.x < 5` over whole numbers is rearranged so that each side has one column (`A.x <= B.x + 4`, saturating). The
+rearranged form accepts everything that the original accepts. The original is evaluated on the remaining pairs, since
+its overflow rule (NULL) may differ. Doubles are never rearranged: rounding would change the answer.
 
-Equalities that follow from others act too (`operators.plan.equalities`), so no plan of a query that joins by one shared
+Equalities that follow from others act too (`operators.plan.equalities`). So no plan of a query that joins by one shared
 key has a cross product.
 """
 
@@ -38,14 +39,14 @@ _NO_CLASSES: Mapping[Expr, EqualityClass] = {}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a key or term: `sign * expr + addend`, saturating at int64 when it is not plain."""
+    """One side of a key or term: `sign * expr + addend`, saturating at int64 unless it is `expr` alone."""
 
     expr: Expr
     sign: int = 1
     addend: int = 0
 
     def values(self, resolve: Resolve, n: int) -> Column:
-        """(n,) values; null where the expression is null."""
+        """Compute the (n,) values; null where the expression is null."""
         column = evaluate(self.expr, resolve, n)
         if self.sign == 1 and self.addend == 0:
             return column
@@ -69,7 +70,7 @@ class Term:
     right: Operand
 
     def operand(self, side: int) -> Operand:
-        """The operand of side 0 (left) or 1 (right)."""
+        """Return the operand of side 0 (left) or 1 (right)."""
         return self.right if side else self.left
 
 
@@ -79,10 +80,11 @@ class JoinCondition:
 
     Attributes:
         keys: equalities that make the hash key; empty for a nested-loop join.
-        int_terms, float_terms: order comparisons for the nested-loop kernel; empty for a hash join.
-        residual: checked on candidate pairs, in original form.
-        predicates: everything placed here, as written, for `weir explain`; what follows from predicates placed
-            elsewhere stands for itself.
+        int_terms: comparisons of whole numbers for the nested-loop kernel; empty for a hash join.
+        float_terms: comparisons of doubles for the nested-loop kernel; empty for a hash join.
+        residual: predicates evaluated on candidate pairs, in original form.
+        predicates: every predicate placed here, as written, for `weir explain`. An equality that only follows from
+            predicates placed elsewhere is listed itself.
     """
 
     keys: tuple[Term, ...]
@@ -93,23 +95,26 @@ class JoinCondition:
 
 
 def conjuncts(query: Query) -> tuple[Expr, ...]:
-    """WHERE's conjuncts and those of EXCEPT ... ON that read what is subtracted, in text order."""
+    """Return the conjuncts of WHERE, and those of EXCEPT ... ON that read the subtracted stream, in text order."""
     on = tuple(p for part in query.subtracted for p in part.on if part.alias in aliases_of(p))
     return query.predicates + on
 
 
 def left_conditions(query: Query, alias: str) -> tuple[Expr, ...]:
-    """The conjuncts of EXCEPT `alias` ON that do not read it: where one is not true, nothing of it matches."""
+    """Return the conjuncts of EXCEPT `alias` ON that do not read `alias`.
+
+    A left tuple for which one of them is not true has no match in `alias`.
+    """
     return tuple(p for part in query.subtracted if part.alias == alias for p in part.on if alias not in aliases_of(p))
 
 
 def selections(query: Query, alias: str) -> tuple[Expr, ...]:
-    """The conjuncts over this alias alone, in text order."""
+    """Return the conjuncts over this alias alone, in text order."""
     return tuple(p for p in conjuncts(query) if aliases_of(p) == {alias})
 
 
 def constants(query: Query) -> tuple[Expr, ...]:
-    """The conjuncts without any column: they hold for all tuples or for none."""
+    """Return the conjuncts without any column: each is true for all tuples or for none."""
     return tuple(p for p in query.predicates if not aliases_of(p))
 
 
@@ -124,26 +129,31 @@ def join_condition(
     """Place those predicates whose lowest covering join has these sides.
 
     Args:
-        hashed: False for nested loops: no keys, equalities of whole numbers are terms and others residual.
-        classes: see `operators.plan.equalities`; only for a join of a tree or of a chain whose joins below are placed
-            with them too. Each class on both sides then gives one equality here, instead of those written.
+        predicates: the conjuncts of the query.
+        left: the aliases of the left side.
+        right: the aliases of the right side.
+        classes: the class of each equality that belongs to one (`operators.plan.equalities`). Each class with operands
+            on both sides then contributes one equality here instead of those written. Only for a join of a tree or of
+            a chain of joins, when the joins below use the classes too.
+        hashed: False for nested loops: there are no keys, equalities of whole numbers are terms, other equalities are
+            residual.
     """
     left_set, right_set = frozenset(left), frozenset(right)
     here: list[Expr] = []
     shown: list[Expr] = []
     seen: set[EqualityClass] = set()
     for p in predicates:
-        one = classes.get(p)
-        if one is None:
+        equality_class = classes.get(p)
+        if equality_class is None:
             if _spans(p, left_set, right_set):
                 here.append(p)
                 shown.append(p)
-        elif one not in seen:
-            seen.add(one)
-            equality = one.between(left_set, right_set)
+        elif equality_class not in seen:
+            seen.add(equality_class)
+            equality = equality_class.between(left_set, right_set)
             if equality is not None:
                 here.append(equality)
-                written = [q for q, ends in one.predicates.items() if ends & left_set and ends & right_set]
+                written = [q for q, ends in equality_class.predicates.items() if ends & left_set and ends & right_set]
                 shown += written or [equality]
     keys: list[Term] = []
     terms: list[Term] = []
@@ -180,12 +190,13 @@ def join_condition(
 
 
 def _spans(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> bool:
+    """Return whether the join of these sides is the lowest that covers the predicate's aliases."""
     used = aliases_of(predicate)
     return bool(used) and used <= left | right and not used <= left and not used <= right
 
 
 def _separate(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> tuple[Term, bool] | None:
-    """The predicate as a term between the sides, and whether columns had to move; None if it is neither."""
+    """Return the predicate as a term between the sides, and whether it was rearranged; None where it is no term."""
     if not isinstance(predicate, Compare) or predicate.op == "<>":
         return None
     a, b = aliases_of(predicate.left), aliases_of(predicate.right)
@@ -202,7 +213,7 @@ def _separate(predicate: Expr, left: frozenset[str], right: frozenset[str]) -> t
 
 
 def _move(predicate: Compare, left: frozenset[str], right: frozenset[str]) -> tuple[Term, bool] | None:
-    """`l op sign * r + addend` for one whole-number column per side with factors +-1."""
+    """Rearrange to `l op sign * r + addend`, for one whole-number column per side with factors +-1; else None."""
     linear = _linear(Arithmetic("-", predicate.left, predicate.right, Type.BIGINT))
     if linear is None:
         return None
@@ -226,7 +237,7 @@ def _move(predicate: Compare, left: frozenset[str], right: frozenset[str]) -> tu
 
 
 def _linear(expr: Expr) -> tuple[dict[ColumnRef, int], int] | None:
-    """Whole-number expression as factors per column and a constant; None when it is not linear."""
+    """Return a whole-number expression as factors per column and a constant; None when it is not linear."""
     match expr:
         case ColumnRef() if expr.type in _INTEGER:
             return {expr: 1}, 0

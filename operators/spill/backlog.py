@@ -1,10 +1,12 @@
-"""What is owed, written down: enough for anybody who has the blocks to pay it, at any time.
+"""The backlog on disk: a description of all pending results, complete enough for any process that has the blocks.
 
-At the end of a run the ledger is in memory, and of what groups are owed their last part is too. A `Debt` is the same
-with all parts on disk: per join and group the parts in the order in which they are to be merged. Groups of a join above
-one that owes are in it though they owe nothing yet: what comes from below is owed with what they hold.
+At the end of a run the ledger is in memory, and so is the last part of each group with pending results. A `Backlog` is
+the same with all parts on disk: per join and group, the parts in the order in which cleanup merges them. It also has
+the groups of every join above one with pending results, even those that have none of their own yet: results from below
+are joined with what these groups hold. `operators.spill.cleanup.offline` processes a backlog.
 
-JSON, so that it can be read in years: numbers, block keys and the plan as text. Who writes it adds the query.
+The format is JSON, so that it can be read in years: numbers, block keys and the plan as text. The writer adds the query
+(`services.spill.backlog`).
 """
 
 from __future__ import annotations
@@ -15,60 +17,60 @@ from dataclasses import dataclass
 import msgspec
 
 from operators.spill.ledger import Group
-from operators.spill.spilled_part import ALONE, Part, Piece
+from operators.spill.spilled_part import UNSHARED, SpilledPart, SpilledPiece
 from schemas.errors import InvariantError
 
 
-class OwedPiece(msgspec.Struct, frozen=True):
-    """A block, or tuples of one; see `operators.spill.spilled_part.Piece`."""
+class BacklogPiece(msgspec.Struct, frozen=True):
+    """A block, or some of the tuples in one; see `operators.spill.spilled_part.SpilledPiece`."""
 
     key: str
     rows: int
     last: int
-    begin: int = ALONE
+    begin: int = UNSHARED
 
-    def piece(self) -> Piece:
-        """As it is read."""
-        return Piece(self.rows, self.last, self.key, begin=self.begin)
+    def piece(self) -> SpilledPiece:
+        """The piece in the form that a `PieceReader` reads."""
+        return SpilledPiece(self.rows, self.last, self.key, begin=self.begin)
 
 
-class OwedPart(msgspec.Struct, frozen=True):
-    """See `operators.spill.spilled_part.Part`."""
+class BacklogPart(msgspec.Struct, frozen=True):
+    """The JSON form of an `operators.spill.spilled_part.SpilledPart`."""
 
-    left: tuple[OwedPiece, ...]
-    right: tuple[OwedPiece, ...]
+    left: tuple[BacklogPiece, ...]
+    right: tuple[BacklogPiece, ...]
     since: int
     late: bool = False
 
-    def part(self) -> Part:
-        """As it is merged."""
-        left, right = (tuple(owed.piece() for owed in side) for side in (self.left, self.right))
-        return Part((left, right), self.since, self.late)
+    def part(self) -> SpilledPart:
+        """The part in the form that cleanup merges."""
+        left, right = (tuple(piece.piece() for piece in side) for side in (self.left, self.right))
+        return SpilledPart((left, right), self.since, self.late)
 
 
-class OwedGroup(msgspec.Struct, frozen=True):
-    """A partition group that owes, or that is owed by one below.
+class BacklogGroup(msgspec.Struct, frozen=True):
+    """A partition group that has pending results, or that pending results from below will be joined with.
 
     Attributes:
-        join: its join's number, children before parents.
-        parts: in the order in which they are to be merged.
+        join: the join's number, children before parents.
+        parts: in the order in which cleanup merges them.
     """
 
     join: int
     group: int
-    parts: tuple[OwedPart, ...]
+    parts: tuple[BacklogPart, ...]
 
 
-class Debt(msgspec.Struct, frozen=True):
-    """All that one plan owes.
+class Backlog(msgspec.Struct, frozen=True):
+    """All pending results of one plan.
 
     Attributes:
-        plan: as `parse_plan` reads it.
-        partitions: groups per join.
+        plan: text that `parse_plan` reads.
+        partitions: partition groups per join.
         hashed: see `operators.engine.engine.Engine`.
-        delivered: results of before this are known, and owed to nobody.
-        cut: everything before it has been processed.
-        owed: by join and group, ascending.
+        delivered: results before this event time are already delivered, so none of them is pending.
+        cut: everything before this event time has been processed.
+        owed: the groups, ascending by join and group.
     """
 
     plan: str
@@ -76,48 +78,52 @@ class Debt(msgspec.Struct, frozen=True):
     hashed: bool
     delivered: int
     cut: int
-    owed: tuple[OwedGroup, ...]
+    owed: tuple[BacklogGroup, ...]
 
     def tuples(self) -> int:
-        """How many tuples are in parts."""
+        """The number of tuples in all parts."""
         return sum(piece.rows for group in self.owed for part in group.parts for piece in (*part.left, *part.right))
 
 
 @dataclass(frozen=True, slots=True)
-class Owing:
-    """Which groups of which joins a debt is about.
+class BacklogScope:
+    """Determines which groups of which joins a backlog has to contain.
 
     Args:
-        covers: per join its aliases, children before parents.
-        indebted: the groups that have parts.
+        covers: per join the aliases that it covers, children before parents.
+        spilled: the groups that have parts.
     """
 
     covers: Sequence[frozenset[str]]
-    indebted: frozenset[Group]
+    spilled: frozenset[Group]
 
-    def whole(self, join: int) -> bool:
-        """Whether all groups of the join may come to owe: something below it does."""
-        return any(self.covers[k] < self.covers[join] for k, _ in self.indebted)
+    def whole_join(self, join: int) -> bool:
+        """Whether any group of the join may receive pending results, because a join below it has some."""
+        return any(self.covers[k] < self.covers[join] for k, _ in self.spilled)
 
     def groups(self, join: int, partitions: int) -> list[int]:
         """The groups of a join whose tuples have to be on disk, ascending."""
-        if self.whole(join):
+        if self.whole_join(join):
             return list(range(partitions))
-        return sorted(g for k, g in self.indebted if k == join)
+        return sorted(g for k, g in self.spilled if k == join)
 
 
-def described(parts: Iterable[tuple[Group, Sequence[Part]]]) -> tuple[OwedGroup, ...]:
-    """Parts that are all on disk, as they are written down."""
-    groups = [OwedGroup(j, g, tuple(_described(part) for part in own)) for (j, g), own in parts]
+def backlog_groups(parts: Iterable[tuple[Group, Sequence[SpilledPart]]]) -> tuple[BacklogGroup, ...]:
+    """Parts that are all on disk, in the form of a `Backlog`, ascending by join and group.
+
+    Raises:
+        InvariantError: a part has tuples in memory.
+    """
+    groups = [BacklogGroup(j, g, tuple(_backlog_part(part) for part in own)) for (j, g), own in parts]
     return tuple(sorted(groups, key=lambda group: (group.join, group.group)))
 
 
-def _described(part: Part) -> OwedPart:
-    left, right = (tuple(_piece(piece) for piece in side) for side in part.pieces)
-    return OwedPart(left, right, part.since, part.late)
+def _backlog_part(part: SpilledPart) -> BacklogPart:
+    left, right = (tuple(_backlog_piece(piece) for piece in side) for side in part.pieces)
+    return BacklogPart(left, right, part.since, part.late)
 
 
-def _piece(piece: Piece) -> OwedPiece:
+def _backlog_piece(piece: SpilledPiece) -> BacklogPiece:
     if piece.batch is not None:
-        raise InvariantError(f"a debt of {piece.rows} tuples that are in memory; they have to be blocks")
-    return OwedPiece(piece.key, piece.rows, piece.last, piece.begin)
+        raise InvariantError(f"a backlog of {piece.rows} tuples that are in memory; they have to be blocks")
+    return BacklogPiece(piece.key, piece.rows, piece.last, piece.begin)

@@ -1,4 +1,4 @@
-"""Where the engine puts spilled parts: the little that it asks of a disk tier."""
+"""`BlockStore`: the interface of the disk tier to which the engine writes spilled parts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Protocol
 
 
 class BlockStore(Protocol):
-    """Blocks of bytes by key. This process finds a block until it deletes it; whether the next one does is its owner's
-    affair.
+    """Stores blocks of bytes by key. This process finds a block until it deletes it. Whether the next process finds it
+    depends on the store's owner.
 
-    Every method raises `schemas.errors.StateError` where the tier fails; of what was put before as much can be read
-    then as the failure has left.
+    Every method raises `schemas.errors.StateError` when the tier fails. After a failure, earlier blocks are readable
+    only as far as the failure has left them intact.
     """
 
     def put(self, key: str, raw: bytes) -> None:
-        """Store a block, in place of any that the key has."""
+        """Store a block. It replaces any earlier block of the key."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The key's block; a key that has none is an error."""
+        """Return the key's block; a key without a block is an error."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget blocks; keys that have none are passed over."""
+        """Delete blocks; keys without a block are skipped."""
         ...
 
     def keys(self, prefix: str) -> list[str]:
-        """The keys that begin with `prefix`, ascending."""
+        """Return the keys that begin with `prefix`, ascending."""
         ...

@@ -1,4 +1,4 @@
-"""What spilling has done so far, over all plans of a task."""
+"""Counters of spilling and cleanup, over all plans of a task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SpillCounters:
-    """What has been done so far; `cleanups` counts groups, `cleanup_results` those of the query."""
+    """Totals so far.
+
+    Attributes:
+        spills: decisions to spill; each chooses groups down to the low-water mark.
+        cleanups: partition groups that were cleaned up.
+        cleanup_results: results of the query, not of joins below its root.
+        cleanup_s, longest_spill_s, longest_cleanup_s: seconds.
+    """
 
     spills: int = 0
     spilled_groups: int = 0

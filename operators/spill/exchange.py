@@ -1,11 +1,12 @@
-"""What tasks tell each other of partition groups (state-spill 5, Algorithm 2).
+"""Exchanges productivity counts of partition groups between tasks (state-spill 5, Algorithm 2).
 
-Where a plan's joins, or shares of one, run in tasks of their own, a result is traced to groups that other tasks hold.
-A task counts those too and tells their holders, who count them with their own: `local` of the paper's two kinds of IDs
-is what a task holds, `remote` what it does not.
+When a plan's joins, or shares of a join, run in tasks of their own, a result's lineage leads to groups that other tasks
+own. A task counts those too and sends the counts to the owners, who add them to their own. In the paper's terms,
+`localIDs` are the groups that a task owns, and `remoteIDs` are all others.
 
-What is told are totals of a task's life. They never fall, so a holder adds by how much one exceeds what it knew:
-however often and in whatever order messages come, it ends at the same. What has faded with the holder since stays so.
+The messages have totals over a task's incarnation. Totals never fall, so an owner adds the amount by which a total
+exceeds the one that it knew. However often and in whatever order messages arrive, the result is the same. Counts that
+have faded at the owner since then stay faded.
 """
 
 from __future__ import annotations
@@ -20,27 +21,30 @@ from schemas.errors import InvariantError, StateError
 from schemas.messages.control import PartitionTotals
 
 
-class Exchange:
-    """A task's part.
+class ProductivityExchange:
+    """One task's side of the exchange.
 
     Args:
-        counts: the task's own, with `held`.
-        operators: what each of its joins is called among tasks: the sub-plan.
+        counts: the task's own, with `owned`.
+        operators: per join the name that tasks use for it: the sub-plan.
+
+    Raises:
+        InvariantError: the task owns all groups.
     """
 
     def __init__(self, counts: Productivity, operators: Sequence[str]) -> None:
-        if counts.held is None:
-            raise InvariantError("a task that holds all groups has nothing to tell")
+        if counts.owned is None:
+            raise InvariantError("a task that owns all groups has nothing to report")
         self._counts = counts
-        self._held: Mask = counts.held
+        self._owned: Mask = counts.owned
         self._joins = {operator: join for join, operator in enumerate(operators)}
-        self._told: tuple[Counts, Counts] = (np.zeros_like(counts.output), np.zeros_like(counts.inter))
+        self._reported: tuple[Counts, Counts] = (np.zeros_like(counts.output), np.zeros_like(counts.inter))
         self._known: dict[tuple[int, str, int], tuple[Counts, Counts]] = {}
 
-    def updates(self, query: str, task: int, life: str) -> list[PartitionTotals]:
-        """What there is to tell of groups held elsewhere since the last call, a message per operator."""
+    def updates(self, query: str, task: int, incarnation: str) -> list[PartitionTotals]:
+        """Messages about groups owned elsewhere whose totals changed since the last call, at most one per operator."""
         now = (self._counts.output, self._counts.inter)
-        changed = ~self._held & ((now[0] > self._told[0]) | (now[1] > self._told[1]))
+        changed = ~self._owned & ((now[0] > self._reported[0]) | (now[1] > self._reported[1]))
         found = []
         for operator, join in self._joins.items():
             groups = np.flatnonzero(changed[join])
@@ -50,21 +54,22 @@ class Exchange:
                     PartitionTotals(
                         query=query,
                         task=task,
-                        life=life,
+                        life=incarnation,
                         operator=operator,
                         groups=groups.tolist(),
                         output=output,
                         inter_bytes=inter,
                     )
                 )
-        self._told = (now[0].copy(), now[1].copy())
+        self._reported = (now[0].copy(), now[1].copy())
         return found
 
     def merge(self, message: PartitionTotals) -> None:
-        """Count what another task tells; of operators and groups that are not here, nothing.
+        """Add another task's totals to the own counts. Operators and groups that are not owned here are ignored.
 
         Raises:
-            StateError: it names groups that the operator does not have, or not as many totals as groups.
+            StateError: the message names groups that the operator does not have, or the numbers of totals and groups
+                differ.
         """
         join = self._joins.get(message.operator)
         if join is None:
@@ -80,13 +85,13 @@ class Exchange:
                 f"partition totals of task {message.task} for {message.operator}: groups {groups.min()} to "
                 f"{groups.max()}; there are 0 to {self._counts.groups - 1}"
             )
-        teller = (message.task, message.life, join)
+        sender = (message.task, message.life, join)
         none = np.zeros(self._counts.groups)
-        known = self._known.setdefault(teller, (none, none.copy()))
+        known = self._known.setdefault(sender, (none, none.copy()))
         own = (self._counts.output, self._counts.inter)
         for mine, before, totals in zip(own, known, (message.output, message.inter_bytes), strict=True):
             gained = np.zeros(self._counts.groups)
             np.maximum.at(gained, groups, np.array(totals, np.float64))
             gained = np.maximum(gained - before, 0.0)
             before += gained
-            mine[join] += np.where(self._held[join], gained, 0.0)
+            mine[join] += np.where(self._owned[join], gained, 0.0)

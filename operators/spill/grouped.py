@@ -1,4 +1,4 @@
-"""What a state has in memory, by partition group."""
+"""The entries that a state has in memory, by partition group."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from operators.state.side_state import SideState
 from schemas.columns import I64
 
 
-class Grouped:
-    """A state's entries by partition group, until the state changes.
+class GroupedEntries:
+    """A state's entries by partition group; valid until the state changes.
 
     Args:
-        now: what expired before it is left out: its source tuples may be gone.
+        now: entries that expired before it are left out, since their source tuples may be gone.
     """
 
     def __init__(self, state: SideState, now: int) -> None:
         self._state = state
-        state.bury()
+        state.drop_dead_rows()
         self._entries, begins = state.by_group(now)
         self._begins: list[int] = begins.tolist()
 
     def size(self, group: int) -> int:
-        """How many entries a group has."""
+        """The number of entries in a group."""
         return self._begins[group + 1] - self._begins[group]
 
     def tuples(self, groups: Sequence[int]) -> Tuples:

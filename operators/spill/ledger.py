@@ -1,4 +1,5 @@
-"""What is owed: per join and partition group, the parts that left memory and were not all joined with each other."""
+"""The ledger: per join and partition group, the parts that were spilled and have not all been joined with each
+other."""
 
 from __future__ import annotations
 
@@ -9,76 +10,76 @@ import numpy as np
 from operators.data.tuples import FOREVER
 from operators.data.watermark import END
 from operators.plan.plan import Join
-from operators.spill.spilled_part import FAR_PAST, Part, Piece
+from operators.spill.spilled_part import FAR_PAST, SpilledPart, SpilledPiece
 from operators.state.match import LEFT
 from schemas.columns import I64
 
 Group = tuple[int, int]
-"""A join's number, children before parents, and one of its partition groups."""
+"""A join's number, children before parents, and the number of one of its partition groups."""
 
 
 class Ledger:
     """The parts of one plan's joins.
 
-    Until they have been cleaned up, parts are owed results with what is in memory, so that may not be forgotten before
-    its time has passed for them too (`hold`). The paper leaves windows open; this is all that they need.
+    Until parts have been cleaned up, they have pending results with the entries in memory. So these entries may not be
+    purged while the parts can still match them (`hold`). The paper leaves windows open; this is all that they need.
 
     Args:
         nodes: the joins of the plan, children before parents.
-        lives: per join, how long an entry of either state lives after its ts, at least.
+        lifetimes: per join, the minimum time that an entry of either state lives after its ts.
     """
 
-    def __init__(self, nodes: Sequence[Join], lives: Sequence[int]) -> None:
-        self._lives = lives
-        self._parts: dict[Group, list[Part]] = {}
-        # Of each group that has parts the least `since`: groups may have many, as many as they have left memory.
+    def __init__(self, nodes: Sequence[Join], lifetimes: Sequence[int]) -> None:
+        self._lifetimes = lifetimes
+        self._parts: dict[Group, list[SpilledPart]] = {}
+        # The least `since` of each group that has parts. A group may have many: one for each time it was spilled.
         self._since: dict[Group, int] = {}
         covers = [frozenset(node.aliases) for node in nodes]
         self._below = [[k for k in range(j) if covers[k] < covers[j]] for j in range(len(covers))]
-        # Per join the least of its groups'; what is missing is found when it is asked for.
+        # Per join the least `since` of its groups; computed on demand.
         self._least: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, group: Group, part: Part) -> None:
-        """A part has left memory."""
+    def add(self, group: Group, part: SpilledPart) -> None:
+        """Add a part that was spilled."""
         self._parts.setdefault(group, []).append(part)
-        self._note(group, part.since)
+        self._record_since(group, part.since)
 
-    def add_late(self, group: Group, side: int, pieces: tuple[Piece, ...]) -> None:
-        """Results of a cleanup below have come, tuples of one side of the group: those that come one after the other
-        make one part, since none has been joined with anything."""
+    def add_late(self, group: Group, side: int, pieces: tuple[SpilledPiece, ...]) -> None:
+        """Add results of a cleanup below, as tuples of one side of the group. Consecutive additions to a side make one
+        part, since none of these tuples has been joined with anything."""
         parts = self._parts.setdefault(group, [])
         for at, part in enumerate(parts):
             if part.late and not part.pieces[1 - side]:
-                parts[at] = _with(part, side, (*part.pieces[side], *pieces))
+                parts[at] = _with_pieces(part, side, (*part.pieces[side], *pieces))
                 return
-        parts.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
-        self._note(group, FAR_PAST)
+        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
+        self._record_since(group, FAR_PAST)
 
-    def _note(self, group: Group, since: int) -> None:
+    def _record_since(self, group: Group, since: int) -> None:
         self._since[group] = min(self._since.get(group, END), since)
         if group[0] in self._least:
             self._least[group[0]] = min(self._least[group[0]], since)
 
-    def has(self, group: Group, side: int, piece: Piece) -> bool:
+    def has(self, group: Group, side: int, piece: SpilledPiece) -> bool:
         """Whether this very piece is one of the group's."""
         return any(piece in part.pieces[side] for part in reversed(self._parts.get(group, ())))
 
-    def replace(self, group: Group, side: int, piece: Piece, by: Sequence[Piece]) -> None:
-        """The tuples of a piece are now in these."""
+    def replace(self, group: Group, side: int, piece: SpilledPiece, by: Sequence[SpilledPiece]) -> None:
+        """Replace a piece by others that contain its tuples now."""
         parts = self._parts[group]
-        # What was in memory until now came last, or nearly.
+        # A piece that was in memory until now is in one of the last parts.
         for at in reversed(range(len(parts))):
             own = parts[at].pieces[side]
             if piece in own:
                 k = own.index(piece)
-                parts[at] = _with(parts[at], side, (*own[:k], *by, *own[k + 1 :]))
+                parts[at] = _with_pieces(parts[at], side, (*own[:k], *by, *own[k + 1 :]))
                 return
 
-    def pop(self, group: Group) -> list[Part]:
-        """The group's parts, oldest first, which are owed no more."""
+    def pop(self, group: Group) -> list[SpilledPart]:
+        """Remove and return the group's parts, oldest first."""
         parts = self._parts.pop(group, [])
         if parts:
             del self._since[group]
@@ -86,12 +87,12 @@ class Ledger:
         return parts
 
     def clear(self) -> None:
-        """Nothing is owed."""
+        """Remove all parts."""
         self._parts.clear()
         self._since.clear()
         self._least.clear()
 
-    def items(self) -> Iterator[tuple[Group, list[Part]]]:
+    def items(self) -> Iterator[tuple[Group, list[SpilledPart]]]:
         """Every group that has parts."""
         return iter(self._parts.items())
 
@@ -100,60 +101,61 @@ class Ledger:
         return sorted(g for j, g in self._parts if j == join)
 
     def late(self, join: int) -> set[int]:
-        """The groups of a join that have parts which came after their time."""
+        """The groups of a join that have late parts."""
         return {g for (j, g), parts in self._parts.items() if j == join and any(part.late for part in parts)}
 
-    def due(self, join: int, cut: int, overtaken: int = FAR_PAST) -> list[int]:
-        """The groups of a join that have to be cleaned up before `purge(cut)`, and those of which a part has been owed
-        since `overtaken` or longer; ascending."""
+    def due(self, join: int, cut: int, overdue_since: int = FAR_PAST) -> list[int]:
+        """The groups of a join that have to be cleaned up before `purge(cut)`, and those with a part that has had
+        pending results since `overdue_since` or earlier; ascending."""
         oldest = self.since(join)
-        if self._until(join, oldest) >= cut and oldest > overtaken:
+        if self._last_purge(join, oldest) >= cut and oldest > overdue_since:
             return []
         own = sorted((g, since) for (j, g), since in self._since.items() if j == join)
-        return [g for g, since in own if self._until(join, since) < cut or since <= overtaken]
+        return [g for g, since in own if self._last_purge(join, since) < cut or since <= overdue_since]
 
     def hold(self, join: int) -> int:
-        """The last cut at which this join's states may be purged: what is owed with their entries goes on to be found.
+        """The last cut at which this join's states may be purged without losing pending results with their entries.
 
-        Results that a join below owes come no earlier than its oldest part left, and may meet all that lived then.
+        The pending results of a join below have no smaller ts than the time when its oldest part left memory, and may
+        match every entry that was alive then.
         """
-        return min([self._until(join, self.since(join)), *map(self.since, self._below[join])])
+        return min([self._last_purge(join, self.since(join)), *map(self.since, self._below[join])])
 
     def since(self, join: int) -> int:
-        """Since when the join's oldest part has been owed; END when there is none. O(1) between cleanups."""
+        """Since when the join's oldest part has had pending results; END when there is none. O(1) between cleanups."""
         if join not in self._least:
             self._least[join] = min((since for (j, _), since in self._since.items() if j == join), default=END)
         return self._least[join]
 
     def oldest(self) -> list[tuple[int, Group]]:
-        """Every group that has parts and since when the oldest of them has been owed, ascending by that."""
+        """Every group that has parts, and since when its oldest part has had pending results; ascending by that."""
         return sorted((since, group) for group, since in self._since.items())
 
     def bound(self, join: int, cut: int) -> int:
-        """What expired before this can be met by nothing that is still to come to the join."""
+        """Tuples that expired before this can match nothing that the join may still receive."""
         return min([cut, *map(self.since, self._below[join])])
 
     def kept_from(self, join: int, groups: Sequence[int], cut: int) -> list[int]:
-        """Of each of a join's groups: what expired before this and is in its memory is owed nothing, neither by parts
-        nor by what is to come."""
+        """Per group of a join: entries in memory that expired before this have no pending results, neither with parts
+        nor with what the join may still receive."""
         bound = self.bound(join, cut)
         return [min(bound, self._since.get((join, g), END)) for g in groups]
 
-    def _until(self, join: int, since: int) -> int:
-        """A purge beyond it would drop entries that a part owed since then has not been joined with."""
-        return min(since + self._lives[join], FOREVER)
+    def _last_purge(self, join: int, since: int) -> int:
+        """The last cut for a purge that keeps all entries with which a part of this age has not been joined."""
+        return min(since + self._lifetimes[join], FOREVER)
 
     def size(self, group: Group) -> int:
-        """How many tuples a group's parts have."""
+        """The number of tuples in a group's parts."""
         return sum(sum(part.sizes()) for part in self._parts.get(group, ()))
 
     def tuples(self) -> int:
-        """How many tuples are in parts."""
+        """The number of tuples in all parts."""
         return sum(sum(part.sizes()) for parts in self._parts.values() for part in parts)
 
-    def unmet_since(self, groups: int) -> dict[int, I64]:
-        """Per join that has parts, (groups,) since when what is in memory of a group has not met all of its parts; END
-        where there are none."""
+    def unjoined_since(self, groups: int) -> dict[int, I64]:
+        """Per join that has parts, (groups,) the ts since which entries in memory of a group have not been joined with
+        all of its parts; END where there are no parts."""
         found: dict[int, I64] = {}
         for (j, g), since in self._since.items():
             if j not in found:
@@ -161,30 +163,31 @@ class Ledger:
             found[j][g] = since
         return found
 
-    def owed_pairs(self, memory: Mapping[int, tuple[I64, I64]]) -> int:
-        """Pairs of tuples that have not been compared, at most. 0 when all have been, though parts may stay on disk for
-        what is to come.
+    def pending_pairs(self, memory: Mapping[int, tuple[I64, I64]]) -> int:
+        """Upper bound of the pairs of tuples that have not been compared. 0 when all have been, even if parts stay on
+        disk to be joined with later tuples.
 
         Args:
-            memory: of joins that have parts, per side (groups,) how many tuples have come since `unmet_since`.
+            memory: of joins that have parts, per side (groups,) the number of tuples that came since `unjoined_since`.
         """
-        owed = 0
+        pairs = 0
         for (j, g), parts in self._parts.items():
             left = right = 0
-            # Per instant what left then: the second of such parts came before it too, so it has met the first.
+            # Per instant the sizes of parts that left then: tuples of the second of such parts are older than the
+            # instant too, so they were joined with the first.
             met: dict[int, tuple[int, int]] = {}
             for part in parts:
                 a, b = part.sizes()
                 own = met.get(part.since, (0, 0))
-                owed += a * (right - own[1]) + b * (left - own[0])
+                pairs += a * (right - own[1]) + b * (left - own[0])
                 if not part.late:
                     met[part.since] = own[0] + a, own[1] + b
                 left, right = left + a, right + b
-            owed += left * int(memory[j][1][g]) + right * int(memory[j][0][g])
-        return owed
+            pairs += left * int(memory[j][1][g]) + right * int(memory[j][0][g])
+        return pairs
 
 
-def _with(part: Part, side: int, pieces: tuple[Piece, ...]) -> Part:
-    """The part with other pieces of a side."""
+def _with_pieces(part: SpilledPart, side: int, pieces: tuple[SpilledPiece, ...]) -> SpilledPart:
+    """A copy of the part with other pieces of one side."""
     left, right = part.pieces
-    return Part((pieces, right) if side == LEFT else (left, pieces), part.since, part.late)
+    return SpilledPart((pieces, right) if side == LEFT else (left, pieces), part.since, part.late)

@@ -1,4 +1,8 @@
-"""Which plan's states are kept within the budget now: plans change, and while they do nothing is spilled."""
+"""Keeps the states of whichever plan a task runs within the memory budget; the engine calls `PlanSpilling` between
+slices.
+
+Plans change. During a change nothing is spilled.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ import numpy as np
 from operators.data.statistics import SpillStatistics
 from operators.join.executor import Executor
 from operators.join.tree import XJoinTree
-from operators.spill.backlog import Debt
+from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
 from operators.spill.counters import SpillCounters
-from operators.spill.replay import Script
-from operators.spill.spilled_part import FAR_PAST, ROW, Writer, materialise
-from operators.spill.spilling import Budget, Spilling
+from operators.spill.replay import SpillReplay
+from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
+from operators.spill.spilling import MemoryBudget, StateSpiller
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError, UsageError
@@ -23,219 +27,232 @@ from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Type
 
 SLICE_SHARE = 0.1
-"""Of the budget: what a slice adds to the memory at most, about."""
+"""Share of the budget that a slice may add to the memory, about."""
 
 SLICE_BYTES = 512 * 1024
-"""And at most so much: what leaves between two slices has to keep pace, and must not take long."""
+"""Upper bound of what a slice may add: eviction between two slices has to keep pace, and must not take long."""
 
 TUPLE_BYTES = 100
 """A tuple and its entry in a state, about."""
 
-SLICE_LEAST = 64
-"""Slices are made no smaller than this for a budget's sake."""
+MIN_SLICE_TUPLES = 64
+"""The budget makes no slice smaller than this."""
 
 
 def check_spillable(query: Query, executor: str) -> None:
-    """Refuse what cannot be kept within a memory budget.
+    """Reject a query or executor that cannot run within a memory budget.
 
     Raises:
-        UsageError: the message says why.
+        UsageError: the message has the reason.
     """
     why = ""
     if executor != "xjoin":
-        why = f"executor {executor} has no partition groups that could leave; leave it away, or give xjoin"
+        why = f"executor {executor} has no partition groups that could be spilled; omit it, or give xjoin"
     elif query.aggregation is not None:
-        why = "an aggregate's values at an instant need all results of before, and some would be owed"
+        why = "an aggregate's values at an instant need all earlier results, and some would be pending"
     elif query.subtracted:
-        why = "EXCEPT answers with what has no match, which takes all of the state"
+        why = "EXCEPT returns tuples without a match, which takes all of the state"
     if why:
         raise UsageError(f"this query cannot run with a memory budget: {why}")
 
 
 VOID = " void"
-"""A column of source tuples that are processed again: True where one only counts for ROWS windows."""
+"""A column of source tuples that are processed again: True where a tuple only counts for ROWS windows."""
 
 
-class Spills:
-    """The spilled state of one task.
+class PlanSpilling:
+    """The spilled state of one task, over all of its plans.
 
     Args:
         clock: seconds.
 
     Attributes:
-        script: what to do up to an instant instead of what the memory asks for.
-        active: what watches over the plan that runs; None while plans change.
+        pending_replay: events of an earlier incarnation. Up to their end they decide what happens, instead of the
+            memory.
+        active: spills the plan that runs; None while plans change.
     """
 
     def __init__(
         self,
-        budget: Budget,
+        budget: MemoryBudget,
         blocks: BlockStore,
         clock: Callable[[], float],
     ) -> None:
         self._budget = budget
         self._blocks = blocks
-        self._writer = Writer(blocks)
+        self._writer = PieceWriter(blocks)
         self._clock = clock
         self._counters = SpillCounters()
         self._results: list[Batch] = []
         self._events: list[SpillEvent] = []
         self._tree: XJoinTree | None = None
-        self._playing = False
-        self.script = Script()
-        self.active: Spilling | None = None
+        self._replaying = False
+        self.pending_replay = SpillReplay()
+        self.active: StateSpiller | None = None
 
     @property
-    def owing(self) -> bool:
-        """Whether anything has left memory that later tuples can still meet."""
+    def has_backlog(self) -> bool:
+        """Whether there are spilled parts that later tuples can still match."""
         return bool(self.active)
 
-    def play(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Do up to an event time exactly this; the results of cleanups are out already.
+    def start_replay(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Replay exactly these events, up to an event time. The results of the replayed cleanups were delivered before.
 
-        To be called on a plan that has processed nothing.
+        The plan must not have processed anything yet.
         """
-        self.script = Script(events, until)
+        self.pending_replay = SpillReplay(events, until)
         self._events = []
         if self.active is not None:
-            self.active.delivered_before(self.script.delivered)
+            self.active.delivered_before(self.pending_replay.delivered)
 
     def events(self) -> list[SpillEvent]:
-        """What has happened since this was last asked."""
+        """Return the events since the last call."""
         found, self._events = self._events, []
         return found
 
     def purge(self, cut: int) -> None:
-        """See `Spilling.purge`."""
+        """See `StateSpiller.purge`."""
         if self.active is None:
             return
         began, before = self._clock(), self._counters.cleanups
-        with self._script_of(cut) as scripted:
-            if scripted:
-                self._play_cleanups(cut)
-            self.active.purge(cut, clean=not scripted)
+        with self._replay_at(cut) as replayed:
+            if replayed:
+                self._replay_cleanups(cut)
+            self.active.purge(cut, clean=not replayed)
         if self._counters.cleanups > before:
             took = self._clock() - began
             self._counters.cleanup_s += took
             self._counters.longest_cleanup_s = max(self._counters.longest_cleanup_s, took)
 
     def spill(self, cut: int) -> None:
-        """See `Spilling.spill`."""
+        """See `StateSpiller.spill`."""
         if self.active is None:
             return
         began = self._clock()
-        with self._script_of(cut) as scripted:
-            if not scripted:
+        with self._replay_at(cut) as replayed:
+            if not replayed:
                 self.active.spill(cut)
-            while scripted and self.script.due("leave", cut):
-                event = self.script.take()
-                self.active.leave(dict(event.groups), event.at)
-                self._play_cleanups(cut)
+            while replayed and self.pending_replay.due("leave", cut):
+                event = self.pending_replay.take()
+                self.active.evict(dict(event.groups), event.at)
+                self._replay_cleanups(cut)
         self._counters.longest_spill_s = max(self._counters.longest_spill_s, self._clock() - began)
 
     @contextmanager
-    def _script_of(self, cut: int) -> Iterator[bool]:
-        """Whether what happens at this cut is written; what is done meanwhile has then happened before."""
-        self._playing = self.script.covers(cut)
+    def _replay_at(self, cut: int) -> Iterator[bool]:
+        """Whether replayed events determine what happens at this cut. What happens inside the context is then not
+        recorded again."""
+        self._replaying = self.pending_replay.covers(cut)
         try:
-            yield self._playing
+            yield self._replaying
         finally:
-            self._playing = False
+            self._replaying = False
 
-    def _play_cleanups(self, cut: int) -> None:
+    def _replay_cleanups(self, cut: int) -> None:
         assert self.active is not None
-        while self.script.due("clean", cut):
-            event = self.script.take()
+        while self.pending_replay.due("clean", cut):
+            event = self.pending_replay.take()
             self.active.clean_groups(dict(event.groups), event.at)
             self.active.take()
 
-    def _note(self, event: SpillEvent) -> None:
-        if not self._playing:
+    def _record_event(self, event: SpillEvent) -> None:
+        if not self._replaying:
             self._events.append(event)
 
-    def follow(self, executor: Executor, cut: int, *, delivered: int = FAR_PAST) -> None:
-        """This runs from here on; nothing may be owed by what ran before.
+    def attach(self, executor: Executor, cut: int, *, delivered: int = FAR_PAST) -> None:
+        """Spill this executor's plan from now on; the plan before it must have no pending results.
 
         Args:
             cut: everything before it has been processed.
-            delivered: results of before this are known.
+            delivered: results before this event time are known.
         """
         if executor is self._tree:
             return
         if self.active is not None:
             self._results += self.active.take()
-            self._note(SpillEvent(cut, "plan"))
+            self._record_event(SpillEvent(cut, "plan"))
         self._tree, self.active = None, None
         if isinstance(executor, XJoinTree):
             self._tree = executor
-            self._note(SpillEvent(cut, "plan"))
-            self.active = Spilling(
+            self._record_event(SpillEvent(cut, "plan"))
+            self.active = StateSpiller(
                 executor,
                 self._budget,
                 self._blocks,
                 self._writer,
                 self._counters,
-                self._note,
+                self._record_event,
                 delivered=delivered,
             )
 
     def hold(self, cut: int) -> int:
-        """See `Spilling.hold`."""
+        """See `StateSpiller.hold`."""
         return cut if self.active is None else self.active.hold(cut)
 
-    def short(self, cut: int) -> bool:
-        """Whether something has to leave, and can: while a plan's states are being completed nothing does."""
-        if self.script.covers(cut):
-            return self.script.due("leave", cut)
+    def needs_spill(self, cut: int) -> bool:
+        """Whether groups have to leave memory, and can: none leaves while a plan's states are being completed."""
+        if self.pending_replay.covers(cut):
+            return self.pending_replay.due("leave", cut)
         if self._tree is None or self.active is None:
             return False
         if not all(state.complete for _, join in self._tree.joins for state in join.states):
             return False
-        return self.active.short()
+        return self.active.needs_spill()
 
-    def pieces(self, tuples: int, made: float) -> int:
-        """Into how many slices to cut so many source tuples at least, so that the budget is not exceeded by much
-        between two looks at the memory.
+    def min_slices(self, tuples: int, made_per_tuple: float) -> int:
+        """The minimum number of slices for this many source tuples, so that the budget is not exceeded by much between
+        two checks of the memory.
 
         Args:
-            made: intermediate results per source tuple.
+            made_per_tuple: intermediate results per source tuple.
         """
-        most = min(self._budget.limit_bytes * SLICE_SHARE, SLICE_BYTES) / (TUPLE_BYTES * (1.0 + made))
-        return int(tuples / max(most, SLICE_LEAST))
+        slice_bytes = min(self._budget.limit_bytes * SLICE_SHARE, SLICE_BYTES)
+        slice_tuples = slice_bytes / (TUPLE_BYTES * (1.0 + made_per_tuple))
+        return int(tuples / max(slice_tuples, MIN_SLICE_TUPLES))
 
-    def clean(self, cut: int, most: int | None = None, between: Callable[[], None] | None = None) -> bool:
-        """See `Spilling.clean_all`, or with `most` `Spilling.clean_some`; False when there was nothing to do."""
+    def clean(self, cut: int, max_groups: int | None = None, between: Callable[[], None] | None = None) -> bool:
+        """Run `StateSpiller.clean_all`, or `StateSpiller.clean_some` if `max_groups` is given.
+
+        Returns:
+            False when there was nothing to clean up.
+        """
         if self.active is None or not self.active:
             return False
-        began, found, elsewhere = self._clock(), True, 0.0
+        began, cleaned, elsewhere_s = self._clock(), True, 0.0
 
         def pause() -> None:
-            nonlocal elsewhere
+            nonlocal elsewhere_s
             left = self._clock()
             if between is not None:
                 between()
-            elsewhere += self._clock() - left
+            elsewhere_s += self._clock() - left
 
-        if most is None:
+        if max_groups is None:
             self.active.clean_all(cut, pause)
         else:
-            found = self.active.clean_some(most, cut)
-        self._counters.cleanup_s += self._clock() - began - elsewhere
-        return found
+            cleaned = self.active.clean_some(max_groups, cut)
+        self._counters.cleanup_s += self._clock() - began - elsewhere_s
+        return cleaned
 
-    def debt(self, cut: int) -> Debt | None:
-        """See `Spilling.debt`; None when nothing is owed."""
-        return self.active.debt(cut) if self.active else None
+    def write_backlog(self, cut: int) -> Backlog | None:
+        """See `StateSpiller.write_backlog`; None when there are no pending results."""
+        return self.active.write_backlog(cut) if self.active else None
 
     def take(self) -> list[Batch]:
-        """The results of cleanups since this was last asked."""
+        """Return the results of cleanups since the last call."""
         found, self._results = self._results, []
         return found if self.active is None else found + self.active.take()
 
-    def living(self) -> dict[str, tuple[int, Batch]]:
-        """All source tuples that the plan holds, in memory and on disk: by stream the number of the first row and from
-        it on every one, so that they keep their numbers. Column VOID marks those that nothing refers to, whose values
-        are another's. What is on disk is read and forgotten."""
+    def stored_tuples(self) -> dict[str, tuple[int, Batch]]:
+        """All source tuples of the plan, in memory and on disk. What is on disk is read and deleted.
+
+        Returns:
+            By stream, the number of the first row, and all tuples from that row on, so that they keep their row
+                numbers. Column VOID marks tuples that nothing refers to; they have the values of another tuple.
+
+        Raises:
+            InvariantError: plans are changing.
+        """
         tree = self._tree
         if tree is None or self.active is None:
             raise InvariantError("no plan's states are within the budget now")
@@ -246,17 +263,17 @@ class Spills:
                 alias = state.aliases[0]
                 if len(state.aliases) > 1 or alias in tree.sources.tables:
                     continue
-                in_memory = materialise(tree.sources, self.active.living(state))
+                in_memory = materialise(tree.sources, self.active.stored_tuples(state))
                 for batch in (*parts(j, side), in_memory):
                     numbers = batch.columns[f"{alias}.{ROW}"].values.astype(np.int64, copy=False)
                     columns = {name: batch.columns[f"{alias}.{name}"] for name in tree.sources.store(alias).columns}
                     name = tree.sources.query.source(alias).stream.name
                     found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))
         batches = {name: _in_order(pieces, tree.sources.stores[name]) for name, pieces in found.items()}
-        return {name: one for name, one in batches.items() if len(one[1])}
+        return {name: rows for name, rows in batches.items() if len(rows[1])}
 
     def statistics(self) -> SpillStatistics:
-        """What has been spilled and is owed."""
+        """Statistics of what has been spilled and is pending."""
         counters = self._counters
         return SpillStatistics(
             strategy=self._budget.strategy,
@@ -267,7 +284,7 @@ class Spills:
             spilled_tuples=counters.spilled_tuples,
             spilled_bytes=self._writer.written_bytes,
             on_disk_tuples=0 if self.active is None else self.active.spilled_tuples(),
-            owed=0 if self.active is None else self.active.owed(),
+            owed=0 if self.active is None else self.active.pending_pairs(),
             cleanups=counters.cleanups,
             cleanup_results=counters.cleanup_results,
             cleanup_s=counters.cleanup_s,
@@ -277,8 +294,8 @@ class Spills:
 
 
 def _in_order(pieces: list[tuple[I64, Batch]], store: SourceStore) -> tuple[int, Batch]:
-    """Tuples by their row numbers, each once: aliases of one stream may hold the same. Dead ones that the store has
-    purged are left out."""
+    """Tuples by their row numbers, each once, since aliases of one stream may store the same tuple. Dead tuples that
+    the store has purged are left out."""
     numbers, first = np.unique(np.concatenate([own for own, _ in pieces]), return_index=True)
     first = first[numbers >= store.lo].astype(np.int64)
     numbers = numbers[numbers >= store.lo]

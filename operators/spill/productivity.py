@@ -1,31 +1,32 @@
-"""What each partition group of each join gives for the memory that it takes (state-spill 3.2), traced from a sample.
+"""Productivity: the results that each partition group of each join yields for its memory (state-spill 3.2), from a
+sample.
 
-Three counts per join and group:
+`operators.spill.strategies` ranks groups by it. Three counts per join and group:
 
 - `local`: results of that join that came from the group: its P_output for the strategy local-output (3.2.1).
 - `output`: results of the *query* that came from the group: P_output of the global strategies (3.2.2).
 - `inter`: bytes that intermediate results of the group took in the states of joins above: P_inter (3.2.3, Fig. 10, 11).
 
-P_size is the states' to tell. A result is traced by Algorithm 1: a join's split function is its key's hash, and the key
-can be read from any result that covers the join's left side, so the groups that a result went through are the split
+P_size comes from the states. Lineage is traced by Algorithm 1: a join's split function is its key's hash, and the key
+can be read from any result that covers the join's left side. So the groups that a result went through are the split
 functions of all joins below, applied to it. Joins without a key have one group, 0.
 
-Only a sample is traced: of each join and slice SAMPLED_RESULTS, one in each such part of them, its place in the part
-by the golden ratio. So every result is as likely to be taken as any other and counts stay unbiased, without chance, and
-whatever rhythm the results have. Each stands for as many as there are per sample: the counts of a join sum to what it
-made.
+Only a sample is traced: SAMPLED_RESULTS of each join and slice. The results are divided into as many equal parts. One
+result is taken from each part, at a position that the golden ratio determines. So every result is as likely to be taken
+as any other, and counts are unbiased without randomness, whatever rhythm the results have. Each sampled result stands
+for as many as there are per sample: the counts of a join sum to the number of results that it made.
 
-Counts are of the recent past, where the paper has totals. A decision asks what a group gives for its memory now, and
-three things make a total say something else:
+Counts cover the recent past, where the paper has totals. A decision needs what a group yields for its memory now. A
+total differs from that for three reasons:
 
-- The group has been spilled: what it gave, it gave with tuples that are gone. It begins at nothing, as the group of its
-  own that it is (state-spill 4.1).
-- Others have been spilled, and what it gave came of them as well. Whenever memory is freed, all counts fade (FADE).
-  Measured on two of the paper's workloads with a tenth of the memory, the global strategies then give 4 to 44 % more
-  results than with totals.
-- Its tuples have expired, or the data has drifted. Of a query with windows counts fade with the source tuples that come
-  (HALF_LIFE). Measured on windows whose data drifts, this gives 14 to 36 % more results; where nothing drifts the best
-  strategy has 2 to 5 % less.
+- The group has been spilled: it made its results with tuples that are gone. Its counts restart at zero, since it is a
+  new group of its own (state-spill 4.1).
+- Other groups have been spilled, and its results came from them as well. Whenever memory is freed, all counts fade
+  (FADE). Measured on two of the paper's workloads with a tenth of the memory, the global strategies then produce 4 to
+  44 % more results than with totals.
+- Its tuples have expired, or the data has drifted. For a query with windows, counts fade as source tuples arrive
+  (HALF_LIFE). Measured on windows whose data drifts, this produces 14 to 36 % more results; where nothing drifts the
+  best strategy has 2 to 5 % less.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ SAMPLED_RESULTS = 512
 """Results that are traced per join and slice, at most."""
 
 FADE = 2.0
-"""When a share s of the memory is freed, counts keep (1 - s) ** FADE of themselves; 0 for totals. A power, so that it
-does not matter into how many spills the same is cut."""
+"""When a share s of the memory is freed, each count is multiplied by (1 - s) ** FADE; 0 for totals. A power makes the
+effect independent of the number of spills that free the same memory."""
 
 HALF_LIFE = 1.0 / 16.0
-"""Counts halve while this share of the windows' source tuples comes."""
+"""Counts halve while this share of the windows' source tuples arrives."""
 
 GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, are spread evenly over 0 .. 1."""
@@ -65,9 +66,10 @@ class Lineage:
 
     Args:
         joins: children before parents.
+        groups: partition groups per join.
 
     Attributes:
-        below: per join, itself and the joins whose results it is made of, ascending.
+        below: per join, its own number and those of the joins whose results it reads, directly or not, ascending.
     """
 
     def __init__(self, sources: Sources, joins: Sequence[BinaryJoin], groups: int) -> None:
@@ -81,7 +83,7 @@ class Lineage:
         ]
 
     def trace(self, join: int, results: Tuples) -> I64:
-        """(len(below[join]), n) the groups that results of a join went through (Algorithm 1)."""
+        """Return (len(below[join]), n) the groups that results of a join went through (Algorithm 1)."""
         n = len(results)
         resolve = self._sources.resolver(results.aliases, results.rows)
         known: dict[object, I64] = {(): np.zeros(n, np.int64)}
@@ -97,15 +99,16 @@ class Productivity:
     """The counts of a plan's joins.
 
     Args:
-        joins: children before parents; the last gives the query's results.
+        joins: children before parents; the last one produces the query's results.
         groups: per join.
         fade: see FADE.
-        held: (joins, groups) True for groups that this task holds, None for all. What is counted of others' groups
-            does not fade: these are totals to tell them (`operators.spill.exchange`).
+        owned: (joins, groups) True for groups that this task owns, None for all. The counts of other groups do not
+            fade: they are totals for the tasks that own them (`operators.spill.exchange`).
 
     Attributes:
+        groups: per join.
         local, output, inter: (joins, groups), see the module.
-        held: see above.
+        owned: see above.
     """
 
     def __init__(
@@ -115,13 +118,13 @@ class Productivity:
         groups: int,
         *,
         fade: float = FADE,
-        held: Mask | None = None,
+        owned: Mask | None = None,
     ) -> None:
         self.groups = groups
         self._lineage = Lineage(sources, joins, groups)
         self._entry_bytes = [_bytes_above(join, joins) for join in joins]
         self._fade = fade
-        self.held = held
+        self.owned = owned
         self._samples = 0
         shape = (len(joins), groups)
         self.local: Counts = np.zeros(shape)
@@ -132,7 +135,7 @@ class Productivity:
         """Count results that a join has just made, while their source tuples are stored.
 
         Args:
-            final: they are results of the query; else they are kept in a state of the join above.
+            final: they are results of the query; otherwise they are stored in a state of the join above.
 
         Cost: per join below, one key of SAMPLED_RESULTS tuples.
         """
@@ -151,11 +154,19 @@ class Productivity:
             self.inter[below] += counts * self._entry_bytes[join]
 
     def age(self, share: float) -> None:
-        """Source tuples have come, this share of those that the windows hold. Not for queries without windows."""
+        """Fade all counts after source tuples have arrived: this share of those in the windows. Not for queries without
+        windows."""
         self._keep(0.5 ** (share / HALF_LIFE))
 
     def spilled(self, joins: I64, groups: I64, share: float) -> None:
-        """Groups have left, which had this share of the memory that all groups had."""
+        """Reset the counts of spilled groups and fade all others.
+
+        Args:
+            share: the memory of the spilled groups, as a share of the memory of all groups.
+
+        Raises:
+            InvariantError: the share is not 0 .. 1.
+        """
         if not 0.0 <= share <= 1.0:
             raise InvariantError(f"spilled {share} of the memory; a share is 0 .. 1")
         self._keep((1.0 - share) ** self._fade)
@@ -165,17 +176,17 @@ class Productivity:
     def _keep(self, factor: float) -> None:
         if factor < 1.0:
             for counts in (self.local, self.output, self.inter):
-                np.multiply(counts, factor, out=counts, where=True if self.held is None else self.held)
+                np.multiply(counts, factor, out=counts, where=True if self.owned is None else self.owned)
 
     def _positions(self, n: int, m: int) -> I64:
-        """(m,) ascending positions below n, one in each m-th of them, each as likely as any other over many calls."""
+        """(m,) ascending positions below n, one in each m-th part, each as likely as any other over many calls."""
         within = (np.arange(self._samples, self._samples + m) * GOLDEN) % 1.0
         self._samples += m
         return np.minimum(((np.arange(m) + within) * (n / m)).astype(np.int64), n - 1)
 
 
 def _bytes_above(join: BinaryJoin, joins: Sequence[BinaryJoin]) -> int:
-    """What one of its results takes in the state of the join above; 0 where there is none."""
+    """Bytes that one of its results takes in the state of the join above; 0 where there is none."""
     for above in joins:
         for state in above.states:
             if state.aliases == join.aliases:

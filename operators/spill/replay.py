@@ -1,4 +1,4 @@
-"""Does again what was done to spilled state before a task died, at the same instants; nothing else meanwhile."""
+"""Replays the spill events of a task's earlier incarnation at the same instants; nothing else spills meanwhile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from operators.spill.spilled_part import FAR_PAST
 from schemas.messages.spills import SpillEvent
 
 
-class Script:
-    """Events to come.
+class SpillReplay:
+    """The events that are still to be replayed.
 
     Args:
         events: in the order in which they happened.
         until: everything that was found before this event time has been delivered.
 
     Attributes:
-        delivered: the plan that runs had results of before this delivered by one before it.
+        delivered: results before this event time were delivered under an earlier plan than the one that runs.
     """
 
     def __init__(self, events: Sequence[SpillEvent] = (), until: int = FAR_PAST) -> None:
@@ -28,7 +28,7 @@ class Script:
         self._until = until
 
     def covers(self, cut: int) -> bool:
-        """Whether what happens at this cut is written."""
+        """Whether the events determine what happens at this cut."""
         return cut <= self._until
 
     def cuts(self, begin: int, end: int) -> list[int]:
@@ -36,9 +36,9 @@ class Script:
         return sorted({event.at for event in self._events if begin < event.at < end})
 
     def due(self, kind: Literal["leave", "clean"], cut: int) -> bool:
-        """Whether an event of the kind comes next, at this cut or before."""
+        """Whether the next event is of this kind, and at this cut or before."""
         return bool(self._events) and self._events[0].kind == kind and self._events[0].at <= cut
 
     def take(self) -> SpillEvent:
-        """The next event."""
+        """Remove and return the next event."""
         return self._events.popleft()

@@ -1,10 +1,10 @@
-"""What leaves memory: tuples with the values of their components, as blocks.
+"""Spilled tuples: parts of partition groups, and how they are written to blocks and read back.
 
-A tuple in a state is row ids into the stores of its streams. On its way out it takes with it every column that the
-stores keep of its components, so that its rows can be released, and so that whoever reads it back needs nothing else:
-a cleanup, a Spark job, or another plan (what is kept of a stream does not depend on the plan).
+A tuple in a state is row ids into the stores of its streams. When it is spilled, it takes along every column that the
+stores have of its components. So its rows can be released, and a reader needs nothing else: whether it is a cleanup, a
+Spark job, or another plan (the columns that are stored of a stream do not depend on the plan).
 
-In the batch of a side's tuples `alias.column` is a component's column, `alias.` the component's row id.
+In the batch of a side's tuples `alias.column` is a component's column, and `alias.` the component's row id.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from schemas.columns import I64, Batch, Column, Mask
 from schemas.query import Type
 
 ROW = ""
-"""What the column with a component's row id is called, after the alias and a dot."""
+"""The name of the column with a component's row id, after the alias and a dot."""
 
 BLOCK_BYTES = 256 * 1024
-"""What a block holds at most before it is compressed, unless one row is larger. Partition groups that have less share
-blocks: a small one costs as much as many tuples."""
+"""Maximum size of a block before compression, unless one row is larger. Smaller partition groups share blocks: a small
+block costs as much as many tuples."""
 
-ALONE = -1
-"""`Piece.begin` of a piece that shares its block, or its batch, with no other."""
+UNSHARED = -1
+"""`SpilledPiece.begin` of a piece that is alone in its block or batch."""
 
 FAR_PAST = -(2**62)
 """Before every tuple."""
 
 
 def materialise(sources: Sources, tuples: Tuples) -> Batch:
-    """Tuples with all that is kept of their components; `ts` is the tuple's own."""
+    """Tuples with all stored columns of their components; `ts` is the tuple's own."""
     columns: dict[str, Column] = {}
     for alias, rows in zip(tuples.aliases, tuples.rows, strict=True):
         store = sources.store(alias)
@@ -57,55 +57,58 @@ def batch_bytes(batch: Batch) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """Tuples of one side: in memory (`batch`), or in a block, maybe beside those of other groups.
+class SpilledPiece:
+    """Tuples of one side: in memory (`batch`) or in a block, possibly next to those of other groups.
 
     Attributes:
-        begin: of a block or batch that is shared, where these tuples begin; ALONE of others.
-        last: no tuple of it can be met at or after this instant's end: the largest expiry.
+        rows: the number of tuples.
+        last: the largest expiry: later tuples cannot match any of these.
+        key: of the block; empty in memory.
+        batch: the tuples in memory; None on disk.
+        begin: in a shared block or batch, the position where these tuples begin; UNSHARED otherwise.
     """
 
     rows: int
     last: int
     key: str = ""
     batch: Batch | None = None
-    begin: int = ALONE
+    begin: int = UNSHARED
 
-    def held(self) -> Batch | None:
+    def memory_batch(self) -> Batch | None:
         """Its tuples, if they are in memory."""
-        if self.batch is None or self.begin == ALONE:
+        if self.batch is None or self.begin == UNSHARED:
             return self.batch
         return self.batch.slice(self.begin, self.begin + self.rows)
 
 
-class Reader:
-    """Reads pieces. Of shared blocks the latest is held: pieces of one are to be read after each other."""
+class PieceReader:
+    """Reads pieces. It caches the latest shared block, so pieces of one block should be read one after the other."""
 
     def __init__(self, blocks: BlockStore) -> None:
         self._blocks = blocks
         self._key = ""
         self._shared: Batch | None = None
 
-    def read(self, pieces: Iterable[Piece]) -> list[Batch]:
-        """The tuples of some pieces, in their order; what lies together in a block is one batch.
+    def read(self, pieces: Iterable[SpilledPiece]) -> list[Batch]:
+        """The tuples of some pieces, in their order. Pieces that are adjacent in a block are returned as one batch.
 
         Raises:
             StateError: a block is missing or damaged.
         """
         return [self._run(*run) for run in _runs(pieces)]
 
-    def own_block(self, piece: Piece) -> bytes:
-        """The tuples of a piece on disk as a block that has no others.
+    def own_block(self, piece: SpilledPiece) -> bytes:
+        """The tuples of a piece on disk as a block without other tuples.
 
         Raises:
             StateError: the block is missing; or, where it is shared, damaged.
         """
-        if piece.begin == ALONE:
+        if piece.begin == UNSHARED:
             return self._blocks.get(piece.key)
         return encode_block(piece.key, 0, Batch.concat(self.read([piece])))
 
-    def _run(self, first: Piece, rows: int) -> Batch:
-        if first.begin == ALONE:
+    def _run(self, first: SpilledPiece, rows: int) -> Batch:
+        if first.begin == UNSHARED:
             return self._block(first.key) if first.batch is None else first.batch
         shared = first.batch
         if shared is None:
@@ -118,13 +121,13 @@ class Reader:
         return decode_block(self._blocks.get(key), f"spilled block {key}").batch
 
 
-def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, int]]:
-    """The first of pieces that follow each other in a block, and how many rows they have together."""
-    first: Piece | None = None
+def _runs(pieces: Iterable[SpilledPiece]) -> Iterator[tuple[SpilledPiece, int]]:
+    """Join adjacent pieces of a block: the first piece of each run, and the number of rows in the run."""
+    first: SpilledPiece | None = None
     rows = 0
     for piece in pieces:
         if first is not None:
-            shared = piece.begin != ALONE and first.batch is piece.batch
+            shared = piece.begin != UNSHARED and first.batch is piece.batch
             if shared and (first.key, first.begin + rows) == (piece.key, piece.begin):
                 rows += piece.rows
                 continue
@@ -135,66 +138,75 @@ def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, int]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Tuples of both sides of a partition group whose results with each other have all been found: self-contained.
+class SpilledPart:
+    """Tuples of both sides of a partition group that were spilled together. The results among them have all been found:
+    the part is self-contained.
 
     Attributes:
         pieces: of the left and of the right side.
-        since: it has been joined with everything in its group's memory that is older than this, and with nothing newer.
-        late: it came after its time, as results of a cleanup below, and was joined with nothing, whatever its age.
+        since: the part has been joined with everything in its group's memory that is older than this, and with nothing
+            newer.
+        late: the part consists of results of a cleanup below, and was joined with nothing, whatever its age.
     """
 
-    pieces: tuple[tuple[Piece, ...], tuple[Piece, ...]]
+    pieces: tuple[tuple[SpilledPiece, ...], tuple[SpilledPiece, ...]]
     since: int
     late: bool = False
 
     def sizes(self) -> tuple[int, int]:
-        """How many tuples each side has."""
+        """The number of tuples on each side."""
         left, right = (sum(piece.rows for piece in side) for side in self.pieces)
         return left, right
 
 
-class Writer:
-    """Writes tuples as blocks with names of their own.
+class PieceWriter:
+    """Writes tuples as blocks under unique keys.
 
     Attributes:
-        written_bytes: as stored, so far.
+        written_bytes: total size of the blocks, as stored.
     """
 
     def __init__(self, blocks: BlockStore) -> None:
         self._blocks = blocks
         self._number = 0
-        # Of a shared block how many pieces are not forgotten yet.
+        # Per shared block the number of its pieces that are not deleted yet.
         self._sharing: dict[str, int] = {}
         self.written_bytes = 0
 
-    def write(self, name: str, batch: Batch, expiry: I64) -> tuple[Piece, ...]:
-        """Tuples as pieces on disk, in blocks of BLOCK_BYTES.
+    def write(self, name: str, batch: Batch, expiry: I64) -> tuple[SpilledPiece, ...]:
+        """Write tuples to disk as pieces, in blocks of BLOCK_BYTES.
 
         Args:
-            name: whose they are, for who looks at the names.
+            name: prefix of the keys. It identifies the owner of the tuples to people who look at the keys.
             expiry: (n,) of each tuple.
 
         Raises:
             StateError: they could not be written.
         """
-        pieces: list[Piece] = []
+        pieces: list[SpilledPiece] = []
         for begin, end in _blocks_of(batch):
             key = self._put(name, batch.slice(begin, end))
-            pieces.append(Piece(end - begin, int(expiry[begin:end].max()), key))
+            pieces.append(SpilledPiece(end - begin, int(expiry[begin:end].max()), key))
         return tuple(pieces)
 
-    def write_groups(self, name: str, batch: Batch, expiry: I64, sizes: Sequence[int]) -> list[tuple[Piece, ...]]:
-        """Tuples of several groups, one group after the other, as pieces on disk; small groups share blocks.
+    def write_groups(
+        self, name: str, batch: Batch, expiry: I64, sizes: Sequence[int]
+    ) -> list[tuple[SpilledPiece, ...]]:
+        """Write tuples of several groups, one group after the other, to disk as pieces; small groups share blocks.
 
         Args:
-            sizes: how many tuples each group has.
+            name: as in `write`.
+            expiry: (n,) of each tuple.
+            sizes: the number of tuples of each group.
+
+        Returns:
+            The pieces of each group.
 
         Raises:
             StateError: they could not be written.
         """
         most = max(1, len(batch) * BLOCK_BYTES // max(batch_bytes(batch), 1))
-        found: list[tuple[Piece, ...]] = []
+        found: list[tuple[SpilledPiece, ...]] = []
         together: list[tuple[int, int]] = []
         end = 0
         for size in sizes:
@@ -207,8 +219,8 @@ class Writer:
 
     def _share(
         self, name: str, batch: Batch, expiry: I64, groups: Sequence[tuple[int, int]]
-    ) -> list[tuple[Piece, ...]]:
-        """Groups begin .. end as pieces of one block; one alone as pieces of its own."""
+    ) -> list[tuple[SpilledPiece, ...]]:
+        """Write groups, given by begin and end, as pieces of one block; a single group gets blocks of its own."""
         sizes = [end - begin for begin, end in groups]
         sharing = len(sizes) - sizes.count(0)
         if sharing <= 1:
@@ -216,10 +228,10 @@ class Writer:
         first, last = groups[0][0], groups[-1][1]
         key = self._put(name, batch.slice(first, last))
         self._sharing[key] = sharing
-        return shares(expiry[first:last], sizes, key)
+        return shared_pieces(expiry[first:last], sizes, key)
 
     def _put(self, name: str, batch: Batch) -> str:
-        """Store a block; its key."""
+        """Store a block and return its key."""
         self._number += 1
         key = f"{name}/{self._number:08d}"
         raw = encode_block(name, self._number, batch)
@@ -227,8 +239,8 @@ class Writer:
         self.written_bytes += len(raw)
         return key
 
-    def forget(self, pieces: tuple[Piece, ...]) -> None:
-        """Delete what is not needed any more: a shared block when no piece of it is."""
+    def forget(self, pieces: tuple[SpilledPiece, ...]) -> None:
+        """Delete pieces. A shared block is deleted with the last of its pieces."""
         dead: list[str] = []
         for key in (piece.key for piece in pieces if piece.key):
             left = self._sharing.pop(key, 1) - 1
@@ -245,30 +257,34 @@ def _blocks_of(batch: Batch) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + step, len(batch))
 
 
-def shares(expiry: I64, sizes: Sequence[int], key: str = "", batch: Batch | None = None) -> list[tuple[Piece, ...]]:
-    """The piece of each group, none of one without tuples: one after the other in a block, or a batch that is held.
+def shared_pieces(
+    expiry: I64, sizes: Sequence[int], key: str = "", batch: Batch | None = None
+) -> list[tuple[SpilledPiece, ...]]:
+    """The piece of each group in a shared block or batch, one after the other; no piece for a group without tuples.
 
     Args:
         expiry: (n,) of each tuple in it.
-        sizes: how many tuples each group has, n together.
+        sizes: the number of tuples of each group, n together.
+        key: of the block, if they are on disk.
+        batch: the tuples, if they are in memory.
     """
-    held = [size for size in sizes if size]
-    if not held:
+    nonempty = [size for size in sizes if size]
+    if not nonempty:
         return [() for _ in sizes]
-    begins = np.cumsum([0, *held[:-1]])
+    begins = np.cumsum([0, *nonempty[:-1]])
     lasts = np.maximum.reduceat(expiry, begins)
-    found = zip(held, lasts.tolist(), begins.tolist(), strict=True)
-    pieces = [Piece(rows, last, key, batch, begin) for rows, last, begin in found]
+    found = zip(nonempty, lasts.tolist(), begins.tolist(), strict=True)
+    pieces = [SpilledPiece(rows, last, key, batch, begin) for rows, last, begin in found]
     own = iter(pieces)
     return [(next(own),) if size else () for size in sizes]
 
 
-def in_memory(batch: Batch, expiry: I64) -> tuple[Piece, ...]:
-    """Tuples as a piece that is held in memory."""
-    return (Piece(len(batch), int(expiry.max()), batch=batch),) if len(batch) else ()
+def memory_pieces(batch: Batch, expiry: I64) -> tuple[SpilledPiece, ...]:
+    """Tuples in memory as a piece; none if there are no tuples."""
+    return (SpilledPiece(len(batch), int(expiry.max()), batch=batch),) if len(batch) else ()
 
 
-def alive(batch: Batch, expiry: I64, bound: int) -> tuple[Batch, I64]:
-    """Of tuples those that can still be met at `bound`."""
+def unexpired(batch: Batch, expiry: I64, bound: int) -> tuple[Batch, I64]:
+    """The tuples that can still be matched at `bound`, and their expiry."""
     good: Mask = expiry >= bound
     return (batch, expiry) if good.all() else (batch.take(good), expiry[good])

@@ -1,15 +1,16 @@
-"""Which partition groups leave memory: four strategies behind one interface (state-spill 3).
+"""Chooses the partition groups to spill: four strategies behind one interface (state-spill 3).
 
-A strategy puts candidates, groups of all joins alike, in the order in which they are to go; `choose` takes as many of
-them as the wanted bytes need. The paper's four:
+A strategy orders the candidates, groups of all joins alike; `choose` takes the first of them until the wanted bytes are
+freed. The paper's four:
 
-- `bottom-up` (3.1.1): joins nearest the sources first, their groups by lot.
+- `bottom-up` (3.1.1): joins nearest the sources first, their groups in random order.
 - `local-output` (3.2.1): the least P_output / P_size, P_output counting the join's own results.
 - `global-output` (3.2.2): the same, P_output counting the query's results that went through the group.
-- `global-output-penalty` (3.2.3): P_output / (P_size + P_inter): what the group makes joins above keep is its cost too.
+- `global-output-penalty` (3.2.3): P_output / (P_size + P_inter): the intermediate results that the group adds to joins
+  above are part of its cost.
 
-Orders depend on what the candidates are and on nothing else, not on the order in which they are given: equal ones go
-largest first, then by join and group. Lots are hashes of seed, turn, join and group.
+An order depends only on the candidates, not on the sequence in which they are given: equal candidates go largest first,
+then by join and group. Random order is by a hash of seed, spill number, join and group.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ DEFAULT_STRATEGY = "global-output-penalty"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class SpillCandidates:
     """`n` partition groups that could be spilled.
 
     Attributes:
-        joins, groups: (n,) which they are; joins as in the plan, children before parents.
+        joins, groups: (n,) the join and the group of each candidate; joins as in the plan, children before parents.
         heights: (n,) of their joins over the sources: 0 where both inputs are sources.
         size_bytes: (n,) what spilling frees, > 0: P_size.
         local, output, inter_bytes: (n,) see `operators.spill.productivity`.
-        seed, turn: of the lots; the turn is how many spills there were before, so that each has lots of its own.
+        seed, spill_number: of the random order. The number counts the spills before, so that each has an order of its
+            own.
     """
 
     joins: I64
@@ -47,7 +49,7 @@ class Candidates:
     output: F64
     inter_bytes: F64
     seed: int = 0
-    turn: int = 0
+    spill_number: int = 0
 
     def __post_init__(self) -> None:
         if len(self.size_bytes) and int(self.size_bytes.min()) <= 0:
@@ -57,19 +59,22 @@ class Candidates:
         return len(self.joins)
 
     @staticmethod
-    def of(productivity: Productivity, size_bytes: I64, heights: Sequence[int], *, turn: int = 0) -> Candidates:
-        """All groups that hold anything.
+    def of(
+        productivity: Productivity, size_bytes: I64, heights: Sequence[int], *, spill_number: int = 0
+    ) -> SpillCandidates:
+        """All groups that contain anything.
 
         Args:
             size_bytes: (joins, groups) int64.
             heights: per join.
+            spill_number: the number of spills before this one.
         """
         joins, groups = np.nonzero(size_bytes > 0)
 
         def at(counts: Counts) -> F64:
             return counts[joins, groups]
 
-        return Candidates(
+        return SpillCandidates(
             joins.astype(np.int64),
             groups.astype(np.int64),
             np.asarray(heights, np.int64)[joins],
@@ -77,31 +82,31 @@ class Candidates:
             at(productivity.local),
             at(productivity.output),
             at(productivity.inter),
-            turn=turn,
+            spill_number=spill_number,
         )
 
 
-Strategy = Callable[[Candidates], I64]
-"""(n,) the candidates' positions in the order in which they are to go."""
+Strategy = Callable[[SpillCandidates], I64]
+"""Returns (n,) the candidates' positions in the order in which they are to be spilled."""
 
 
-def bottom_up(candidates: Candidates) -> I64:
-    """Joins nearest the sources first, their groups by lot."""
-    return _ascending(candidates, candidates.heights, _lots(candidates))
+def bottom_up(candidates: SpillCandidates) -> I64:
+    """Joins nearest the sources first, their groups in random order."""
+    return _ascending(candidates, candidates.heights, _random_words(candidates))
 
 
-def local_output(candidates: Candidates) -> I64:
+def local_output(candidates: SpillCandidates) -> I64:
     """The least productive for their own join first."""
     return _ascending(candidates, candidates.local / candidates.size_bytes)
 
 
-def global_output(candidates: Candidates) -> I64:
+def global_output(candidates: SpillCandidates) -> I64:
     """The least productive for the query first."""
     return _ascending(candidates, candidates.output / candidates.size_bytes)
 
 
-def global_output_penalty(candidates: Candidates) -> I64:
-    """The least productive for the query first, for all memory that comes of them."""
+def global_output_penalty(candidates: SpillCandidates) -> I64:
+    """The least productive for the query first, relative to all memory that the group causes."""
     return _ascending(candidates, candidates.output / (candidates.size_bytes + candidates.inter_bytes))
 
 
@@ -124,9 +129,9 @@ def strategy_of(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
-def choose(strategy: Strategy, candidates: Candidates, wanted_bytes: int) -> I64:
-    """(m,) positions of the candidates to spill, in order: as few of the strategy's first as free the wanted bytes, or
-    all where they do not."""
+def choose(strategy: Strategy, candidates: SpillCandidates, wanted_bytes: int) -> I64:
+    """(m,) positions of the candidates to spill, in order: the shortest prefix of the strategy's order that frees the
+    wanted bytes, or all candidates if they are not enough."""
     if wanted_bytes <= 0:
         return np.zeros(0, np.int64)
     order = strategy(candidates)
@@ -135,7 +140,7 @@ def choose(strategy: Strategy, candidates: Candidates, wanted_bytes: int) -> I64
 
 
 def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
-    """How high each join stands over the sources, 0 where both inputs are sources.
+    """The height of each join over the sources, 0 where both inputs are sources.
 
     Args:
         covers: per join the aliases it covers, children before parents.
@@ -148,7 +153,7 @@ def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
     return heights
 
 
-def _ascending(candidates: Candidates, first: I64 | F64, second: U64 | None = None) -> I64:
+def _ascending(candidates: SpillCandidates, first: I64 | F64, second: U64 | None = None) -> I64:
     """Positions by `first`, then `second`; ties largest first, then by join and group."""
     keys: list[I64 | F64 | U64] = [candidates.groups, candidates.joins, -candidates.size_bytes]
     if second is not None:
@@ -156,8 +161,8 @@ def _ascending(candidates: Candidates, first: I64 | F64, second: U64 | None = No
     return np.lexsort((*keys, first)).astype(np.int64)
 
 
-def _lots(candidates: Candidates) -> U64:
-    lots: U64 = mix_words(np.full(len(candidates), candidates.seed, np.uint64))
-    for word in (np.full(len(candidates), candidates.turn), candidates.joins, candidates.groups):
-        lots = combine_words(lots, word.astype(np.uint64))
-    return lots
+def _random_words(candidates: SpillCandidates) -> U64:
+    words: U64 = mix_words(np.full(len(candidates), candidates.seed, np.uint64))
+    for word in (np.full(len(candidates), candidates.spill_number), candidates.joins, candidates.groups):
+        words = combine_words(words, word.astype(np.uint64))
+    return words

@@ -1,4 +1,7 @@
-"""What of a task becomes durable: its source tuples, as they are stored, from which all state can be made again."""
+"""Checkpoints of a task: blocks of its stored source tuples, from which all other state can be rebuilt.
+
+`Durability` makes them; `Engine.restore` reads them back through `batches_in_order`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from schemas.columns import Batch
 from schemas.errors import StateError
 
 PIECE_TUPLES = 65_536
-"""Tuples that are read back together, about: more would be memory that nobody counts."""
+"""Approximate number of tuples read back together. More would take memory that no budget counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive source tuples of one stream as stored: rows first_row .. first_row + len(batch)."""
+    """Consecutive source tuples of one stream as stored: rows first_row .. first_row + len(batch) - 1."""
 
     stream: str
     first_row: int
@@ -27,10 +30,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What became durable-worthy since the last checkpoint, as of `cut`.
+    """The source tuples to make durable since the last checkpoint.
 
     Attributes:
-        blocks: new source tuples.
+        cut: every tuple with a smaller ts has been processed.
+        blocks: source tuples that no earlier checkpoint has.
         live_from: per stream, the row below which no tuple is needed any more.
     """
 
@@ -39,42 +43,43 @@ class Checkpoint:
     live_from: dict[str, int]
 
 
-def by_time(blocks: Iterable[Block]) -> list[Block]:
-    """Blocks ascending by their first tuple's ts."""
+def blocks_by_time(blocks: Iterable[Block]) -> list[Block]:
+    """Sort blocks by their first tuple's ts."""
     return sorted(blocks, key=lambda block: int(block.batch.ts[0]))
 
 
-def in_order(
+def batches_in_order(
     blocks: Iterable[Block], stores: Mapping[str, SourceStore], cut: int
 ) -> Iterator[tuple[dict[str, Batch], int]]:
-    """All tuples by event time, about PIECE_TUPLES at once; empty stores will number them as they were.
+    """Read all tuples by event time, about PIECE_TUPLES at once. Empty stores then number them as before.
 
     Args:
         blocks: ascending by their first tuple's ts; those of a stream in row order without gaps.
-        cut: of the checkpoint.
+        stores: the empty stores by stream; they start numbering at the first row of their stream.
+        cut: the checkpoint's cut.
 
-    Returns:
-        The tuples of each stream that have not been given yet and lie before an event time, and that time.
+    Yields:
+        An event time, and per stream the tuples before it that have not been yielded yet, as (tuples, time).
 
     Raises:
-        StateError: a block does not follow the one before it, or is of a stream that has no store.
+        StateError: a block does not follow the block before it, or belongs to a stream without a store.
     """
     waiting: dict[str, Batch] = {}
     following: dict[str, int] = {}
-    given_to = NEVER
+    read_to = NEVER
     for block in blocks:
         _check(block, stores, following)
         begin = int(block.batch.ts[0])
-        if begin < given_to:
+        if begin < read_to:
             raise StateError(
                 f"snapshot of stream {block.stream!r} is out of order: row {block.first_row} is of {begin}, and "
-                f"everything before {given_to} has been read"
+                f"everything before {read_to} has been read"
             )
-        if begin > given_to and sum(map(len, waiting.values())) >= PIECE_TUPLES:
-            yield taken(waiting, begin), begin
-            given_to = begin
-        held = waiting.get(block.stream)
-        waiting[block.stream] = block.batch if held is None else Batch.concat([held, block.batch])
+        if begin > read_to and sum(map(len, waiting.values())) >= PIECE_TUPLES:
+            yield take_before(waiting, begin), begin
+            read_to = begin
+        before = waiting.get(block.stream)
+        waiting[block.stream] = block.batch if before is None else Batch.concat([before, block.batch])
     yield waiting, cut
 
 
@@ -90,8 +95,8 @@ def _check(block: Block, stores: Mapping[str, SourceStore], following: dict[str,
     following[block.stream] = expected + len(block.batch)
 
 
-def taken(waiting: dict[str, Batch], end: int) -> dict[str, Batch]:
-    """Take the tuples before `end` out of `waiting`, ascending by ts."""
+def take_before(waiting: dict[str, Batch], end: int) -> dict[str, Batch]:
+    """Remove the tuples with ts < `end` from `waiting` and return them by stream, ascending by ts."""
     found: dict[str, Batch] = {}
     for name, batch in list(waiting.items()):
         stop = int(np.searchsorted(batch.ts, end, side="left"))

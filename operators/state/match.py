@@ -1,11 +1,11 @@
-"""How tuples of two sides meet: one condition, made ready to run over states.
+"""Matches tuples of two sides: the condition between them, prepared to run over states. The entry is `Match`.
 
-Of two tuples that match, the one that is later in the total order finds the other: new tuples are entered
-into their side's state, then probe the opposite state for earlier partners. With an equality between the
-sides the state is probed through its hash index; otherwise it is scanned by the nested-loop kernel. Further
-predicates are evaluated on the candidate pairs' columns.
+Of two tuples that match, the one later in the total order finds the other: new tuples are inserted into their side's
+state, then probe the opposite state for earlier partners. With an equality between the sides the state is probed
+through its hash index; otherwise the nested-loop kernel scans it. Further predicates are evaluated on the columns of
+the candidate pairs.
 
-Every executor is made of these: a binary join is one match over two states, an M-Join a chain of matches.
+Every executor consists of matches: a binary join is one match over two states, an M-Join a chain of matches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ Signature = tuple[tuple[str, ...], tuple[Operand, ...], tuple[Operand, ...], tup
 
 @dataclass(slots=True)
 class MatchCounters:
-    """What has been done so far; none depends on the machine. `left_tuples` are those of the left side."""
+    """Counts of the work done so far. None depends on the machine.
+
+    Attributes:
+        input_tuples: tuples taken in on both sides.
+        left_tuples: those of them on the left side.
+        comparisons: predicate evaluations.
+        candidates: pairs that passed the key or the terms.
+        results: pairs that passed every predicate.
+    """
 
     input_tuples: int = 0
     left_tuples: int = 0
@@ -45,7 +53,13 @@ class MatchCounters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """New tuples of one side without those that a null keeps from ever matching, and their key or terms."""
+    """New tuples of one side with their key hashes or terms, without the tuples that a null keeps from ever matching.
+
+    Attributes:
+        tuples: the n tuples.
+        hashes: (n,) hashes of the join key; None where there is no key.
+        terms: values of nested-loop terms; empty where there is a key.
+    """
 
     tuples: Tuples
     hashes: U64 | None
@@ -64,11 +78,17 @@ class Match:
     """The predicates between two sets of aliases.
 
     Args:
-        implied: for a join of a tree or a chain, where one equality per class will do (`operators.plan.equalities`).
+        sources: the stores of the query's streams.
+        left: the aliases of the left side.
+        right: the aliases of the right side.
+        implied: for a join of a tree or a chain, where one equality per class is enough (`operators.plan.equalities`).
 
     Attributes:
+        sources: the stores of the query's streams.
+        condition: the predicates and the form of each.
         sides: the aliases of the left and of the right side.
         aliases: the output's aliases, left's then right's.
+        counters: the work done so far.
     """
 
     def __init__(
@@ -87,7 +107,7 @@ class Match:
         self._float_ops = [_codes(condition.float_terms, side) for side in (LEFT, RIGHT)]
 
     def signature(self, side: int) -> Signature:
-        """What a state of this side holds: states of equal signatures can stand for each other."""
+        """Identify the content of a state of this side: states with equal signatures are interchangeable."""
         condition = self.condition
         keys, ints, floats = (
             tuple(term.operand(side) for term in terms)
@@ -96,11 +116,15 @@ class Match:
         return self.sides[side], keys, ints, floats
 
     def key(self, side: int) -> tuple[Operand, ...]:
-        """What the hash key of a side's state is made of; empty where there is none."""
+        """Return the operands of a side's hash key; empty where there is none."""
         return tuple(term.operand(side) for term in self.condition.keys)
 
     def new_state(self, side: int, *, sorted_by_ts: bool = True) -> SideState:
-        """An empty state for a side; one that is not `sorted_by_ts` takes tuples in any order, and as a rule few."""
+        """Make an empty state for a side.
+
+        Args:
+            sorted_by_ts: False for a state that takes tuples in any order; it usually takes few and starts small.
+        """
         aliases, sources = self.sides[side], self.sources
         least = min(sources.life[alias] for alias in aliases)
         return SideState(
@@ -115,7 +139,7 @@ class Match:
         )
 
     def prepare(self, side: int, tuples: Tuples | Prepared) -> Prepared:
-        """Tuples of a side with what the condition reads of them; prepared ones as they are."""
+        """Compute the key or terms of tuples of a side; prepared tuples are returned unchanged."""
         if isinstance(tuples, Prepared):
             return tuples
         condition = self.condition
@@ -136,11 +160,15 @@ class Match:
         return Prepared(tuples, None, ProbeTerms(self._int_ops[side], ints, self._float_ops[side], floats))
 
     def enter(self, state: SideState, new: Prepared, now: int) -> None:
-        """Put prepared tuples into a state of their side."""
+        """Insert prepared tuples into a state of their side.
+
+        Args:
+            now: tuples with expiry below it are dead and may make room.
+        """
         state.insert(new.tuples, new.hashes, new.terms.ints, new.terms.floats, now=now)
 
     def find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
-        """Results of one side's tuples with earlier ones of the opposite state, ascending by ts.
+        """Join one side's tuples with earlier ones of the opposite state; results ascend by ts.
 
         Args:
             strict: True to find only partners of smaller ts, False also of equal ts.
@@ -152,8 +180,13 @@ class Match:
         return found
 
     def find_alive(self, side: int, probe: Prepared, opposite: SideState, now: int) -> tuple[Tuples, int]:
-        """Results of one side's living tuples with all that lives at `now` in the opposite state, earlier or later, in
-        any order; and the comparisons it took. For states that are computed out of their time: counts no results."""
+        """Join one side's living tuples with all tuples of the opposite state that are alive at `now`.
+
+        For states that are computed after their time. Does not count results.
+
+        Returns:
+            The results with earlier and later partners, in any order, and the number of comparisons.
+        """
         tuples, before = probe.tuples, self.counters.comparisons
         parts: list[Tuples] = []
         late = replace(probe, tuples=Tuples(tuples.aliases, tuples.rows, np.full(len(tuples), now), tuples.expiry))
@@ -165,8 +198,11 @@ class Match:
         return Tuples.concat(parts, self.aliases), compared
 
     def find_all(self, side: int, probe: Prepared, others: Prepared) -> Tuples:
-        """What prepared tuples of one side make with prepared ones of the other, whatever their times: the rows; ts and
-        expiry mean nothing. Counts no results."""
+        """Join prepared tuples of both sides whatever their times. Does not count results.
+
+        Returns:
+            The results in any order; only their rows are meaningful, not ts and expiry.
+        """
         if probe.hashes is not None and others.hashes is not None:
             wanted = np.isin(others.hashes, probe.hashes)
             others = replace(others, tuples=others.tuples.take(wanted), hashes=others.hashes[wanted])
@@ -175,15 +211,20 @@ class Match:
         return Tuples.concat(list(self.find_timeless(side, self._timeless(probe), state)), self.aliases)
 
     def _timeless(self, prepared: Prepared) -> Prepared:
-        """The same tuples as if they lived for ever."""
+        """Return the same tuples with ts 0 and an endless lifetime."""
         n, tuples = len(prepared), prepared.tuples
         return replace(
             prepared, tuples=Tuples(tuples.aliases, tuples.rows, np.zeros(n, np.int64), np.full(n, FOREVER))
         )
 
     def find_timeless(self, side: int, probe: Prepared, opposite: SideState) -> Iterator[Tuples]:
-        """What tuples of one side that live for ever make with the opposite state's, which do too, piece by piece: the
-        rows; ts and expiry mean nothing. Counts no results."""
+        """Join tuples of one side with those of the opposite state, both with endless lifetimes.
+
+        Does not count results.
+
+        Yields:
+            Results piece by piece; only their rows are meaningful, not ts and expiry.
+        """
         return self._pairs(side, probe, opposite, strict=False)
 
     def _find(self, side: int, probe: Prepared, opposite: SideState, *, strict: bool) -> Tuples:
@@ -192,7 +233,11 @@ class Match:
     def _pairs(
         self, side: int, probe: Prepared, opposite: SideState, *, strict: bool, stamps: I64 | None = None
     ) -> Iterator[Tuples]:
-        """Results piece by piece; where the probing tuples' ts are not their own, `stamps` are."""
+        """Yield results piece by piece.
+
+        Args:
+            stamps: (n,) the true ts of the probing tuples, where `probe` has others.
+        """
         tuples = probe.tuples
         start, resume, n = 0, -1, len(tuples)
         scratch = self.sources.scratch
@@ -216,7 +261,7 @@ class Match:
                 yield self._passing(Tuples(self.aliases, rows, ts, expiry))
 
     def _passing(self, result: Tuples) -> Tuples:
-        """The candidates that pass every remaining predicate."""
+        """Return the candidates that pass every remaining predicate."""
         alive = self.sources.rows_alive(result, len(self.sides[LEFT]))
         if alive is not None and not alive.all():
             result = result.take(alive)
@@ -231,14 +276,14 @@ class Match:
 
 
 def _codes(terms: tuple[Term, ...], side: int) -> I64:
-    """(t,) operator codes as seen when `side` probes."""
+    """Return (t,) operator codes, mirrored when the right side probes."""
     return np.array([OPS[t.op if side == LEFT else MIRRORED[t.op]] for t in terms], np.int64)
 
 
 def _term_values(
     terms: tuple[Term, ...], side: int, resolve: Resolve, n: int, dtype: type[np.generic]
 ) -> tuple[npt.NDArray[Any], Mask]:
-    """(t, n) values of nested-loop terms, and (n,) where none of them is null."""
+    """Return (t, n) values of nested-loop terms, and (n,) bool: True where none of them is null."""
     values = np.zeros((len(terms), n), dtype)
     valid = np.ones(n, np.bool_)
     for k, term in enumerate(terms):

@@ -1,10 +1,9 @@
-"""The state of one side of a join: its tuples, their keys, their index.
+"""The state of one side of a join: its tuples, their keys and the index over those.
 
-One object for all that acts on state: join, migration, feedback, spill, snapshot, statistics. It knows
-its aliases, its keys' hash index, its partition groups, its size, and whether it is complete (JISC 4).
-Entries ascend by ts. Those that no later tuple can meet leave in two ways: the oldest by moving `lo`;
-and, when the ring is full, all dead ones by compaction, or the ring doubles when few are dead. Both cost
-O(1) per tuple.
+Joins, migration, feedback, spill and statistics all work on `SideState`. It has the aliases of the side, the hash index
+of the keys, the partition groups, the size, and whether the state is complete (JISC 4). Entries ascend by ts. Entries
+that no later tuple can meet leave in two ways: the oldest by moving `lo`; and, when the ring is full, all dead entries
+by compaction. When few are dead the ring is doubled instead. Both ways cost O(1) per tuple.
 """
 
 from __future__ import annotations
@@ -46,46 +45,51 @@ from operators.kernels.scan import scan_terms
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 1024
-FEW = 64
-"""Room of a state at first, and of one that begins small."""
+SMALL_FIRST_CAPACITY = 64
+"""First capacity of a state that starts small; FIRST_CAPACITY is that of the others."""
 
 PARTITION_GROUPS = 64
-"""Groups of a state (state-spill 2.1) unless it is told another number; see `kernels.partition`."""
+"""Default number of partition groups of a state (state-spill 2.1); see `kernels.partition`."""
 
 SAMPLED_TUPLES = 512
-"""Entries looked at where a share of them is enough."""
+"""Entries examined where an estimated share is enough."""
 
-RETRACTED_AT_MOST = 0.25
-"""A ring is compacted when a larger share of it has been retracted."""
+MAX_RETRACTED_SHARE = 0.25
+"""A ring is compacted when a larger share of its entries has been retracted."""
 
-GONE = -(2**63)
+RETRACTED = -(2**63)
 """The expiry of an entry that was retracted."""
 
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
 
-RETURNED_FROM = 0.125
-"""Memory is given back when more than this share of what was touched is not needed."""
+GIVE_BACK_SHARE = 0.125
+"""Memory is given back when more than this share of the touched memory is not needed."""
 
-GIVEN_BACK_FROM = 1 << 14
-"""Rings of so many entries are some pages long: their memory can be given back page by page."""
+GIVE_BACK_MIN_CAPACITY = 1 << 14
+"""Rings of at least this many entries span several pages, so that their memory can be given back page by page."""
 
-MUCH_ROOM = 8
-"""Rings that are so many times too large are made anew: the index's heads take memory by the ring's capacity."""
+MAX_EXCESS_FACTOR = 8
+"""Rings that are more than this many times too large are replaced: the index's heads take memory by the capacity."""
 
 CANDIDATES_AT_ONCE = 1 << 18
 """Candidate pairs materialised at a time."""
 
 
 class Scratch:
-    """Room for candidate pairs, shared by all operators of a task: its size bounds a probe that explodes."""
+    """Room for candidate pairs, shared by all operators of a task. Its size bounds the memory of a probe that explodes.
+
+    Attributes:
+        probe_idx: (CANDIDATES_AT_ONCE,) positions among the probing tuples.
+        entries: (CANDIDATES_AT_ONCE,) entries of the probed state.
+    """
 
     def __init__(self) -> None:
         self.probe_idx: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
         self.entries: I64 = np.empty(CANDIDATES_AT_ONCE, np.int64)
 
     def part(self, most: int) -> Scratch:
-        """Room for no more than so many, in the same memory."""
+        """Return room for at most `most` pairs, in the same memory."""
         part = copy(self)
         part.probe_idx, part.entries = self.probe_idx[:most], self.entries[:most]
         return part
@@ -93,7 +97,14 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeTerms:
-    """Nested-loop terms of probing tuples: (t,) operator codes and (t, n) values, whole and real numbers."""
+    """Nested-loop terms of n probing tuples.
+
+    Attributes:
+        int_ops: (t,) operator codes of the terms over whole numbers.
+        ints: (t, n) their values.
+        float_ops: (t,) operator codes of the terms over doubles.
+        floats: (t, n) their values.
+    """
 
     int_ops: I64
     ints: I64
@@ -102,31 +113,42 @@ class ProbeTerms:
 
 
 class Completion(Protocol):
-    """What makes an incomplete state complete where it is looked into (JISC 4)."""
+    """Completes an incomplete state where it is read (JISC 4)."""
 
     def demand(self, probing: Any, now: int) -> None:
-        """See to it that the state holds every tuple that these can meet at or after `now`: tuples prepared to probe it
-        (`operators.state.match.Prepared`), None for any."""
+        """Ensure that the state has every tuple that the probing tuples can meet at or after `now`.
+
+        Args:
+            probing: tuples prepared to probe the state (`operators.state.match.Prepared`); None for any tuples.
+        """
         ...
 
     def progress(self) -> tuple[int, int]:
-        """How many keys have been completed, of how many; (0, 0) where nothing is counted by keys, or not yet."""
+        """Return how many keys have been completed, of how many; (0, 0) where keys are not counted, or not yet."""
         ...
 
 
 class SideState:
-    """Tuples of one join input.
+    """Tuples of one join input. An entry e is at slot e % capacity of the rings; k is the number of aliases.
 
     Attributes:
         aliases: the aliases its tuples cover, in the order of their rows.
-        life: no tuple lives longer than this after its ts: the least RANGE of the aliases, or FOREVER.
-        owed: what a migration still has to compute of it (JISC 4); None when the state is complete.
-        older: tuples of before a migration that were computed after it, in any order; probed too.
-        older_until: no tuple of `older` can be met from this ts on.
-        purged_to: the last cut that was purged at.
-        partition_groups: into how many groups its keys are divided.
-        lo, hi: entries lo <= e < hi are held.
-        theta: (t, capacity) int64 and float64 values of nested-loop terms per entry (`operators.scan`).
+        life: the longest lifetime of a tuple after its ts: the smallest RANGE of the aliases, or FOREVER.
+        completion: computes what a migration left out of the state (JISC 4); None when the state is complete.
+        older: tuples from before a migration that were computed after it, in any order; they are probed too.
+        older_until: from this ts on no tuple can meet a tuple of `older`.
+        hashed: whether the state has a hash index over join keys.
+        partition_groups: number of groups that its keys are divided into.
+        purged_to: the last cut of `purge`.
+        lo: the first entry.
+        hi: the entry after the last.
+        capacity: the length of the rings, a power of two.
+        rows: (k, capacity) int64 component row ids.
+        ts: (capacity,) int64.
+        expiry: (capacity,) int64, RETRACTED for retracted entries; empty while it follows from ts and `life`.
+        keys: (capacity,) hashes of the join keys; empty unless `hashed`.
+        int_terms: (t, capacity) int64 values of nested-loop terms (`operators.kernels.scan`).
+        float_terms: (t, capacity) float64 values of nested-loop terms.
     """
 
     def __init__(
@@ -141,11 +163,18 @@ class SideState:
         partition_groups: int = PARTITION_GROUPS,
         few: bool = False,
     ) -> None:
-        """Args: `exact_expiry` when every tuple expires at its ts + life, so that expiry is only kept from the first
-        retraction on; `few` when it begins with room for few tuples."""
+        """Make an empty state.
+
+        Args:
+            int_terms: number of nested-loop terms over whole numbers.
+            float_terms: number of nested-loop terms over doubles.
+            exact_expiry: every tuple expires at its ts + life, so that expiry is only stored from the first
+                retraction on.
+            few: start with room for few tuples.
+        """
         self.aliases = aliases
         self.life = life
-        self.owed: Completion | None = None
+        self.completion: Completion | None = None
         self.older: SideState | None = None
         self.older_until = FOREVER
         self.hashed = hashed
@@ -156,7 +185,7 @@ class SideState:
         self._exact_expiry = exact_expiry
         self._dead_rows: dict[str, int] = {}
         self._retracted = 0
-        capacity = self.capacity = min(FIRST_CAPACITY, FEW) if few else FIRST_CAPACITY
+        capacity = self.capacity = min(FIRST_CAPACITY, SMALL_FIRST_CAPACITY) if few else FIRST_CAPACITY
         self.rows: I64 = np.zeros((len(aliases), capacity), np.int64)
         self.ts: I64 = np.zeros(capacity, np.int64)
         self.expiry: I64 = np.zeros(0 if self._exact_expiry else capacity, np.int64)
@@ -165,13 +194,13 @@ class SideState:
         self.float_terms: npt.NDArray[np.float64] = np.zeros((float_terms, capacity), np.float64)
         self._dist: I32 = np.zeros(capacity if hashed else 0, np.int32)
         self._heads: I32 = np.zeros(capacity if hashed else 0, np.int32)
-        # The entries that have been written since the rings were made.
+        # The entries written since the rings were made are _fresh_from .. _written_to - 1.
         self._fresh_from = self._written_to = 0
 
     @property
     def complete(self) -> bool:
-        """True when it holds all that it should (JISC, definition 1)."""
-        return self.owed is None
+        """Whether the state has all entries that it should have (JISC, definition 1)."""
+        return self.completion is None
 
     def __len__(self) -> int:
         return self.hi - self.lo - self._retracted + (0 if self.older is None else len(self.older))
@@ -185,12 +214,13 @@ class SideState:
         *,
         now: int = 0,
     ) -> None:
-        """Add tuples that ascend by ts, none before the last entry's.
+        """Add n tuples that ascend by ts, none with a smaller ts than the last entry.
 
         Args:
             keys: (n,) hashes of the join key when the state is hashed.
-            int_terms, float_terms: (t, n) nested-loop terms otherwise.
-            now: tuples with expiry below it are dead and may make room.
+            int_terms: (t, n) nested-loop terms over whole numbers otherwise.
+            float_terms: (t, n) nested-loop terms over doubles otherwise.
+            now: entries with expiry below it are dead and may make room.
         """
         n = len(tuples)
         if n == 0:
@@ -212,7 +242,7 @@ class SideState:
     def probe(
         self, keys: U64, ts: I64, *, strict: bool, start: int, resume: int, scratch: Scratch
     ) -> tuple[int, int, int, int]:
-        """Pairs of probe rows and earlier live entries of equal key hash; see `kernels.index.probe_keys`."""
+        """Find pairs of probing tuples and earlier live entries of equal key hash; see `kernels.index.probe_keys`."""
         count, row, entry, compared = probe_keys(
             keys, ts, start, resume, strict, self.life, self.keys, self.ts, self.expiry,
             self._dist, self._heads, self.lo, self.hi, scratch.probe_idx, scratch.entries,
@@ -222,7 +252,7 @@ class SideState:
     def scan(
         self, terms: ProbeTerms, ts: I64, *, strict: bool, start: int, resume: int, scratch: Scratch
     ) -> tuple[int, int, int, int]:
-        """Pairs for which every nested-loop term holds; see `kernels.scan.scan_terms`."""
+        """Find pairs for which every nested-loop term is true; see `kernels.scan.scan_terms`."""
         count, row, entry, compared = scan_terms(
             terms.int_ops, terms.ints, self.int_terms, terms.float_ops, terms.floats, self.float_terms,
             ts, start, resume, strict, self.life, self.ts, self.expiry, self.lo, self.hi,
@@ -231,7 +261,7 @@ class SideState:
         return count, row, entry, compared
 
     def combine(self, tuples: Tuples, probe_idx: I64, entries: I64, *, probe_first: bool) -> tuple[I64, I64, I64]:
-        """Rows, ts and expiry of probing tuples joined with entries; see `kernels.combine.combine_pairs`."""
+        """Return rows, ts and expiry of probing tuples joined with entries; see `kernels.combine.combine_pairs`."""
         rows, ts, expiry = combine_pairs(
             tuples.rows, tuples.ts, tuples.expiry, probe_idx,
             self.rows, self.ts, self.expiry, self.life, entries, probe_first,
@@ -239,7 +269,7 @@ class SideState:
         return rows, ts, expiry
 
     def gather(self, entries: I64) -> tuple[I64, I64]:
-        """Rows (k, m) and expiry (m,) of live entries."""
+        """Return rows (k, m) and expiry (m,) of m live entries."""
         slots = entries & (self.capacity - 1)
         if self._exact_expiry:
             expiry = np.minimum(self.ts[slots] + self.life, FOREVER)
@@ -248,12 +278,12 @@ class SideState:
         return np.take(self.rows, slots, axis=1), expiry
 
     def tuples_of(self, entries: I64) -> Tuples:
-        """The tuples of these entries."""
+        """Return the tuples of these entries."""
         rows, expiry = self.gather(entries)
         return Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
 
     def tuples(self) -> Tuples:
-        """A copy of all entries held, ascending by ts, dead ones not yet purged included."""
+        """Return a copy of all entries, ascending by ts, including dead ones that are not purged yet."""
         ts = ring_read(self.ts, self.lo, self.hi)
         if self._exact_expiry:
             expiry = np.minimum(ts + self.life, FOREVER)
@@ -266,23 +296,26 @@ class SideState:
         return Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
 
     def has(self, keys: U64, before: int) -> Mask:
-        """(n,) True where an entry with ts < before has the key hash; dead ones that were not purged count."""
+        """Return (n,) bool: True where an entry with ts < `before` has the key hash.
+
+        Dead entries that are not purged yet count.
+        """
         found: Mask = has_keys(keys, before, self.keys, self.ts, self._dist, self._heads, self.lo, self.hi)
         return found if self.older is None else found | self.older.has(keys, before)
 
     def first_at(self, ts: int) -> int:
-        """The first entry whose ts is at least `ts`, `hi` when there is none. O(log n)."""
+        """Return the first entry whose ts is at least `ts`; `hi` when there is none. O(log n)."""
         return int(first_at_least(self.ts, self.lo, self.hi, ts))
 
     def read_keys(self, lo: int, hi: int) -> U64:
-        """(hi - lo,) the key hashes of entries lo .. hi."""
+        """Return (hi - lo,) the key hashes of entries lo .. hi - 1."""
         return np.asarray(ring_read(self.keys, lo, hi), np.uint64)
 
     def purge(self, cut: int) -> None:
         """Drop the oldest entries that no tuple with ts >= cut can meet. O(log n)."""
         self.purged_to = cut
         if cut >= self.older_until:
-            self.older = self.owed = None
+            self.older = self.completion = None
             self.older_until = FOREVER
         if cut == END:
             self._drop_before(self.hi)
@@ -298,38 +331,48 @@ class SideState:
         else:
             self._dead_rows[alias] = first_row
 
-    def bury(self) -> None:
-        """Take out what `purge_rows` has found dead: source tuples may be gone that no expiry says are needless.
-        Entry numbers change. O(hi - lo) where there are any such windows."""
+    def drop_dead_rows(self) -> None:
+        """Remove the entries that `purge_rows` has found dead.
+
+        Their source tuples may be gone, although their expiry does not show it. Entry numbers change. O(hi - lo) for a
+        state with ROWS windows.
+        """
         if self._dead_rows:
-            alive = self._outlived(np.ones(self.hi - self.lo, np.bool_))
+            alive = self._without_dead_rows(np.ones(self.hi - self.lo, np.bool_))
             if not alive.all():
                 self._compact(alive)
 
-    def _outlived(self, alive: Mask) -> Mask:
-        """Of entries lo .. hi where (hi - lo,) `alive` is True those that `purge_rows` has left; changes it."""
+    def _without_dead_rows(self, alive: Mask) -> Mask:
+        """Set (hi - lo,) `alive` to False for the entries that `purge_rows` has found dead; return it."""
         for alias, first_row in self._dead_rows.items():
             alive &= ring_read(self.rows[self.aliases.index(alias)], self.lo, self.hi) >= first_row
         return alive
 
     def retract(self, entries: I64) -> None:
-        """Take out entries, each once, before their time (JIT 4.2). Amortised O(1) each, the first time O(capacity)."""
+        """Remove entries, each once, before they expire (JIT 4.2). Amortised O(1) each; the first call O(capacity)."""
         if self._exact_expiry:
             self.expiry = np.zeros(self.capacity, np.int64)
             ring_write(self.expiry, self.lo, np.minimum(ring_read(self.ts, self.lo, self.hi) + self.life, FOREVER))
             self._exact_expiry = False
-        self.expiry[entries & (self.capacity - 1)] = GONE
+        self.expiry[entries & (self.capacity - 1)] = RETRACTED
         self._retracted += len(entries)
-        if self._retracted > RETRACTED_AT_MOST * (self.hi - self.lo):
-            self._compact(np.asarray(ring_read(self.expiry, self.lo, self.hi) != GONE))
+        if self._retracted > MAX_RETRACTED_SHARE * (self.hi - self.lo):
+            self._compact(np.asarray(ring_read(self.expiry, self.lo, self.hi) != RETRACTED))
 
     def entries(self) -> I64:
-        """The numbers of all entries that were not retracted, ascending, dead ones not yet purged included. O(n)."""
+        """Return the numbers of all entries that were not retracted, ascending. O(n).
+
+        Dead entries that are not purged yet are included.
+        """
         entries = np.arange(self.lo, self.hi, dtype=np.int64)
-        return entries[ring_read(self.expiry, self.lo, self.hi) != GONE] if self._retracted else entries
+        return entries[ring_read(self.expiry, self.lo, self.hi) != RETRACTED] if self._retracted else entries
 
     def living(self, now: int, entries: I64 | None = None) -> tuple[I64, Tuples]:
-        """Those of some entries, or of all, that live at `now`, without `older`, and their numbers. O(n)."""
+        """Return the numbers and tuples of the entries that are alive at `now`, without `older`. O(n).
+
+        Args:
+            entries: the entries to consider; all when None.
+        """
         entries = self.entries() if entries is None else entries
         rows, expiry = self.gather(entries)
         alive = expiry >= now
@@ -337,34 +380,38 @@ class SideState:
         ts = self.ts[entries & (self.capacity - 1)]
         return entries, Tuples(self.aliases, np.compress(alive, rows, axis=1), ts, expiry[alive])
 
-    def mark_rows(self, alias: str, now: int, first: int, held: Mask) -> None:
-        """Set (n,) `held` where a row, counted from `first`, is the alias's component of an entry that lives at `now`,
-        without `older`. O(hi - lo)."""
+    def mark_rows(self, alias: str, now: int, first: int, marked: Mask) -> None:
+        """Mark the rows of an alias that entries alive at `now` have as components, without `older`. O(hi - lo).
+
+        Args:
+            first: the row that `marked[0]` stands for.
+            marked: (n,) set to True for each such row.
+        """
         rows = self.rows[self.aliases.index(alias)]
-        mark_rows(rows, self.ts, self.expiry, self.life, self.lo, self.hi, now, first, held)
+        mark_rows(rows, self.ts, self.expiry, self.life, self.lo, self.hi, now, first, marked)
 
     def _drop_before(self, entry: int) -> None:
         if self._retracted:
-            self._retracted -= int(np.count_nonzero(ring_read(self.expiry, self.lo, entry) == GONE))
+            self._retracted -= int(np.count_nonzero(ring_read(self.expiry, self.lo, entry) == RETRACTED))
         self.lo = entry
 
     def keep(self, mask: Mask) -> None:
-        """Compact to the entries lo .. hi where (hi - lo,) `mask` is True. Entry numbers change."""
+        """Remove all entries but those where (hi - lo,) `mask` is True. Entry numbers change."""
         self._compact(mask)
 
     def take_out(self, mask: Mask) -> None:
-        """Take out the entries lo .. hi where (hi - lo,) `mask` is True, and give back memory that is not needed.
+        """Remove the entries where (hi - lo,) `mask` is True, and give back memory that is not needed.
 
-        Entry numbers change; `older` stays. O(hi - lo). Rings become smaller only where little stays, since the memory
-        of a larger one can be given back without copying what stays.
+        Entry numbers change; `older` stays. O(hi - lo). Rings shrink only where few entries stay, since the memory of a
+        large ring can be given back without copying those entries.
         """
         kept = ~mask
         stay = int(np.count_nonzero(kept))
         touched = min(self._touched_to() - self._fresh_from, self.capacity)
         fitting = fitting_capacity(stay, FIRST_CAPACITY)
-        large = GIVES_BACK and self.capacity >= GIVEN_BACK_FROM
-        if stay < (1 - RETURNED_FROM) * touched and not (large and fitting * MUCH_ROOM > self.capacity):
-            self._rehouse(kept, min(fitting, self.capacity))
+        large = GIVES_BACK and self.capacity >= GIVE_BACK_MIN_CAPACITY
+        if stay < (1 - GIVE_BACK_SHARE) * touched and not (large and fitting * MAX_EXCESS_FACTOR > self.capacity):
+            self._move_to_new_rings(kept, min(fitting, self.capacity))
             return
         if stay < len(kept):
             self._compact(kept)
@@ -375,38 +422,40 @@ class SideState:
             self._fresh_from, self._written_to = self.lo, self.hi
 
     def trim(self) -> None:
-        """Give back memory that purged entries have left behind, where that is worth it. O(hi - lo) if it is."""
+        """Give back the memory of purged entries, where that pays off. O(hi - lo) if it does."""
         self.take_out(np.zeros(self.hi - self.lo, np.bool_))
 
     def _make_room(self, n: int, now: int) -> None:
         if not self._exact_expiry:
-            alive = self._outlived(live_mask(self.expiry, self.lo, self.hi, now))
+            alive = self._without_dead_rows(live_mask(self.expiry, self.lo, self.hi, now))
             if not alive.all():
                 self._compact(alive)
         need = self.hi - self.lo + n
         if not self._exact_expiry:
             need = int(need / COMPACT_BELOW)
         if need > self.capacity:
-            self._rehouse(None, 1 << (need - 1).bit_length())
+            self._move_to_new_rings(None, 1 << (need - 1).bit_length())
 
     def _rings(self) -> list[npt.NDArray[Any]]:
-        """Every ring indexed by entry, apart from the index itself; all share their memory with the state."""
+        """Return every ring indexed by entry, apart from the index itself. They share memory with the state."""
         rings = [self.ts, self.expiry, self.keys, *self.rows, *self.int_terms, *self.float_terms]
         return [ring for ring in rings if len(ring)]
 
     def _compact(self, alive: Mask) -> None:
-        """Move the entries where (hi - lo,) `alive` is True together, in place, and index them anew."""
+        """Move the entries where (hi - lo,) `alive` is True together, in place, and rebuild the index."""
         self._written_to = self._touched_to()
         for ring in self._rings():
             compact_ring(ring, self.lo, alive, ring)
-        self._closed_up(alive)
+        self._update_after_compaction(alive)
         if self.hashed:
             self._heads[:] = 0
             index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
-    def _rehouse(self, kept: Mask | None, capacity: int) -> None:
-        """Move the entries where (hi - lo,) `kept` is True, all when None, to new rings, one ring at a time: the old
-        index goes first, and never are more than two copies of one ring held."""
+    def _move_to_new_rings(self, kept: Mask | None, capacity: int) -> None:
+        """Move the entries where (hi - lo,) `kept` is True, all when None, to new rings of this capacity.
+
+        The old index is dropped first and rings are copied one at a time, so that at most one ring exists twice.
+        """
 
         def moved(ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
             if not ring.size:
@@ -424,7 +473,7 @@ class SideState:
         self.int_terms = moved(self.int_terms)
         self.float_terms = moved(self.float_terms)
         if kept is not None:
-            self._closed_up(kept)
+            self._update_after_compaction(kept)
         self.capacity = capacity
         self._fresh_from, self._written_to = self.lo, self.hi
         if self.hashed:
@@ -432,11 +481,11 @@ class SideState:
             self._heads = zeroed(capacity, np.int32)
             index_ring(self.keys, self._dist, self._heads, self.lo, self.hi)
 
-    def _closed_up(self, kept: Mask) -> None:
-        """The entries where `kept` is True have been moved together."""
+    def _update_after_compaction(self, kept: Mask) -> None:
+        """Update `hi` and counts after the entries where `kept` is True have been moved together."""
         self.hi = self.lo + int(np.count_nonzero(kept))
         if self._retracted:
-            self._retracted = int(np.count_nonzero(ring_read(self.expiry, self.lo, self.hi) == GONE))
+            self._retracted = int(np.count_nonzero(ring_read(self.expiry, self.lo, self.hi) == RETRACTED))
 
     def _touched_to(self) -> int:
         return max(self._written_to, self.hi)
@@ -444,69 +493,86 @@ class SideState:
     # --- Partition groups ----------------------------------------------------------------------------
 
     def groups(self) -> I32:
-        """(hi - lo,) int32 the partition group of each entry, without `older`; 0 where there are no keys."""
+        """Return (hi - lo,) int32 the partition group of each entry, without `older`; 0 where there are no keys."""
         if not self.hashed:
             return np.zeros(self.hi - self.lo, np.int32)
         return np.asarray(groups_in_ring(self.keys, self.lo, self.hi, self.partition_groups), np.int32)
 
     def in_groups(self, chosen: Mask) -> Mask:
-        """(hi - lo,) True for the entries of groups where (partition_groups,) `chosen` is True, without `older`."""
+        """Return (hi - lo,) bool: True for entries of the groups where (partition_groups,) `chosen` is True.
+
+        Entries of `older` are left out.
+        """
         if not self.hashed:
             return np.full(self.hi - self.lo, chosen[0])
         return np.asarray(in_groups(self.keys, self.lo, self.hi, chosen), np.bool_)
 
     def by_group(self, now: int) -> tuple[I64, I64]:
-        """The entries that live at `now`, by partition group, ascending in each; and (partition_groups + 1,) where each
-        group's begin. Without `older`. O(n)."""
+        """Sort the entries that are alive at `now` by partition group, without `older`. O(n).
+
+        Returns:
+            The entries, ascending within each group, and (partition_groups + 1,) the offsets of the groups in them.
+        """
         entries, begins = entries_by_group(
             self.keys, self.ts, self.expiry, self.life, self.lo, self.hi, now, self.partition_groups
         )
         return entries, begins
 
     def group_sizes(self) -> I64:
-        """(partition_groups,) entries lo .. hi per partition group, without `older`. O(n)."""
+        """Return (partition_groups,) the number of entries per partition group, without `older`. O(n)."""
         if self.hashed:
             return np.asarray(group_sizes(self.keys, self.lo, self.hi, self.partition_groups), np.int64)
         return np.array([self.hi - self.lo] + [0] * (self.partition_groups - 1), np.int64)
 
     def newer_in_groups(self, since: I64) -> I64:
-        """(partition_groups,) the entries per partition group with ts >= its (partition_groups,) `since`, without
-        `older`. O(n)."""
+        """Return (partition_groups,) the number of entries with ts >= `since` per group, without `older`. O(n).
+
+        Args:
+            since: (partition_groups,) a ts for each group.
+        """
         return np.asarray(newer_in_groups(self.keys, self.ts, self.lo, self.hi, since), np.int64)
 
     def group_bytes(self, beside: int = 0) -> I64:
-        """(partition_groups,) bytes that the entries of each group take, without `older`, each with so many bytes
-        beside. O(n)."""
+        """Return (partition_groups,) the bytes of the entries of each group, without `older`. O(n).
+
+        Args:
+            beside: further bytes to count for each entry.
+        """
         return self.group_sizes() * (self.entry_bytes() + beside)
 
     def sampled(self) -> tuple[float, int]:
-        """From a sample of the entries: the share that a tuple to come can meet, and the number of partition groups
-        that have entries. O(1); exact up to SAMPLED_TUPLES entries."""
+        """Estimate from a sample the share of entries that a future tuple can meet, and the number of used groups.
+
+        A partition group is used if it has entries. O(1); exact up to SAMPLED_TUPLES entries.
+        """
         n = self.hi - self.lo
         if n <= 0:
             return 1.0, 0
         slots = np.arange(self.lo, self.hi, -(-n // SAMPLED_TUPLES), dtype=np.int64) & (self.capacity - 1)
         share = 1.0
         if not self._exact_expiry:
-            held = self.expiry[slots]
-            share = float((held >= self.purged_to).sum()) / max(int((held != GONE).sum()), 1)
+            expiry = self.expiry[slots]
+            share = float((expiry >= self.purged_to).sum()) / max(int((expiry != RETRACTED).sum()), 1)
         groups = len(np.unique(groups_of(self.keys[slots], self.partition_groups))) if self.hashed else 1
         return share, groups
 
     def size_bytes(self) -> int:
-        """Bytes of the arrays held, unused capacity included."""
+        """Return the bytes of the arrays, unused capacity included."""
         arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads)
         own = sum(a.nbytes for a in arrays) + self.int_terms.nbytes + self.float_terms.nbytes
         return own + (0 if self.older is None else self.older.size_bytes())
 
     def entry_bytes(self) -> int:
-        """Bytes of one entry, its place in the index included."""
+        """Return the bytes of one entry, including its share of the index."""
         arrays = (self.rows, self.ts, self.expiry, self.keys, self._dist, self._heads, self.int_terms, self.float_terms)
         return sum(array.nbytes for array in arrays) // self.capacity
 
     def touched_bytes(self) -> int:
-        """Bytes of memory taken: of rings what was written since they were made, for untouched zeros are not there; of
-        the index's heads, which are written anywhere, all."""
+        """Return the bytes of memory taken.
+
+        Of a ring only the part written since it was made counts, since untouched zeros take no memory. The index's
+        heads are written anywhere, so they count as a whole.
+        """
         rings = (self.rows, self.ts, self.expiry, self.keys, self._dist, self.int_terms, self.float_terms)
         own = sum(touched_bytes(ring, self._fresh_from, self._touched_to()) for ring in rings if ring.size)
         return own + self._heads.nbytes + (0 if self.older is None else self.older.touched_bytes())

@@ -1,10 +1,11 @@
-"""The stores of a query's streams, how tuples of row ids are read as columns, and what ROWS windows let live.
+"""The stores of a query's streams, the columns behind tuples of row ids, and the lifetimes of tuples in ROWS windows.
 
-A stream's tuples have consecutive numbers, their row ids. For every stream S with a ROWS window each tuple of another
-stream takes along its *horizon* in S: the number of the newest tuple of S at its place in the total order. Its own is
-the horizon of a tuple of S. Horizons ascend in the total order, so the largest of a combination's components is that
-of the latest of them, and a component that is tuple r of S is in a window `[ROWS n]` there while r + n is larger. That
-takes nothing but the components: it can be said of tuples that were read back, whatever has become of the others.
+Every operator of a query shares one `Sources`. A stream's tuples have consecutive numbers, their row ids. For every
+stream S with a ROWS window each tuple of another stream is stored with its *horizon* in S: the number of the newest
+tuple of S that precedes it in the total order. The horizon of a tuple of S is its own number. Horizons ascend in the
+total order, so the largest horizon among the components of a combination is that of its latest component. A component
+that is tuple r of S is in a window `[ROWS n]` while r + n is larger than that horizon. The test needs only the
+components: it works on tuples read back from disk, even if the other tuples of S are gone.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from schemas.query import TABLE_TS, Query, Source, Stream, Table, Type, aliases_
 from schemas.query import Column as ColumnRef
 
 HORIZON = "#"
-"""What the column with the horizon in a stream is called, before the stream's name; no name begins with it."""
+"""The name of the column with the horizon in a stream is this prefix and the stream's name. No name begins with it."""
 
 
 def life_of(source: Source) -> int:
-    """How long a tuple of this source lives after its ts, as RANGE goes; FOREVER for ROWS and UNBOUNDED.
+    """Return the lifetime in ms of a tuple of this source after its ts, as a RANGE window defines it.
 
-    Of a table so long that its rows expire at FOREVER.
+    It is FOREVER for ROWS and UNBOUNDED, and for a table such that its rows expire at FOREVER.
     """
     if source.is_table:
         return FOREVER - TABLE_TS
@@ -41,15 +42,20 @@ def life_of(source: Source) -> int:
 class Sources:
     """The stores of all streams of a query, shared by every operator of its plans.
 
-    What is kept of a stream does not depend on the plan, so that any plan can take over: every column
-    that the output or a predicate over several aliases reads, and for shared stores the selections' too.
+    The columns stored of a stream do not depend on the plan, so that any plan can take over. They are all columns that
+    the output or a predicate over several aliases reads, and for shared stores those that selections read too.
 
     Attributes:
+        query: the query.
+        hashed: False where every join is a nested loop.
+        partition_groups: number of partition groups of every state.
         cut: every tuple with a smaller ts has been stored.
         tables: the aliases that are tables; their rows are all stored before anything else (`operators.join.tables`).
-        equalities: which equalities follow from which; a set difference has none, it does not join.
-        hashed: False where every join is to be a nested loop.
-        partition_groups: of every state.
+        rows_windows: by alias, the size of its ROWS window in tuples; only aliases that have one.
+        scratch: room for candidate pairs, shared by all operators.
+        equalities: the class of each equality that belongs to one; empty for a set difference, which does not join.
+        life: by alias, see `life_of`.
+        stores: by stream name, tables included.
     """
 
     def __init__(
@@ -60,7 +66,14 @@ class Sources:
         kept: Sequence[ColumnRef] = (),
         partition_groups: int = PARTITION_GROUPS,
     ) -> None:
-        """Args: `kept`: columns to keep beside those."""
+        """Make empty stores.
+
+        Args:
+            query: the query.
+            hashed: False to make every join a nested loop.
+            kept: further columns to store.
+            partition_groups: number of partition groups of every state.
+        """
         self.query = query
         self.hashed = hashed
         self.partition_groups = partition_groups
@@ -105,30 +118,32 @@ class Sources:
         for name in self.stores:
             readers = [s for s in query.sources if s.stream.name == name]
             if len(query.sources) == 1 and query.aggregation is None:
-                # Nothing is joined: a tuple has given its result once it was processed, whatever its window.
+                # Nothing is joined: a tuple produces its result as soon as it is processed, whatever its window.
                 readers = []
             lives = [self.life[s.alias] for s in readers if s.window.kind != "ROWS"]
             rows = [s.window.size for s in readers if s.window.kind == "ROWS"]
             if query.subtracted or query.aggregation is not None:
-                # What has just died changes the answer at its first dead instant.
+                # A tuple that has just died changes the answer at the first instant at which it is dead.
                 lives = [min(life + 1, FOREVER) for life in lives]
             self._needs[name] = (max(lives, default=0), max(rows, default=None))
 
     def _horizon_columns(self, stream: str) -> list[str]:
-        """What the store of a stream keeps for ROWS windows beside its fields."""
+        """Return the horizon columns that a stream's store has beside its fields, for ROWS windows."""
         return [HORIZON + name for name in self._counted if name != stream]
 
     def shared(self, alias: str) -> bool:
-        """True when the store holds rows that this alias's selections refuse: other aliases want them, or
-        a ROWS window counts them."""
+        """Return whether the store has rows that this alias's selections refuse.
+
+        It does if another alias reads the same stream, or if a ROWS window counts the rows.
+        """
         return bool(self.rows_windows) or self._readers[self.query.source(alias).stream.name] > 1
 
     def store(self, alias: str) -> SourceStore:
-        """The store behind an alias."""
+        """Return the store behind an alias."""
         return self._store_of[alias]
 
     def resolver(self, aliases: Sequence[str], rows: I64) -> Resolve:
-        """Reads columns of (k, n) component rows; each column is gathered once."""
+        """Return a function that reads columns of (k, n) component rows; it gathers each column once."""
         cache: dict[ColumnRef, Column] = {}
 
         def resolve(column: ColumnRef) -> Column:
@@ -141,10 +156,10 @@ class Sources:
         return resolve
 
     def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
-        """(n,) the last ts at which stored tuples may be alive.
+        """Return (n,) the last ts at which stored tuples may be alive.
 
-        For ROWS that is the ts of the n-th successor once it is stored, FOREVER before: a bound that spares
-        candidates; `rows_alive` decides.
+        For a ROWS window that is the ts of the n-th successor once that is stored, FOREVER before. This bound only
+        saves candidates; `rows_alive` decides.
         """
         life = self.life[alias]
         if life < FOREVER:
@@ -159,10 +174,13 @@ class Sources:
         return expiry
 
     def horizons(self, batches: Mapping[str, Batch]) -> dict[str, dict[str, Column]]:
-        """The horizons of tuples that are about to be stored: per stream, by column.
+        """Compute the horizons of tuples that are about to be stored.
 
         Args:
-            batches: by stream, ascending in the total order; nothing of equal ts comes before them or after.
+            batches: by stream, ascending in the total order. No tuple outside of them has a ts of theirs.
+
+        Returns:
+            Per stream the horizon columns by name, each (n,) BIGINT.
         """
         found: dict[str, dict[str, Column]] = {name: {} for name in batches}
         for counted in self._counted:
@@ -178,16 +196,21 @@ class Sources:
         return found
 
     def numbers(self, alias: str, rows: I64) -> I64:
-        """(n,) the numbers that tuples have in their stream."""
+        """Return (n,) the numbers of stored tuples in their stream."""
         return rows
 
     def rows_alive(self, tuples: Tuples, left: int | None = None) -> Mask | None:
-        """Where all ROWS windows still held at the tuple's latest component; None when there is none.
+        """Test which results have all components in their ROWS windows at the time of the latest component.
 
-        A tuple of a `[ROWS n]` alias is dead from the place of the n-th later tuple of its stream.
+        A tuple of a `[ROWS n]` alias is dead from the n-th later tuple of its stream on, in the total order.
 
         Args:
-            left: so many aliases are of tuples that have been asked about before, and so are the rest.
+            tuples: n results or candidates.
+            left: the first `left` aliases come from one input tuple and the rest from another; each of the two has
+                passed this test before. None where that is not known.
+
+        Returns:
+            (n,) bool; None when no alias has a ROWS window.
         """
         aliases, count = tuples.aliases, len(tuples.aliases)
         if not any(alias in self.rows_windows for alias in aliases):
@@ -197,7 +220,7 @@ class Sources:
             good &= rows >= self._store_of[alias].lo
         every, first, rest = range(count), range(left or 0), range(left or 0, count)
         for watched, by in ((every, every),) if left is None else ((first, rest), (rest, first)):
-            # An eddy's link may read nothing of what it comes with.
+            # A link of an eddy may read no alias of the probing tuple.
             windows = {k: self._stream_of[aliases[k]] for k in watched if by and aliases[k] in self.rows_windows}
             for stream in dict.fromkeys(windows.values()):
                 latest = self._horizon(stream, aliases[by[0]], tuples.rows[by[0]])
@@ -208,20 +231,22 @@ class Sources:
         return good
 
     def _horizon(self, stream: str, alias: str, rows: I64) -> I64:
-        """(n,) the horizons in a stream of an alias's tuples."""
+        """Return (n,) the horizons in a stream of an alias's tuples."""
         if self._stream_of[alias] == stream:
             return self.numbers(alias, rows)
         return np.asarray(self._store_of[alias].gather(HORIZON + stream, rows).values, np.int64)
 
     def purge(self, cut: int) -> None:
-        """Drop source tuples that no tuple at or after `cut` can meet; later ones may have been stored already."""
+        """Drop source tuples that no tuple with ts >= `cut` can meet. Such later tuples may already be stored."""
         for name, store in self.stores.items():
             life, rows = self._needs[name]
             store.purge(life, cut, rows)
 
     def living(self, alias: str, cut: int) -> int:
-        """How many rows of the alias's store are in its window at `cut`, before selections, released ones but for the
-        oldest included. O(log n)."""
+        """Count the rows of the alias's store in its window at `cut`, before selections. O(log n).
+
+        Released rows are included, apart from the oldest.
+        """
         store = self._store_of[alias]
         if alias in self.rows_windows:
             return store.hi - max(store.lo, self.first_live_row(alias))
@@ -230,12 +255,12 @@ class Sources:
         return store.hi - store.first_at(cut - self.life[alias])
 
     def first_live_row(self, alias: str, cut: int | None = None) -> int:
-        """For a ROWS alias, the first row that is still alive, now or before any tuple with ts >= `cut` came."""
+        """Return the first row of a ROWS alias that is alive now, or was before any tuple with ts >= `cut` arrived."""
         store = self._store_of[alias]
         return (store.hi if cut is None else store.first_at(cut)) - self.rows_windows[alias]
 
     def horizon(self, stream: str, cut: int) -> int:
-        """The smallest ts whose tuples of the stream any window still needs at `cut`."""
+        """Return the smallest ts at which tuples of the stream are still needed by some window at `cut`."""
         life, rows = self._needs[stream]
         store = self.stores[stream]
         bound = 0 if life >= FOREVER else max(cut - life, 0)
@@ -246,13 +271,9 @@ class Sources:
         return bound
 
     def size_bytes(self) -> int:
-        """Bytes of all stores."""
+        """Return the bytes of all stores."""
         return sum(store.size_bytes() for store in self.stores.values())
 
     def touched_bytes(self) -> int:
-        """Bytes of memory that all stores take (`SourceStore.touched_bytes`)."""
+        """Return the bytes of memory that all stores take (`SourceStore.touched_bytes`)."""
         return sum(store.touched_bytes() for store in self.stores.values())
-
-    def tuples_held(self) -> Mapping[str, int]:
-        """Source tuples held per stream."""
-        return {name: len(store) for name, store in self.stores.items()}

@@ -1,12 +1,13 @@
 """The store of a stream: every source tuple once, addressed by a row id that only grows.
 
-Only the columns that a predicate over several streams or the output needs are kept. Row ids follow the
-total order, so purging the oldest rows moves a bound. Columns are rings; they double when full.
+`Sources` has one `SourceStore` per stream or table. It stores only the columns that the output or a predicate over
+several streams needs. Row ids follow the total order, so purging the oldest rows only moves a bound. Columns are rings;
+they double when full.
 
-When partition groups have been spilled, rows to which nothing in memory refers are released, wherever they lie: their
-values go, the others keep their ids. Columns are then addressed by *rank*, the number of held rows before a row, which
-a directory knows (`operators.state.row_positions`). Until the first release, and again when all released rows have
-been purged, a row's rank is its id less a constant and there is no directory.
+When partition groups have been spilled, rows to which nothing in memory refers are released, wherever they lie. Their
+values are dropped; the other rows keep their ids. Columns are then addressed by *rank*, which counts the stored rows
+before a row; a directory maps rows to ranks (`operators.state.row_positions`). Until the first release, and again once
+all released rows have been purged, a row's rank is its id minus a constant and there is no directory.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from schemas.query import Type
 
 FIRST_CAPACITY = 1024
 
-RETURNED_FROM = 0.125
-"""Memory is given back when more than this share of what was touched is not needed."""
+GIVE_BACK_SHARE = 0.125
+"""Memory is given back when more than this share of the touched memory is not needed."""
 
-MARK_BYTES = 128
-"""What remembering an epoch's last row and ts takes."""
+EPOCH_END_BYTES = 128
+"""Approximate memory of an epoch's last row and ts."""
 
 
 class _Fixed:
-    """A ring of int64, float64 or bool values, with a validity ring once a null has come."""
+    """A ring of int64, float64 or bool values, with a validity ring from the first null on."""
 
     def __init__(self, type: Type, capacity: int) -> None:
         self.type = type
@@ -68,7 +69,11 @@ class _Fixed:
             self.valid = ring_grow(self.valid, lo, hi, capacity)
 
     def thin(self, lo: int, kept: Mask, capacity: int | None) -> None:
-        """Keep those of lo .. lo + n where (n,) `kept` is True, in rings of the capacity given, None for their own."""
+        """Keep the values of lo .. lo + n - 1 where (n,) `kept` is True, moved together.
+
+        Args:
+            capacity: that of new rings to move them to; None to move them in place.
+        """
         self.values = _thinned(self.values, lo, kept, capacity)
         if self.valid is not None:
             self.valid = _thinned(self.valid, lo, kept, capacity)
@@ -89,11 +94,12 @@ class _Fixed:
 
 
 class _Strings:
-    """Strings: a ring of (start, length) by row into a ring of bytes.
+    """A column of strings: a ring of (start, length) by row into a ring of bytes.
 
     Attributes:
         end: the number of the byte after the newest.
-        fresh_from, written_to: since the ring of bytes was made, these have been written.
+        fresh_from: the first byte written since the ring of bytes was made.
+        written_to: the byte after the last one written since then.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -122,7 +128,7 @@ class _Strings:
             ring_write(self.valid, at, column.mask())
 
     def _used_from(self, lo: int, hi: int) -> int:
-        """The first byte of the strings lo .. hi."""
+        """Return the first byte of the strings lo .. hi - 1."""
         return int(self.starts[lo & (len(self.starts) - 1)]) if hi > lo else self.end
 
     def grow(self, lo: int, hi: int, capacity: int) -> None:
@@ -132,12 +138,12 @@ class _Strings:
             self.valid = ring_grow(self.valid, lo, hi, capacity)
 
     def thin(self, lo: int, kept: Mask, capacity: int | None) -> None:
-        """As `_Fixed.thin`; the ring of bytes is as large as it needs to be."""
+        """Do as `_Fixed.thin`, and shrink the ring of bytes where much of it is not needed."""
         begin = self._used_from(lo, lo + len(kept))
         stay = int(sum_where(self.lengths, lo, kept))
         touched = min(self.written_to - self.fresh_from, len(self.data))
         into = self.data
-        if stay < (1 - RETURNED_FROM) * touched:
+        if stay < (1 - GIVE_BACK_SHARE) * touched:
             into = zeroed(min(fitting_capacity(stay, FIRST_CAPACITY), len(self.data)), np.uint8)
             self.fresh_from, self.written_to = begin, begin + stay
         self.end = int(compact_strings(self.starts, self.lengths, self.data, lo, kept, begin, into))
@@ -165,17 +171,19 @@ class _Strings:
 
 
 class SourceStore:
-    """Columns of one stream's tuples by row id; live rows are lo <= row < hi, and held unless they were released.
+    """Columns of one stream's tuples by row id.
 
-    With `lasting_ts` the `_ts` of released rows is kept too, since a released row is still a successor of others, which
-    decides how long they live in a ROWS window: 8 bytes per row until it is purged.
+    Live rows are lo <= row < hi. A live row is stored unless it was released (`are_stored`). With `lasting_ts` the
+    `_ts` of released rows is kept too: a released row is still a successor of other rows and so limits their lifetime
+    in a ROWS window. That takes 8 bytes per row until it is purged.
 
     Attributes:
-        columns: the kept columns' names, `_ts` included if asked for.
-        horizons: columns beside them that are computed as rows are stored (`operators.state.sources`), and never
-            exported.
-        capacity: rows that columns have room for.
-        lasting_ts: whether `_ts` can be read of every live row, held or not.
+        lo: the first live row.
+        hi: the row after the last; the next tuple gets this id.
+        columns: the names of the stored columns, including horizons, and `_ts` if it is among the fields.
+        horizons: the columns that are computed as rows are stored (`operators.state.sources`) and never exported.
+        capacity: number of rows that columns have room for.
+        lasting_ts: whether `_ts` can be read of every live row, stored or released.
     """
 
     def __init__(
@@ -191,22 +199,23 @@ class SourceStore:
             for name, type in (*fields, *((name, Type.BIGINT) for name in self.horizons))
         }
         self.lasting_ts = lasting_ts
-        # What is addressed by row and stays when a row is released.
+        # Columns addressed by row, which stay when a row is released.
         self._lasting: dict[str, _Fixed | _Strings] = {"_ts": self._columns.pop("_ts")} if lasting_ts else {}
         self._lasting_capacity = self.capacity
-        self._marks: deque[tuple[int, int]] = deque()
+        self._epoch_ends: deque[tuple[int, int]] = deque()
         self._ranks: Ranks | None = None
-        self._less = 0  # Without a directory a row's rank is its id less this.
+        self._rank_offset = 0  # Without a directory a row's rank is its id minus this.
         self._first = self._next = 0  # The ranks of lo and hi.
-        # Since rings were made, these ranks, and of what is addressed by row these rows, have been written.
+        # Since the rings were made, the ranks _fresh_from .. _written_to - 1 have been written, and of the lasting
+        # columns the rows from _lasting_from on.
         self._fresh_from = self._written_to = self._lasting_from = 0
 
     def __len__(self) -> int:
-        """Rows held."""
+        """The number of stored rows."""
         return self._next - self._first
 
     def append(self, batch: Batch) -> I64:
-        """Store tuples of one epoch, ascending in the total order; their new row ids, (n,) int64."""
+        """Store tuples of one epoch, ascending in the total order. Return their new row ids, (n,) int64."""
         n = len(batch)
         first = self.hi
         if n == 0:
@@ -220,13 +229,13 @@ class SourceStore:
                 self._columns[name].write(self._next, column, self._first)
         self.hi = first + n
         if self._ranks is not None:
-            self._ranks.hold(self.lo, first, self.hi, self._next)
+            self._ranks.add(self.lo, first, self.hi, self._next)
         self._next += n
-        self._marks.append((self.hi, int(batch.ts[-1])))
+        self._epoch_ends.append((self.hi, int(batch.ts[-1])))
         return np.arange(first, self.hi, dtype=np.int64)
 
     def _make_room(self, n: int) -> None:
-        """One ring at a time: what growth takes for a while is the old ring of the one that is copied."""
+        """Grow the rings for n more rows, one ring at a time, so that at most one ring exists twice."""
         need = len(self) + n
         if need > self.capacity:
             self.capacity = 1 << (need - 1).bit_length()
@@ -241,26 +250,26 @@ class SourceStore:
             self._lasting_from = self.lo
 
     def begin_at(self, row: int) -> None:
-        """Number rows from `row` on; only while the store is empty (for restore)."""
+        """Number rows from `row` on. Only for an empty store, before a restore."""
         self.lo = self.hi = self._first = self._next = row
         self._fresh_from = self._written_to = self._lasting_from = row
-        self._less = 0
+        self._rank_offset = 0
 
     def gather(self, name: str, rows: I64) -> Column:
-        """The column's values at held row ids, (m,) int64; what a released row gives is undefined."""
+        """Return the column's values at stored row ids, (m,) int64. The value of a released row is undefined."""
         lasting = self._lasting.get(name)
         if lasting is not None:
             return lasting.gather(rows)
         if self._ranks is not None:
             rows = self._ranks.of(rows)
-        elif self._less:
-            rows = rows - self._less
+        elif self._rank_offset:
+            rows = rows - self._rank_offset
         return self._columns[name].gather(rows)
 
     def first_at(self, ts: int) -> int:
-        """The first held row whose ts is >= `ts`, `hi` when there is none; `_ts` must be kept. O(log n).
+        """Return the first stored row whose ts is >= `ts`; `hi` when there is none. O(log n).
 
-        With `lasting_ts` the first live row, held or not.
+        `_ts` must be a column. With `lasting_ts` it is the first live row, stored or released.
         """
         if "_ts" in self._lasting:
             ring = self._lasting["_ts"]
@@ -272,57 +281,59 @@ class SourceStore:
         return self.hi if rank == self._next else int(self._rows_at(np.array([rank], np.int64))[0])
 
     def firsts_at(self, ts: I64) -> I64:
-        """(n,) `first_at` of each ts; while nothing was released, and without `lasting_ts`."""
+        """Return (n,) `first_at` of each ts. Only while no row is released, and without `lasting_ts`."""
         ring = self._columns["_ts"]
         assert isinstance(ring, _Fixed)
-        return np.asarray(firsts_at_least(ring.values, self._first, self._next, ts) + self._less, np.int64)
+        return np.asarray(firsts_at_least(ring.values, self._first, self._next, ts) + self._rank_offset, np.int64)
 
     def fill(self, other: SourceStore, given: Mapping[str, Column]) -> None:
-        """Hold the rows of another store, this one being empty; while nothing was released, and without `lasting_ts`.
+        """Copy the rows of another store into this empty one.
+
+        Only while no row of the other store is released, and without `lasting_ts`.
 
         Args:
-            given: (n,) of the n rows held, the columns that the other one has not.
+            given: the columns that the other store does not have, (n,) for its n rows.
         """
         self.begin_at(other.lo)
-        rows = other.held_rows()
+        rows = other.stored_rows()
         ts = np.asarray(other.gather("_ts", rows).values, np.int64)
         known = {name: other.gather(name, rows) for name in self.columns if name not in given}
         self.append(Batch(ts, {**given, **known}))
-        self._marks = other._marks.copy()
+        self._epoch_ends = other._epoch_ends.copy()
 
     def _rows_at(self, ranks: I64) -> I64:
-        return ranks + self._less if self._ranks is None else self._ranks.rows(ranks, self.lo, self.hi)
+        return ranks + self._rank_offset if self._ranks is None else self._ranks.rows(ranks, self.lo, self.hi)
 
-    def held_rows(self, lo: int | None = None, hi: int | None = None) -> I64:
-        """The rows of lo .. hi (all live ones when None) that are held, ascending. O(hi - lo)."""
+    def stored_rows(self, lo: int | None = None, hi: int | None = None) -> I64:
+        """Return the stored rows among lo .. hi - 1 (all live rows when None), ascending. O(hi - lo)."""
         lo, hi = max(self.lo, self.lo if lo is None else lo), self.hi if hi is None else min(hi, self.hi)
         if self._ranks is None or lo >= hi:
             return np.arange(lo, hi, dtype=np.int64)
         first, last = (self._rank(row) for row in (lo, hi))
-        return self._ranks.all_held(lo, hi, last - first)
+        return self._ranks.stored_rows(lo, hi, last - first)
 
     def spaced_rows(self, count: int, lo: int | None = None) -> I64:
-        """At most `count` of the held rows, of those from `lo` on, evenly spaced and ascending."""
+        """Return at most `count` of the stored rows from `lo` on, evenly spaced and ascending."""
         first = self._rank(max(self.lo, self.lo if lo is None else lo))
         step = max(1, -(-(self._next - first) // count))
         return self._rows_at(np.arange(first, self._next, step, dtype=np.int64))
 
-    def held(self, rows: I64) -> Mask:
-        """(n,) True where a row id is live and was not released."""
+    def are_stored(self, rows: I64) -> Mask:
+        """Return (n,) bool: True where a row id is live and was not released."""
         live: Mask = (rows >= self.lo) & (rows < self.hi)
         if self._ranks is not None:
-            live[live] = self._ranks.held(rows[live])
+            live[live] = self._ranks.are_stored(rows[live])
         return live
 
     def _rank(self, row: int) -> int:
-        """The rank of a live row, or of the next one held; of `hi` the one to come."""
+        """Return the rank of a live row, or of the next stored row; for `hi` the rank of the next tuple."""
         if row >= self.hi:
             return self._next
-        return row - self._less if self._ranks is None else int(self._ranks.of(np.array([row], np.int64))[0])
+        return row - self._rank_offset if self._ranks is None else int(self._ranks.of(np.array([row], np.int64))[0])
 
     def read(self, lo: int, hi: int) -> Batch:
-        """The held ones of rows lo .. hi (`held_rows`) with all columns but horizons; `ts` is zero without `_ts`."""
-        rows = self.held_rows(lo, hi)
+        """Read the stored rows among lo .. hi - 1 with all columns but horizons; without `_ts` their `ts` is zero."""
+        rows = self.stored_rows(lo, hi)
         columns = {name: self.gather(name, rows) for name in self.columns if name not in self.horizons}
         ts = np.zeros(len(rows), np.int64)
         if "_ts" in columns:
@@ -332,8 +343,8 @@ class SourceStore:
     def release(self, dead: Mask) -> None:
         """Drop the values of the rows where (hi - lo,) `dead` is True and give their memory back.
 
-        The other rows keep their ids, live ones go on being lo .. hi; a row that was released before may be named
-        again. O(hi - lo), and while a ring is made anew its old memory is held beside.
+        The other rows keep their ids, and `lo` and `hi` stay. A row may be released more than once. O(hi - lo). While a
+        ring is replaced, its old memory is still taken.
         """
         if self._ranks is None:
             if not dead.any():
@@ -342,14 +353,14 @@ class SourceStore:
         self._thin(self._ranks.release(self.lo, self.hi, dead, len(self)))
 
     def trim(self) -> None:
-        """Give back memory that purged rows have left behind, where that is worth it. O(rows held) if it is."""
+        """Give back the memory of purged rows, where that pays off. O(stored rows) if it does."""
         self._thin(np.ones(len(self), np.bool_))
 
     def _thin(self, kept: Mask) -> None:
-        """Keep of all held rows those where (n,) `kept` is True, by rank."""
+        """Keep those of the n stored rows where (n,) `kept` is True, by rank."""
         stay = int(np.count_nonzero(kept))
         capacity: int | None = None
-        if stay < (1 - RETURNED_FROM) * min(self._touched_to() - self._fresh_from, self.capacity):
+        if stay < (1 - GIVE_BACK_SHARE) * min(self._touched_to() - self._fresh_from, self.capacity):
             capacity = min(fitting_capacity(stay, FIRST_CAPACITY), self.capacity)
         elif stay == len(kept):
             return
@@ -370,61 +381,65 @@ class SourceStore:
         self.lo = row
         if self._ranks is not None and len(self) == self.hi - self.lo:
             self._ranks = None
-            self._less = self.lo - self._first
+            self._rank_offset = self.lo - self._first
 
     def leave(self, row: int) -> None:
-        """Forget the rows below `row`, whatever their lives, and give their memory back."""
+        """Forget the rows below `row`, whatever their lifetimes, and give their memory back."""
         self._drop_before(row)
-        while self._marks and self._marks[0][0] <= row:
-            self._marks.popleft()
+        while self._epoch_ends and self._epoch_ends[0][0] <= row:
+            self._epoch_ends.popleft()
         self.trim()
 
     def type_of(self, name: str) -> Type:
-        """The type of a column."""
+        """Return the type of a column."""
         ring = self._lasting.get(name) or self._columns[name]
         return ring.type if isinstance(ring, _Fixed) else Type.STRING
 
     def purge(self, life: int, cut: int, keep_rows: int | None) -> None:
-        """Drop rows that no tuple at or after `cut` can meet.
+        """Drop rows that no tuple with ts >= `cut` can meet.
+
+        A row is dropped when it is dead for every alias. Unless ROWS windows alone decide, whole epochs are dropped, so
+        up to one epoch more than necessary stays.
 
         Args:
-            life: the longest RANGE of the stream's aliases; FOREVER keeps all.
-            keep_rows: the largest ROWS of its aliases (older rows are dead for them), None if none; counted from
-                the last tuple before `cut`. A row goes when it is dead for every alias.
-
-        Works by whole epochs, so up to one epoch more than necessary stays.
+            life: the longest RANGE of the stream's aliases in ms; FOREVER keeps all rows.
+            keep_rows: the largest ROWS window of its aliases, counted back from the last tuple before `cut`; None if
+                they have none. Older rows are dead for these aliases.
         """
         counted = self.hi if keep_rows is None else self.first_at(cut)
         if keep_rows is not None and life == 0:
             self._drop_before(max(self.lo, counted - keep_rows))
-            while self._marks and self._marks[0][0] <= self.lo:
-                self._marks.popleft()
+            while self._epoch_ends and self._epoch_ends[0][0] <= self.lo:
+                self._epoch_ends.popleft()
             return
         if life >= FOREVER:
             return
         bound = END if cut == END else cut - life
         limit = counted if keep_rows is None else max(self.lo, counted - keep_rows)
         row = self.lo
-        while self._marks and self._marks[0][1] < bound and self._marks[0][0] <= limit:
-            row = self._marks.popleft()[0]
+        while self._epoch_ends and self._epoch_ends[0][1] < bound and self._epoch_ends[0][0] <= limit:
+            row = self._epoch_ends.popleft()[0]
         self._drop_before(row)
 
     def size_bytes(self) -> int:
-        """Bytes of the arrays held, unused capacity included."""
+        """Return the bytes of the arrays, unused capacity included."""
         rings = (*self._columns.values(), *self._lasting.values())
         total = sum(ring.size_bytes() for ring in rings)
         return total + (0 if self._ranks is None else self._ranks.size_bytes())
 
     def touched_bytes(self) -> int:
-        """Bytes of memory taken: of rings what was written since they were made, for untouched zeros are not there."""
+        """Return the bytes of memory taken.
+
+        Of a ring only the part written since it was made counts, since untouched zeros take no memory.
+        """
         total = sum(ring.touched_bytes(self._fresh_from, self._touched_to()) for ring in self._columns.values())
         total += sum(ring.touched_bytes(self._lasting_from, self.hi) for ring in self._lasting.values())
         total += 0 if self._ranks is None else self._ranks.size_bytes()
-        return total + len(self._marks) * MARK_BYTES
+        return total + len(self._epoch_ends) * EPOCH_END_BYTES
 
 
 def _all_valid(capacity: int, lo: int, hi: int) -> npt.NDArray[np.bool_]:
-    """A validity ring in which lo .. hi are valid; the rest takes no memory yet."""
+    """Make a validity ring in which lo .. hi - 1 are valid; the rest takes no memory yet."""
     valid = zeroed(capacity, np.bool_)
     ring_write(valid, lo, np.ones(hi - lo, np.bool_))
     return valid

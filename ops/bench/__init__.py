@@ -1,1 +1,1 @@
-"""Benchmarks behind `weir bench`."""
+"""The benchmarks of `weir bench`: workloads, measurements, reports, and the experiments of papers."""

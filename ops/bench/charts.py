@@ -1,4 +1,4 @@
-"""Figures as PNG, with matplotlib (in the `bench` extra)."""
+"""Draws figures as PNG, with matplotlib (in the `bench` extra)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (6.0, 4.2)
 MARKERS = "osv^Dxp*"
-"""A curve's mark, so that curves can be told apart without colours."""
+"""One marker per curve, so that curves can be distinguished without colours."""
 
 MANY_POINTS = 40
-"""From so many points on a curve has no marks."""
+"""A curve of this many points or more has no markers."""
 
 
 def missing() -> str:
-    """Why nothing can be drawn; empty where it can."""
+    """The reason why charts cannot be drawn; empty where they can."""
     if importlib.util.find_spec("matplotlib") is None:
         return "matplotlib is not installed: pip install 'weir-streams[bench]'"
     return ""
 
 
 def draw(figure: Figure, path: Path) -> Path:
-    """Draw a figure's panels side by side; the file."""
+    """Draw a figure's panels side by side; returns the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 

@@ -1,4 +1,4 @@
-"""Runs a command in a process of its own and says what it took: wall time, processor time, memory."""
+"""Runs a command in a process of its own and measures wall time, processor time and memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A command that ended well.
+    """A command that ended with exit code 0.
 
     Attributes:
         cpu_seconds: of all its threads.
-        peak_bytes: the most memory it had, sampled; 0 where this system does not tell.
+        peak_bytes: the most memory it had, sampled; 0 where this system does not report it.
     """
 
     output: str
@@ -34,10 +34,10 @@ class Finished:
 
 
 def run_command(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Finished:
-    """Run to the end.
+    """Run the command to its end.
 
     Raises:
-        WeirError: it failed; with what it wrote to standard error.
+        WeirError: it failed; the message has its standard error.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()

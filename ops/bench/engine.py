@@ -1,4 +1,4 @@
-"""`weir bench engine`: the engine without parsing, without Kafka."""
+"""`weir bench engine`: measures the engine without parsing and without Kafka."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class EngineSettings:
     Attributes:
         runs: repetitions of every figure.
         seconds: event time under the clock in each run of the three-way join.
-        minutes: event time of the run that watches memory grow.
+        minutes: event time of the run that observes memory growth.
         quick: leave out the widest window and the cold start.
-        share: of the workloads' rates and values; anything but 1 makes figures that mean nothing (for tests).
+        share: scales the workloads' rates and values; with anything but 1 the figures mean nothing (for tests).
     """
 
     runs: int = 5
@@ -47,7 +47,7 @@ class EngineSettings:
 
 
 def bench_engine(settings: EngineSettings, progress: Progress) -> Report:
-    """Measure everything; the rows say what is asked."""
+    """Measure everything; the report's rows contain the required figures."""
     report = Report(
         "weir bench engine",
         EXPECTED,
@@ -172,7 +172,7 @@ def _memory(report: Report, settings: EngineSettings, progress: Progress) -> Non
     seconds = max(4, round(settings.minutes * 60))
     prints: list[Footprint] = []
     for run in range(1, settings.runs + 1):
-        # One long run watches growth; the others only need a full window.
+        # One long run observes growth; the others only need a full window.
         length = seconds if run == 1 else min(seconds, 20)
         progress.say(f"memory: run {run} of {settings.runs}, {length} s of event time")
         prints.append(_footprint(str(settings.share), str(length), str(settings.seed)))
@@ -236,7 +236,7 @@ def _start(report: Report, settings: EngineSettings, progress: Progress) -> None
 
 
 def agreement(others: int, ours: int) -> str:
-    """What to say of two counts that should be one."""
+    """A note on two counts that should be equal."""
     if others == ours:
         return f"{ours:,} results, the same"
     return f"DIFFERENT: {others:,} results against {ours:,}"

@@ -1,4 +1,5 @@
-"""The engine under a workload: a run is fed as a file reader feeds it, stretch by stretch of event time."""
+"""Runs the engine over a workload. Tuples are pushed as a file reader pushes them, a stretch of event time at a
+time."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from schemas.columns import Batch
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One clocked run.
+    """One timed run.
 
     Attributes:
         tuples: source tuples pushed while the clock ran; the window was full before.
-        results: results that came out meanwhile.
-        all_results: those from before and after too, to the end of the input.
-        handled: source tuples, intermediate results and results made meanwhile.
+        results: results produced meanwhile.
+        all_results: with the results before and after, up to the end of the input.
+        handled: source tuples, intermediate results and results of the timed stretch.
     """
 
     tuples: int
@@ -46,13 +47,14 @@ class Outcome:
 
 
 def _engine(workload: Workload, seed: int) -> Engine:
-    """An engine with the plan that `weir run` would choose: from a sample of the events."""
+    """An engine with the plan that `weir run` would choose, from a sample of the events."""
     query = workload.query()
     return Engine(query, statistics=sample_statistics(query, workload.second(0, seed)))
 
 
 def feed(engine: Engine, events: Mapping[str, Batch], start: int, stop: int, step: int) -> int:
-    """Push rows start .. stop of every stream, `step` rows of each between two calls of advance; results."""
+    """Push rows start .. stop of every stream, `step` rows of each between two calls of advance; returns the
+    results."""
     results = 0
     for row in range(start, stop, step):
         for stream, batch in events.items():
@@ -68,10 +70,10 @@ def run_engine(
     epoch_ms: int = 1000,
     events: Mapping[str, Batch] | None = None,
 ) -> Outcome:
-    """Fill the window twice over, then process `seconds` of event time under the clock.
+    """Fill the window twice over, then process `seconds` of event time while the clock runs.
 
     Args:
-        events: window and seconds, when they have been made already.
+        events: the events of window and seconds, where the caller has made them already.
     """
     full = workload.fill_seconds
     if events is None:
@@ -93,9 +95,9 @@ def run_engine(
 
 
 def run_naive(workload: Workload, seconds: int, seed: int) -> tuple[int, float]:
-    """Results and events per second of processor time of the naive program, nothing to parse.
+    """Results and events per second of processor time of the naive program, without any parsing.
 
-    The window is full before the clock runs; the results are those of the clocked stretch.
+    The window is full before the clock runs; the results are those of the timed stretch.
     """
     full = -(-workload.window_ms // 1000)
     batches = workload.seconds(0, full + seconds, seed)
@@ -109,7 +111,7 @@ def run_naive(workload: Workload, seconds: int, seed: int) -> tuple[int, float]:
     def run(start: int, stop: int) -> int:
         results = 0
         for row in range(start, stop):
-            # One event of each stream in turn: their timestamps run in step.
+            # One event of each stream in turn: the streams have the same timestamps.
             for stream, events in rows.items():
                 results += len(join.push(stream, events[row]))
         return results
@@ -126,10 +128,10 @@ class Footprint:
     """Memory of a process that runs nothing but the engine.
 
     Attributes:
-        empty_bytes: resident when the kernels were loaded and the engine had run, before the workload.
+        empty_bytes: resident after the kernels were loaded and the engine had run, before the workload.
         samples: resident bytes after each second of event time, from when the window was full.
         peak_bytes: the most that was resident at any moment of the workload.
-        state_bytes: what the engine says of itself at the end.
+        state_bytes: what the engine reports at the end.
         live_tuples: source tuples in the window.
     """
 
@@ -141,9 +143,9 @@ class Footprint:
 
 
 def run_for_memory(workload: Workload, seconds: int, seed: int) -> Footprint:
-    """Run a workload in this process, which should be fresh, and watch its memory.
+    """Run a workload in this process, which should be fresh, and measure its memory.
 
-    Events are made as they are needed and belong to what is measured, as do results of the current epoch.
+    Events are made as they are needed, and are part of the measurement, as are results of the current epoch.
     """
     run_engine(workload.scaled(0.01), 3, seed)
     workload.second(0, seed)

@@ -1,11 +1,11 @@
-"""`weir bench failover`: a worker is killed with -9 under load; how long until results can be read again.
+"""`weir bench failover`: kills a worker with -9 under load, and measures how long until results can be read again.
 
 - *In place*: a worker with the same state folder is started at once, as docker or systemd do.
-- *Taken over*: another worker of the group goes on, without the folder. Kafka takes the dead one for alive until its
-  session times out; nothing can be shorter.
+- *Taken over*: another worker of the group takes over, without the folder. Kafka considers the dead worker alive until
+  its session times out; no takeover can be faster.
 
-The time runs from the kill to the first result, read as committed, of the one that goes on. Its log says what it was
-spent on. A state's size is that of its tuples in the window, by `BYTES_PER_TUPLE`.
+The time runs from the kill to the first committed result of the worker that continues. That worker's log shows how the
+time was spent. A state's size is that of its tuples in the window, by `BYTES_PER_TUPLE`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EXPECTED = (
     "the broker, the worker, the producer and the measuring consumer share this machine's cores.",
 )
 BYTES_PER_TUPLE = 102
-"""Of the engine's state, by `weir bench engine`."""
+"""Size of a tuple in the engine's state, as `weir bench engine` measures it."""
 
 WINDOWS_MS = (1_000, 10_000, 100_000)
-"""At 10,000 events a second states of 1, 10 and 100 MB."""
+"""At 10,000 events a second, states of 1, 10 and 100 MB."""
 
 IN_FLIGHT_S = 0.2
-"""What the dead worker has committed can still be on its way to the reader."""
+"""Results that the dead worker has committed can still be on their way to the reader."""
 
 PATIENCE_S = 60.0
 STEPS = (
@@ -48,7 +48,7 @@ STEPS = (
     ("task opening", "the group assigns the task, which fences the dead one"),
     ("task running", "the state comes back"),
 )
-"""Lines of a worker's log, and what the time up to each was spent on; the rest is up to the first result."""
+"""Lines of a worker's log, and what the time up to each line was spent on; the rest is up to the first result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FailoverSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One query under load: where it runs, and what is known of its results."""
+    """One query under load: its topics and folders, and the results seen so far."""
 
     settings: FailoverSettings
     bootstrap: str
@@ -85,14 +85,14 @@ class _Trial:
     feed: Feed
 
     def start(self, name: str) -> WorkerProcess:
-        """A worker with a folder of its own by that name."""
+        """Start a worker with a folder of its own by that name."""
         session = f"{self.settings.session_s:g}s"
         folder = self.folder / name
         (folder / "worker.log").unlink(missing_ok=True)
         return WorkerProcess(self.bootstrap, self.query, folder, self.group, "--session-timeout", session)
 
     def first_result(self, since: float) -> float:
-        """When a result came after an instant; of the monotonic clock."""
+        """When the first result arrived after an instant; both by the monotonic clock."""
         until = time.monotonic() + PATIENCE_S + self.settings.session_s
         while time.monotonic() < until:
             if not self.feed.running:
@@ -103,8 +103,8 @@ class _Trial:
             time.sleep(0.01)
         raise WeirError(f"no result for {PATIENCE_S + self.settings.session_s:g} s after a kill")
 
-    def settle(self) -> None:
-        """Let a snapshot be written, and what waited be worked off."""
+    def catch_up(self) -> None:
+        """Wait until a snapshot has been written, and until the worker has processed its backlog of records."""
         time.sleep(3.0)
 
 
@@ -155,7 +155,7 @@ def _state_size(
         in_place, steps = [], []
         for run in range(settings.runs):
             progress.say(f"{size}, in place: kill {run + 1} of {settings.runs}")
-            trial.settle()
+            trial.catch_up()
             took, parts = _kill(trial, workers, "one")
             in_place.append(took)
             steps.append(parts)
@@ -164,7 +164,7 @@ def _state_size(
         for run in range(settings.runs):
             progress.say(f"{size}, taken over: kill {run + 1} of {settings.runs}")
             _until_idle_and_busy(workers)
-            trial.settle()
+            trial.catch_up()
             owner = next(i for i, worker in enumerate(workers) if worker.metrics().get("tasks", 0) >= 1)
             began = time.monotonic()
             workers[owner].kill()
@@ -185,7 +185,8 @@ def _state_size(
 
 
 def _kill(trial: _Trial, workers: list[WorkerProcess], name: str) -> tuple[float, list[float]]:
-    """Kill the only worker and start it again: seconds to the first result, and the steps on the way."""
+    """Kill the only worker and start it again; returns seconds to the first result, and those of the steps until
+    then."""
     began, wall = time.monotonic(), time.time()
     workers[0].kill()
     workers[0] = trial.start(name)
@@ -203,7 +204,7 @@ def _kill(trial: _Trial, workers: list[WorkerProcess], name: str) -> tuple[float
 
 
 def _until_idle_and_busy(workers: Sequence[WorkerProcess]) -> None:
-    """Wait until one worker has the task, and the other one is in the group without it."""
+    """Wait until one worker has the task, and the other is in the group without a task."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         found = [worker.metrics() for worker in workers]

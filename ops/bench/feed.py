@@ -1,9 +1,9 @@
 """A paced producer: `python -m ops.bench.feed --rate 5000 --seconds 30 ... A=topic B=topic C=topic`.
 
 Writes events of the three-way join's shape at a constant rate, spread evenly over time and streams. The
-`ts` of an event is the wall clock when it is handed to the client, so that a result's `_ts` is when its
-last component was produced. Prints one line of JSON: events written, seconds, how much the pace was missed
-by at worst.
+`ts` of an event is the wall clock when it is handed to the client, so a result's `_ts` is when its
+last component was produced. Prints one line of JSON: events written, seconds, and by how much the pace was missed
+at worst.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TICK_SECONDS = 0.005
 
 
 class Feed:
-    """This module in a process of its own."""
+    """Runs this module in a process of its own."""
 
     def __init__(
         self, bootstrap: str, topics: Mapping[str, str], rate: int, seconds: float, values: int, seed: int
@@ -37,18 +37,18 @@ class Feed:
 
     @property
     def running(self) -> bool:
-        """False once all has been written."""
+        """False once all events have been written."""
         return self._process.poll() is None
 
     def finish(self) -> Mapping[str, float]:
-        """Wait for it; what it says."""
+        """Wait for its end; returns the counts that it printed."""
         output, _ = self._process.communicate()
         if self._process.returncode != 0:
             raise WeirError(f"the paced producer ended with {self._process.returncode}")
         return dict(json.loads(output))
 
     def stop(self) -> None:
-        """End it now."""
+        """Kill it now."""
         if self.running:
             self._process.kill()
             self._process.wait()
@@ -85,7 +85,7 @@ def main() -> None:
                 try:
                     producer.produce(topics[stream], record)
                     break
-                except BufferError:  # the broker is behind; `worst` will say so
+                except BufferError:  # the broker is behind; `worst` will show it
                     producer.poll(0.1)
             written += 1
         producer.poll(0)

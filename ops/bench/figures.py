@@ -1,4 +1,4 @@
-"""A paper's figure drawn again: its curves, and the paper's numbers beside ours. Plain data."""
+"""A paper's figure redrawn: its curves, and the paper's numbers next to ours. Plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ops.bench.measure import Spread
 from ops.bench.report import Limit
 
 Points = dict[str, dict[float, list[float]]]
-"""Curves by name: the runs' values by x."""
+"""Curves by name: the values of all runs by x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Series:
 
     @staticmethod
     def of(name: str, points: Mapping[float, Sequence[float]]) -> Series:
-        """From the runs' values by x."""
+        """Make a curve from the runs' values by x."""
         xs = sorted(points)
         return Series(name, tuple(xs), tuple(Spread.of(list(points[x])) for x in xs))
 
 
 def curves(points: Points, names: Sequence[str]) -> tuple[Series, ...]:
-    """The named ones of several curves."""
+    """Those curves that are named."""
     return tuple(Series.of(name, points[name]) for name in names)
 
 
 def over(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Run by run, so that a ratio is of one run's data."""
+    """The ratios run by run, so that each ratio is of one run's data."""
     return [a / max(b, 1e-9) for a, b in zip(above, below, strict=True)]
 
 
@@ -56,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the paper says of the figure, and what was measured here; `limit` where more or less is better."""
+    """What the paper says about the figure, and what was measured here; `limit` where one direction is better."""
 
     what: str
     paper: str
@@ -66,7 +66,7 @@ class Claim:
 
     @property
     def met(self) -> bool | None:
-        """Whether the measured median is as good as the paper's; None where that is not asked."""
+        """Whether the measured median is as good as the paper's; None where the claim has no limit."""
         return None if self.limit is None else self.limit.met(self.measured.median)
 
 
@@ -75,9 +75,9 @@ class Figure:
     """One figure.
 
     Attributes:
-        name: of the files, as `jisc-07`.
+        name: the files' name, such as `jisc-07`.
         how: what is timed or counted, over which data, in sentences.
-        table: lines of text, the first of which is the heading; where there is more to say than curves can.
+        table: lines of text, the first of which is the heading, for figures that curves cannot show.
         differs: how the shape differs from the paper's and why; empty where it does not.
     """
 
@@ -99,7 +99,7 @@ class Figure:
         at_least: float | None = None,
         at_most: float | None = None,
     ) -> None:
-        """Add what the paper says beside the values of our runs."""
+        """Add what the paper says next to the values of our runs."""
         limit = None
         if at_least is not None:
             limit = Limit(at_least)
@@ -108,5 +108,5 @@ class Figure:
         self.claims.append(Claim(what, paper, Spread.of(list(values)), unit, limit))
 
     def series(self, panel: int, name: str) -> Series:
-        """One of its curves."""
+        """One of the figure's curves."""
         return next(series for series in self.panels[panel].series if series.name == name)

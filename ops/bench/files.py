@@ -1,4 +1,4 @@
-"""`weir bench files`: `weir run` from JSON lines to JSON lines, against decoders that merely read them."""
+"""`weir bench files`: `weir run` from JSON lines to JSON lines, compared with decoders that merely read them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXPECTED = (
     "DuckDB answers an easier question: all data at hand, no order, nothing before the end.",
 )
 WRITTEN_SECONDS = 10
-"""Event time per piece when files are written."""
+"""Event time per chunk when files are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class Files:
 
     @property
     def paths(self) -> dict[str, Path]:
-        """By stream."""
+        """The files by stream."""
         return {stream: self.folder / f"{stream}.jsonl" for stream in self.workload.streams}
 
     @property
     def query(self) -> Path:
-        """The program."""
+        """The file with the program."""
         return self.folder / "query.sql"
 
     @property
     def events(self) -> int:
-        """Lines of all files."""
+        """The number of lines of all files."""
         return self.seconds * self.workload.events_per_second
 
 
@@ -95,24 +95,24 @@ def write_files(workload: Workload, folder: Path, seconds: int, seed: int) -> Fi
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One `weir run`: the whole command, and what its statistics say."""
+    """One `weir run`: the whole command, and its statistics."""
 
     command: Finished
     stats: Mapping[str, object]
 
     @property
     def results(self) -> int:
-        """Results written."""
+        """The number of results written."""
         return int(str(self.stats["results"]))
 
     @property
     def seconds(self) -> float:
-        """Without the start of the process."""
+        """Seconds without the start of the process."""
         return float(str(self.stats["seconds"]))
 
 
 def run_weir(files: Files, environment: Mapping[str, str] | None = None) -> Ran:
-    """`weir run` over the files."""
+    """Run `weir run` over the files."""
     stats = files.folder / "stats.json"
     sources = [f"--source={stream}={path}" for stream, path in files.paths.items()]
     out = files.folder / "weir.jsonl"
@@ -131,7 +131,7 @@ def run_naive(files: Files) -> tuple[int, float]:
 
 
 def read_all(files: Files, reader: Reader) -> float:
-    """Events per second of a decoder over all files, one after the other."""
+    """Decode all files, one after the other; returns events per second."""
     with clocked() as clock:
         events = sum(reader(files.workload, stream, path) for stream, path in files.paths.items())
     if events != files.events:
@@ -140,7 +140,7 @@ def read_all(files: Files, reader: Reader) -> float:
 
 
 def bench_files(settings: FilesSettings, progress: Progress) -> Report:
-    """Measure everything; the rows say what is asked."""
+    """Measure everything; the report's rows contain the required figures."""
     small = max(11, settings.seconds // 5)
     report = Report(
         "weir bench files",
@@ -172,7 +172,7 @@ def bench_files(settings: FilesSettings, progress: Progress) -> Report:
 
 
 def _three_way(report: Report, settings: FilesSettings, progress: Progress, files: Files, small: Files) -> None:
-    """Weir and the ceilings in turns, so that what else the machine does meets all of them."""
+    """Weir and the ceilings in turns, so that other load on the machine affects all of them."""
     rates: dict[str, list[float]] = {name: [] for name in (*DECODERS, *SLOW_DECODERS)}
     ran: list[Ran] = []
     for run in range(1, settings.runs + 1):

@@ -1,7 +1,7 @@
-"""`weir bench jit --kafka`: what goes through Kafka between joins that run apart, with feedback and without.
+"""`weir bench jit --kafka`: measures the traffic through Kafka between distributed joins, with and without feedback.
 
-Beyond the paper, whose operators share a memory: here an intermediate result that nobody demands costs its bytes in a
-topic twice, written and read, and so does what is said of it.
+This goes beyond the paper, whose operators share a memory. Here an intermediate result that no join demands costs its
+bytes in a topic twice, written and read, and so do the feedback messages about it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.bench.figures import Figure, over
-from ops.bench.jit_kafka_runs import PlacedTask, Sent, expected_results, run_worker
+from ops.bench.jit_kafka_runs import DistributedTask, Sent, expected_results, run_worker
 from ops.bench.kafka_log import running_broker
 from ops.bench.measure import Progress
 from ops.bench.report import number
@@ -23,12 +23,12 @@ from schemas.errors import UsageError
 ABOUT = "Just-in-time feedback between joins of their own tasks, across Kafka"
 
 LOSS_AT_MOST = 1.03
-"""Feedback may cost so many times what is sent, or computed, without it."""
+"""Upper limit for sent or computed amounts with feedback, as a multiple of those without it."""
 
 _CHAIN = {"A.k = B.k": 200, "B.y = C.y": 400, "A.x = D.x": 1_000}
 _RATES = {"A": 400.0, "B": 400.0, "C": 100.0, "D": 2.0}
 _LEFT_DEEP = "(((A B) C) D)"
-_FEW = PlacedTask("left-deep, few demanded", "D has 8 of 1,000 values at a time", _LEFT_DEEP, _CHAIN, _RATES)
+_FEW = DistributedTask("left-deep, few demanded", "D has 8 of 1,000 values at a time", _LEFT_DEEP, _CHAIN, _RATES)
 _FASTER = replace(
     _FEW.scaled(5.0),
     title="left-deep, few demanded, five times as fast",
@@ -38,42 +38,42 @@ _FASTER = replace(
 TASKS = (
     _FEW,
     _FASTER,
-    PlacedTask(
+    DistributedTask(
         "bushy, few demanded",
         "C D has few results, with a few of 1,000 values",
         "((A B) (C D))",
         {"A.k = B.k": 200, "A.x = C.x": 1_000, "C.y = D.y": 50},
         _RATES,
     ),
-    PlacedTask(
+    DistributedTask(
         "clique, left-deep, few demanded",
         "an equality between every two streams; each of C's tells (A B) something",
         _LEFT_DEEP,
         {"A.b = B.a": 200, "A.c = C.a": 20, "B.c = C.b": 20, "A.d = D.a": 20, "B.d = D.b": 20, "C.d = D.c": 5},
         _RATES,
     ),
-    PlacedTask(
+    DistributedTask(
         "demand comes and goes",
         "D has a fifth of 200 values at a time, soon others",
         _LEFT_DEEP,
         {"A.k = B.k": 400, "B.y = C.y": 400, "A.x = D.x": 200},
         {**_RATES, "D": 25.0},
     ),
-    PlacedTask(
+    DistributedTask(
         "values hardly ever twice",
         "of 20,000 values: each tuple of A is spoken of on its own",
         _LEFT_DEEP,
         {"A.k = B.k": 400, "B.y = C.y": 400, "A.x = D.x": 20_000},
         {**_RATES, "D": 100.0},
     ),
-    PlacedTask(
+    DistributedTask(
         "all demanded",
         "every value is there: nothing to say",
         _LEFT_DEEP,
         {"A.k = B.k": 800, "B.y = C.y": 20, "A.x = D.x": 8},
         {"A": 200.0, "B": 200.0, "C": 25.0, "D": 10.0},
     ),
-    PlacedTask(
+    DistributedTask(
         "few demanded, a history read at once",
         "the first, read faster than anything can be asked for",
         _LEFT_DEEP,
@@ -91,14 +91,14 @@ class JitKafkaSettings:
     Attributes:
         bootstrap: a broker that runs already; None starts one.
         tasks: the workloads.
-        seconds: event time, and with most workloads wall time, of each run; the first window is in it. A worker lets
-            go of internal records after half a minute, so that they could not be counted.
-        share: of the rates and values, for tests.
+        seconds: event time, and with most workloads wall time, of each run; the first window is part of it. A worker
+            deletes internal records after half a minute, and then they could not be counted.
+        share: scales the rates and values, for tests.
         runs: of every workload, each with other data.
     """
 
     bootstrap: str | None = None
-    tasks: tuple[PlacedTask, ...] = TASKS
+    tasks: tuple[DistributedTask, ...] = TASKS
     seconds: float = 12.0
     share: float = 1.0
     runs: int = 2
@@ -107,9 +107,9 @@ class JitKafkaSettings:
 
 
 Runs = list[tuple[Sent, Sent]]
-"""Without and with feedback, run by run."""
+"""Costs without and with feedback, run by run."""
 
-Found = list[tuple[PlacedTask, Runs]]
+Found = list[tuple[DistributedTask, Runs]]
 
 Of = Callable[[Sent], float]
 
@@ -118,7 +118,7 @@ def bench_jit_kafka(settings: JitKafkaSettings, progress: Progress, figure: int 
     """Measure all workloads.
 
     Raises:
-        UsageError: a figure of the paper is asked for.
+        UsageError: the user asks for a figure of the paper.
         InvariantError: results differ from those of one engine without feedback.
     """
     if figure is not None:
@@ -165,7 +165,7 @@ def bench_jit_kafka(settings: JitKafkaSettings, progress: Progress, figure: int 
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that a share of them does not exceed; 0 of none."""
+    """The value that a share of all values does not exceed; 0 for no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -203,13 +203,13 @@ DETAILS: dict[str, Of] = {
 
 
 def ratios(runs: Runs, of: Of) -> list[float]:
-    """Without over with feedback, run by run; empty where there is nothing to compare."""
+    """Costs without over costs with feedback, run by run; empty where there is nothing to compare."""
     off, on = [of(one) for one, _ in runs], [of(other) for _, other in runs]
     return over(off, on) if all(off) and all(on) else []
 
 
 def overview(found: Found) -> Figure:
-    """All workloads: what is less with feedback, and what more."""
+    """All workloads: which costs fall with feedback, and which rise."""
     figure = Figure(
         "jit-kafka",
         "Beyond the paper: through Kafka",
@@ -227,8 +227,8 @@ def overview(found: Found) -> Figure:
     return figure
 
 
-def details(task: PlacedTask, runs: Runs, place: int) -> Figure:
-    """One workload in figures: medians of its runs."""
+def details(task: DistributedTask, runs: Runs, place: int) -> Figure:
+    """One workload: the medians of its runs."""
     rates = ", ".join(f"{name} {rate:g}" for name, rate in task.rates.items())
     values = ", ".join(f"{equality} ({n:,} values)" for equality, n in task.equalities.items())
     late_ms = 1000 * max(sent.late_s for pair in runs for sent in pair)

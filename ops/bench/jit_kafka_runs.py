@@ -1,13 +1,13 @@
-"""Workloads whose joins run apart, and what a worker sends through Kafka for them, with feedback or without.
+"""Workloads with distributed joins, and the traffic of a worker that runs them, with or without feedback.
 
-The tuples of a run are made beforehand and written at their pace by the clock, a millisecond of event time in each of
-real time: feedback has to be in time for what comes, as it has with living streams. (`together` writes all at once: a
-history, which a worker reads as fast as it can.) At the end a tuple of every stream, far in the future, lets all
-results out.
+The tuples of a run are made beforehand and written at their pace by the clock, a millisecond of event time in each
+millisecond of real time: feedback has to arrive before the tuples that it is about, as with live streams. (`together`
+writes all at once: a history, which a worker reads as fast as it can.) At the end one tuple of every stream, far in the
+future, makes the worker deliver all results.
 
-Tuples and bytes are those of the whole run, by the worker's metrics and in the topics themselves, which are read when
-all is over. Processor time and delays count from the first full window on, when kernels have been loaded; processor
-time of a history is all of it.
+Tuples and bytes are those of the whole run, from the worker's metrics and from the topics themselves, which are read at
+the end. Processor time and delays count from the first full window on, when kernels have been loaded; for a history all
+processor time counts.
 """
 
 from __future__ import annotations
@@ -39,29 +39,35 @@ from schemas.query import Query, Type
 from services.kafka.topics import ControlTopics
 
 CLOSING_MS = 86_400_000
-"""How far behind all others the last tuples are: more than any window."""
+"""How far after all others the last tuples are: more than any window."""
 
 TICK_SECONDS = 0.005
 
 OPTIONS = ("--placement", "per-operator", "--state-dir", "none")
 
-TOLD = ("late_tuples_total", "dead_letters_total", "task_restarts_total", "pending_tuples", "feedback_kept_back_tuples")
-"""Of a worker's metrics, those that may tell why results are missing."""
+DIAGNOSTICS = (
+    "late_tuples_total",
+    "dead_letters_total",
+    "task_restarts_total",
+    "pending_tuples",
+    "feedback_kept_back_tuples",
+)
+"""Those of a worker's metrics that may explain why results are missing."""
 
 LOG_LINES = 20
-"""Of the end of its log, so many."""
+"""How many lines from the end of its log are shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTask:
-    """A query whose joins run apart, and its tuples.
+class DistributedTask:
+    """A query with distributed joins, and its tuples.
 
     Attributes:
         title: for people; about: what is special.
         equalities: such as `A.k = B.k`, with how many values both columns have, uniformly.
         rates: tuples per second, by stream.
         window_ms: of all streams.
-        together: all tuples are there at once.
+        together: whether all tuples are there at once.
     """
 
     title: str
@@ -72,8 +78,8 @@ class PlacedTask:
     window_ms: int = 4_000
     together: bool = False
 
-    def scaled(self, share: float) -> PlacedTask:
-        """Smaller: a share of the rates, and of the values."""
+    def scaled(self, share: float) -> DistributedTask:
+        """A smaller task: a share of the rates, and of the values."""
         values = {equality: max(2, round(n * share)) for equality, n in self.equalities.items()}
         return replace(self, rates={name: rate * share for name, rate in self.rates.items()}, equalities=values)
 
@@ -83,7 +89,7 @@ class PlacedTask:
         return {column: n for (alias, column), n in pairs if alias == stream}
 
     def sql(self, sink: str, topics: Mapping[str, str]) -> str:
-        """The program; its results tell which tuples they are made of."""
+        """The program; its results contain the ids of the tuples that they are made of."""
         lines = []
         for name in self.rates:
             fields = "".join(f", {column} BIGINT" for column in self.columns(name))
@@ -116,7 +122,7 @@ class PlacedTask:
 Ids = tuple[int, ...]
 
 
-def expected_results(task: PlacedTask, batches: Mapping[str, Batch]) -> Counter[Ids]:
+def expected_results(task: DistributedTask, batches: Mapping[str, Batch]) -> Counter[Ids]:
     """The ids of all results' components, from one engine without feedback or Kafka."""
     query = task.query()
     engine = Engine(query, plan=parse_plan(task.plan, query))
@@ -129,7 +135,7 @@ def expected_results(task: PlacedTask, batches: Mapping[str, Batch]) -> Counter[
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record on its way: when, where, what."""
+    """A record to be written: when, where, and its value."""
 
     ts: int
     stream: str
@@ -146,8 +152,8 @@ def records(batches: Mapping[str, Batch]) -> list[Written]:
     return sorted(found, key=lambda record: record.ts)
 
 
-def closing(task: PlacedTask) -> list[Written]:
-    """What lets all results out and makes none: no two streams have a value in common."""
+def closing(task: DistributedTask) -> list[Written]:
+    """Tuples that make the worker deliver all results and make none: no two streams have a value in common."""
     found = []
     for number, stream in enumerate(task.rates, start=1):
         row = {"id": -1, "ts": BEGIN_MS + CLOSING_MS, **dict.fromkeys(task.columns(stream), -number)}
@@ -159,13 +165,13 @@ class _Feed(threading.Thread):
     """Writes records at their pace.
 
     Attributes:
-        began: when event time BEGIN_MS was, by the clock.
+        began: the clock when event time was BEGIN_MS.
         late_s: how late a record was at worst.
     """
 
     def __init__(self, bootstrap: str, topics: Mapping[str, str], written: Sequence[Written], together: bool) -> None:
         super().__init__(daemon=True)
-        # Sent again after an error, records must not come behind later ones: they would be late.
+        # A record that is sent again after an error must not come after later ones: they would be late.
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "linger.ms": 2, "enable.idempotence": True, "log_level": 0}
         )
@@ -202,17 +208,17 @@ class _Feed(threading.Thread):
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Wait until all is in the log."""
+        """Wait until all records are in the log."""
         if self._producer.flush(DEADLINE_SECONDS):
             raise BrokerError(f"not all tuples could be written in {DEADLINE_SECONDS:g} s")
 
 
 class _Results(threading.Thread):
-    """Reads the sink, as committed.
+    """Reads the sink's committed results.
 
     Attributes:
         found: the ids of each result's components.
-        ages: per result its event time, and when it could be read.
+        ages: for each result its event time, and when it could be read.
     """
 
     def __init__(self, bootstrap: str, sink: str, names: Sequence[str]) -> None:
@@ -242,12 +248,12 @@ class _Results(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is in the topics between the joins, and in that for requests.
+    """The records in the topics between the joins, and in the feedback topic.
 
     Attributes:
         blocks, block_bytes: intermediate results with watermarks.
         notices, notice_bytes: answers to requests.
-        requests, request_bytes: of the feedback topic, as written.
+        requests, request_bytes: in the feedback topic, as written.
     """
 
     blocks: int = 0
@@ -259,28 +265,29 @@ class Traffic:
 
     @property
     def messages(self) -> int:
-        """All records."""
+        """The number of all records."""
         return self.blocks + self.notices + self.requests
 
     @property
     def bytes(self) -> int:
-        """Their values, uncompressed."""
+        """The size of their values, uncompressed."""
         return self.block_bytes + self.notice_bytes + self.request_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a worker did and sent.
+    """What a worker processed and sent.
 
     Attributes:
-        tuples: intermediate results written, those that came late included.
+        tuples: intermediate results written, late ones included.
         commits: transactions.
-        kept_back: tuples, when the last had been written.
+        kept_back: tuples suppressed at the time when the last tuple had been written.
         state_bytes: of all states at that time.
-        stored_bytes: what the internal topics take on the broker's disk, compressed, with the marks of transactions; 0
-            where the broker is not ours.
-        cpu_s: of the worker, from the first full window on; all of a history.
-        ages_ms: per result since then, from its last component's time to when it could be read; empty of a history.
+        stored_bytes: disk space of the internal topics on the broker, compressed, with the markers of transactions; 0
+            where the benchmark does not run the broker.
+        cpu_s: of the worker, from the first full window on; for a history, of the whole run.
+        ages_ms: for each result since then, from its last component's time to when it could be read; empty for a
+            history.
         late_s: how late a tuple was written at worst.
     """
 
@@ -297,7 +304,7 @@ class Sent:
 
 
 def run_worker(
-    task: PlacedTask,
+    task: DistributedTask,
     batches: Mapping[str, Batch],
     expected: Counter[Ids],
     bootstrap: str,
@@ -306,14 +313,14 @@ def run_worker(
     *,
     feedback: bool,
 ) -> Sent:
-    """Let a fresh worker have the tuples, in topics of its own.
+    """Run a fresh worker over the tuples, in topics of its own.
 
     Args:
-        log: the broker's data folder where it is ours.
+        log: the broker's data folder, where the benchmark runs the broker.
 
     Raises:
-        InvariantError: its results are others.
-        BrokerError: it ended, or took too long; with what is known of it.
+        InvariantError: its results are not the expected ones.
+        BrokerError: it ended, or took too long; the message has its metrics and log.
     """
     group = f"weir-bench-{os.urandom(4).hex()}-jit"
     topics = {name: f"{group}-{name.lower()}" for name in task.rates}
@@ -383,11 +390,11 @@ def _until(condition: Callable[[], bool], worker: WorkerProcess, what: str) -> N
 
 
 def shown(expected: Counter[Ids], read: Counter[Ids], there: Counter[Ids] | None, metrics: Mapping[str, float]) -> str:
-    """What is wrong with results.
+    """Describe how results differ from the expected ones.
 
     Args:
-        read: as they came.
-        there: as they are read anew; None where they cannot be.
+        read: the results as they arrived.
+        there: the results when the sink is read again; None where it cannot be read.
         metrics: the worker's; empty where it does not answer.
     """
     missing, more = expected - read, read - expected
@@ -395,7 +402,7 @@ def shown(expected: Counter[Ids], read: Counter[Ids], there: Counter[Ids] | None
     words.append("the sink cannot be read" if there is None else f"{there.total()} are in the sink")
     words.append(f"{missing.total()} are missing, {more.total()} too many")
     words += [f"first missing {found}" for found in sorted(missing)[:1]]
-    words += [f"{name} {metrics[name]:g}" for name in TOLD if name in metrics]
+    words += [f"{name} {metrics[name]:g}" for name in DIAGNOSTICS if name in metrics]
     return "; ".join(words)
 
 
@@ -403,7 +410,7 @@ def shown(expected: Counter[Ids], read: Counter[Ids], there: Counter[Ids] | None
 
 
 def between(bootstrap: str, group: str) -> dict[str, int]:
-    """The topics between a group's joins, and the one for their requests; how many partitions each has."""
+    """The topics between a group's joins, and the feedback topic; how many partitions each has."""
     consumer = reader(bootstrap, [])
     found = consumer.list_topics(timeout=DEADLINE_SECONDS).topics
     consumer.close()
@@ -413,7 +420,7 @@ def between(bootstrap: str, group: str) -> dict[str, int]:
 
 
 def traffic(bootstrap: str, group: str) -> Traffic:
-    """What is in a group's topics, as committed."""
+    """Count the committed records in a group's topics."""
     feedback = ControlTopics.of(group).feedback
     counts: Counter[str] = Counter()
     for topic, value in _records(bootstrap, between(bootstrap, group)):
@@ -423,8 +430,8 @@ def traffic(bootstrap: str, group: str) -> Traffic:
     return Traffic(**counts)
 
 
-def read_results(bootstrap: str, sink: str, task: PlacedTask) -> Counter[Ids] | None:
-    """The ids of the components of all results in a sink, as committed; None where it cannot be read."""
+def read_results(bootstrap: str, sink: str, task: DistributedTask) -> Counter[Ids] | None:
+    """The ids of the components of all committed results in a sink; None where it cannot be read."""
     found: Counter[Ids] = Counter()
     try:
         for _, value in _records(bootstrap, {sink: 1}):
@@ -439,7 +446,7 @@ def _records(bootstrap: str, topics: Mapping[str, int]) -> Iterator[tuple[str, b
     """The records of all partitions.
 
     Raises:
-        BrokerError: their beginnings are deleted already, or cannot be read.
+        BrokerError: their first records are deleted already, or cannot be read.
     """
     places = [TopicPartition(name, p, OFFSET_BEGINNING) for name, count in topics.items() for p in range(count)]
     consumer = Consumer(

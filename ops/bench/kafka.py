@@ -1,4 +1,4 @@
-"""`weir bench kafka`: topic to topic, exactly once, with the broker on the same machine."""
+"""`weir bench kafka`: measures a worker from topic to topic, exactly once, with the broker on the same machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXPECTED = (
 )
 LATENCY_RATE = 5_000
 LATENCY_WARM_SECONDS = 3.0
-"""The window need not be full, but the worker must have settled."""
+"""The window need not be full, but the worker must be past its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KafkaSettings:
         minutes: wall time at constant rate for the memory's growth.
         rate: events per second of that run.
         share: as in `EngineSettings`.
-        window_ms: of the paced runs; theirs takes wall time to fill.
+        window_ms: of the runs at a constant rate; filling it takes wall time.
     """
 
     bootstrap: str | None = None
@@ -74,7 +74,7 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """What the parts share."""
+    """What all measurements share."""
 
     report: Report
     settings: KafkaSettings
@@ -85,20 +85,20 @@ class _Bench:
     tag: str
 
     def query(self, workload: Workload, topics: Mapping[str, str], sink: str) -> Path:
-        """A file with the program."""
+        """Write the program to a file."""
         path = self.folder / f"{sink}.sql"
         path.write_text(workload.sql(sink, topics))
         return path
 
     def topics(self, workload: Workload, name: str) -> dict[str, str]:
-        """Fresh input topics by stream."""
+        """Make fresh input topics, by stream."""
         names = {stream: f"{self.tag}-{name}-{stream}" for stream in workload.streams}
         make_topics(self.bootstrap, list(names.values()))
         return names
 
 
 def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
-    """Measure everything; the rows say what is asked."""
+    """Measure everything; the report's rows contain the required figures."""
     report = Report(
         "weir bench kafka",
         EXPECTED,
@@ -125,7 +125,7 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
 
 
 def _throughput(bench: _Bench) -> None:
-    """Ceilings and worker in turns, all over the same topics."""
+    """The ceilings and the worker in turns, all over the same topics."""
     settings, report, progress = bench.settings, bench.report, bench.progress
     workload = three_way().scaled(settings.share)
     topics = bench.topics(workload, "in")
@@ -178,7 +178,7 @@ def _throughput(bench: _Bench) -> None:
 
 
 def _expected(workload: Workload, settings: KafkaSettings) -> int:
-    """How many results are out once all has been read: the last millisecond waits for what comes after."""
+    """How many results are delivered once everything has been read: the last millisecond waits for later tuples."""
     engine = Engine(workload.query())
     results = 0
     for number in range(settings.seconds):
@@ -189,9 +189,12 @@ def _expected(workload: Workload, settings: KafkaSettings) -> int:
 
 
 def _drain(bench: _Bench, workload: Workload, topics: Mapping[str, str], sink: str) -> tuple[float, float, float]:
-    """Let a fresh worker read everything; events per second, per second of its processor, the broker's cores.
+    """Let a fresh worker read everything.
 
     The clock runs from when the window has filled until the last results are committed.
+
+    Returns:
+        events per second, events per second of its processor time, and the broker's cores.
     """
     seconds = bench.settings.seconds
     last = int(workload.second(seconds - 1, bench.settings.seed)["A"].ts[-1])
@@ -225,7 +228,7 @@ def _naive(bench: _Bench, workload: Workload, topics: Mapping[str, str]) -> None
 
 
 def paced(settings: KafkaSettings, rate: int) -> Workload:
-    """The three-way join at another rate of all streams together, with as many results per event."""
+    """The three-way join at another rate of all streams together, with the same number of results per event."""
     whole = three_way()
     each = max(1, rate // len(whole.streams))
     values = whole.values * each // whole.rate * settings.window_ms // whole.window_ms
@@ -248,14 +251,14 @@ def _latency(bench: _Bench) -> None:
         try:
             bench.progress.say("latency: filling the window")
             ages = _ages(bench, sink, feed, fills + LATENCY_WARM_SECONDS)
-            said = feed.finish()
+            outcome = feed.finish()
         finally:
             feed.stop()
     parts = [ages[number] for number in sorted(ages) if ages[number]]
     if not parts:
         raise WeirError("no result came while latency was measured")
     count = sum(len(part) for part in parts)
-    late = said["latest_seconds"] * 1000
+    late = outcome["latest_seconds"] * 1000
     note = f"{count:,} results in {len(parts)} stretches; producer at most {late:.0f} ms late"
     for share, limit in ((0.5, 150), (0.99, 500)):
         report.add(
@@ -269,7 +272,7 @@ def _latency(bench: _Bench) -> None:
 
 
 def _ages(bench: _Bench, sink: str, feed: Feed, skip: float) -> dict[int, list[float]]:
-    """Milliseconds from producing its last component to reading a result; all results, by stretch."""
+    """Milliseconds from producing a result's last component to reading the result; all results, by stretch."""
     ages: dict[int, list[float]] = {}
     consumer = reader(bench.bootstrap, [sink])
     began = time.time()
@@ -295,7 +298,7 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def _memory(bench: _Bench) -> None:
-    """Constant rate for a while: what the worker's memory is, and whether it stays."""
+    """Measure at a constant rate how much memory the worker has, and whether it grows."""
     settings, report = bench.settings, bench.report
     rate = max(60, int(settings.rate * settings.share))
     workload = paced(settings, rate)
@@ -313,7 +316,7 @@ def _memory(bench: _Bench) -> None:
         feed = Feed(bench.bootstrap, topics, rate, fills + seconds, workload.values, settings.seed)
         try:
             samples, cpu = _watch(bench, worker, feed, fills, seconds)
-            said = feed.finish()
+            outcome = feed.finish()
         finally:
             feed.stop()
         peak = worker.peak_bytes()
@@ -332,7 +335,7 @@ def _memory(bench: _Bench) -> None:
         "% from the second to the last quarter",
         [100 * growth(samples)],
         at_most=1.0,
-        note=f"{samples[-1] / 1e6:.0f} MB at the end; {said['events']:,.0f} events, {cpu:.2f} cores busy",
+        note=f"{samples[-1] / 1e6:.0f} MB at the end; {outcome['events']:,.0f} events, {cpu:.2f} cores busy",
     )
 
 

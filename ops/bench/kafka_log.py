@@ -1,6 +1,6 @@
-"""Topics of the benchmark: making and filling them, reading them back, and the ceilings of reading.
+"""Topics of the benchmark: creates and fills them, reads them back, and measures the ceilings of reading.
 
-A ceiling is what a program with confluent-kafka alone reaches on the same topics, one after the other:
+A ceiling is the rate that a program with confluent-kafka alone reaches on the same topics, one after the other:
 consume in batches, decode, nothing else. Decoding is orjson record by record, as such loops are written, or
 Weir's decoder batch by batch.
 """
@@ -46,7 +46,7 @@ def make_topics(bootstrap: str, names: Sequence[str]) -> None:
 def fill(
     bootstrap: str, workload: Workload, topics: Mapping[str, str], seconds: int, seed: int, progress: Progress
 ) -> None:
-    """Write the events of `seconds` of event time, streams in step."""
+    """Write the events of `seconds` of event time, all streams in parallel."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "log_level": 0})
     for number in range(seconds):
         progress.say(f"filling topics: second {number + 1} of {seconds}")
@@ -67,7 +67,7 @@ def fill(
 
 
 def reader(bootstrap: str, topics: Sequence[str]) -> Consumer:
-    """A consumer at the beginning of partition 0 of every topic, that sees only committed records."""
+    """A consumer at the beginning of partition 0 of every topic; it reads only committed records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -85,7 +85,8 @@ def reader(bootstrap: str, topics: Sequence[str]) -> Consumer:
 def running_broker(
     bootstrap: str | None, heap: str, folder: Path, progress: Progress
 ) -> Iterator[tuple[str, int | None, str]]:
-    """Where the broker is, its process if it is ours, and what to say of it. Starts one where none is given."""
+    """Yield the broker's address, its process id if the benchmark runs it, and a note; starts one where none is
+    given."""
     if bootstrap is not None:
         yield bootstrap, None, f"given, at {bootstrap}"
         return
@@ -117,9 +118,9 @@ def decode_columns(workload: Workload, topics: Mapping[str, str]) -> Decode:
 
 
 def read_through(bootstrap: str, topics: Sequence[str], events: int, decode: Decode) -> float:
-    """Records per second of a bare loop that consumes and decodes `events` records, a topic after the other.
+    """Records per second of a bare loop that consumes and decodes `events` records, one topic after the other.
 
-    The clock of a topic begins when its first record is there.
+    The clock of a topic begins when its first record has arrived.
     """
     count, seconds = 0, 0.0
     for topic in topics:
@@ -140,7 +141,7 @@ def read_through(bootstrap: str, topics: Sequence[str], events: int, decode: Dec
 
 
 def count_records(bootstrap: str, topic: str, least: int) -> int:
-    """Committed records of a topic: waits for `least`, then until a second brings no more."""
+    """Count the committed records of a topic: wait for `least`, then until a second brings no more."""
     consumer = reader(bootstrap, [topic])
     count = 0
     until = time.monotonic() + DEADLINE_SECONDS

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: repeated runs, their median and spread, memory of a process."""
+"""Measuring tools of the benchmarks: repeated runs, their median and spread, memory of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of repeated measurements, with the least and the greatest."""
+    """The median of repeated measurements, with the smallest and the largest."""
 
     median: float
     low: float
@@ -31,20 +31,20 @@ class Spread:
 
     @staticmethod
     def of(values: list[float]) -> Spread:
-        """Of at least one value."""
+        """Summarize at least one value."""
         return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Clocked:
-    """What one run of something took: by the wall clock, and by the process's processor clock."""
+    """How long one run of something took: by the wall clock, and by the process's processor clock."""
 
     seconds: float
     cpu_seconds: float
 
 
 class Progress:
-    """Says on a terminal what is being measured; silent in a pipe."""
+    """Shows on a terminal what is being measured; silent in a pipe."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -59,7 +59,7 @@ class Progress:
         self._status.stop()
 
     def say(self, text: str) -> None:
-        """Show what goes on now."""
+        """Show the current step."""
         if self._console.is_terminal:
             self._status.update(text)
 
@@ -89,7 +89,7 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def forget_peak() -> None:
-    """Begin to measure this process's peak memory anew (Linux)."""
+    """Reset the peak of this process's memory (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -102,12 +102,12 @@ def peak_bytes(pid: int | str = "self") -> int:
 
 
 def tells_memory() -> bool:
-    """Whether this machine tells the memory of a process the way that is read here."""
+    """Whether this machine reports the memory of a process in the way that this module reads it."""
     return Path("/proc/self/clear_refs").exists()
 
 
 def growth(samples: Sequence[float]) -> float:
-    """How much more the last quarter of a run holds than its second quarter: 0.01 is one per cent.
+    """How much more the last quarter of a run has than its second quarter: 0.01 is one percent.
 
     The first quarter is left out: buffers reach their size in it.
     """

@@ -1,13 +1,13 @@
-"""Plan changes on the Kafka path: how long results stay away, and how many fewer come, for each strategy.
+"""Plan changes on the Kafka path: measures for each strategy how long results stay away, and how many fewer arrive.
 
-A worker runs the three-way join at a constant rate of input; its plan is changed to and fro, by one strategy after
-the other, while a consumer notes when results can be read as committed. Between two changes lies a window and a
-little, so that each meets full states.
+A worker runs the three-way join at a constant rate of input. Its plan is changed to and fro, by one strategy after
+the other, while a consumer notes when committed results can be read. Between two changes lies a window and a
+little more, so that each change meets full states.
 
-Two silences are told: the task's own (how long its processing stood still, the barrier included) and the consumer's
-(the longest time without a result from a second before the cut to a second after the migration). Results come with
-epochs, one transaction each, so the latter is never below the time of an epoch; what both are without any change
-is told first.
+Two silences are reported: the task's own (how long its processing stood still, the barrier included) and the consumer's
+(the longest time without a result from a second before the cut to a second after the migration). Results arrive with
+epochs, one transaction each, so the latter is never below the time of an epoch. The report first shows both silences
+without any change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from schemas.messages.control import Done
 from schemas.query import Query
 from services.control.coordinator import Coordinator, CoordinatorSettings
 from services.control.plan_requests import PlanRequest
-from services.control.plan_requests import Progress as Migration
+from services.control.plan_requests import MigrationProgress as Migration
 from services.process.security import KafkaClients
 
 EXPECTED = (
@@ -44,8 +44,8 @@ EXPECTED = (
 )
 PLANS = ("((A C) B)", "((A B) C)")
 STRATEGIES = ("jisc", "hybmig-bsc", "hybmig", "moving-state", "parallel-track", "ghm", "gms", "gpt")
-ASKED = ("jisc", "hybmig-bsc")
-"""Of these no silence above SILENCE_MS and no second with less than SHARE of the usual results is asked."""
+REQUIRED = ("jisc", "hybmig-bsc")
+"""These must have no silence above SILENCE_MS and no second with less than SHARE of the usual results."""
 
 SILENCE_MS = 100.0
 SHARE = 0.9
@@ -111,7 +111,8 @@ class Arrivals(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One change: silences in ms, the worst second's results as a share of the usual; `quiet_*` after it."""
+    """One change: silences in ms, the worst second's results as a share of the usual; `quiet_*` is the time after
+    it."""
 
     task_ms: float
     reader_ms: float
@@ -177,12 +178,12 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
     report.add("between changes: longest time without results", "ms, read as committed", [r.quiet_ms for r in every])
     report.add("between changes: the worst second", "of the usual results", [run.quiet_share for run in every])
     for strategy, found in runs.items():
-        asked = strategy in ASKED
+        required = strategy in REQUIRED
         report.add(
             f"{strategy}: longest silence of the task",
             "ms",
             [run.task_ms for run in found],
-            at_most=SILENCE_MS if asked else None,
+            at_most=SILENCE_MS if required else None,
             note=f"{statistics.median(run.extra_tuples for run in found):,.0f} tuples more at most",
         )
         report.add(f"{strategy}: longest time without results", "ms, read as committed", [r.reader_ms for r in found])
@@ -190,7 +191,7 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
             f"{strategy}: the worst second",
             "of the usual results",
             [run.share for run in found],
-            at_least=SHARE if asked else None,
+            at_least=SHARE if required else None,
         )
     return report
 

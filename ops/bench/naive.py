@@ -1,10 +1,10 @@
-"""The naive baseline: a streaming window join as one writes it in an afternoon, in dicts and lists.
+"""The naive baseline: a streaming window join such as a programmer writes in an afternoon, in dicts and lists.
 
     python -m ops.bench.naive --window 10000 --out results.jsonl A=a.jsonl B=b.jsonl C=c.jsonl
 
-Natural join on equally named columns (`id` and `ts` apart), symmetric, without intermediate results: each
+Natural join on equally named columns (except `id` and `ts`), symmetric, without intermediate results. Each
 event, in order of time, is entered into a dict per index and looks for partners stream after stream, by all
-columns that they share with the streams found so far; expired events leave through a queue per stream.
+columns that they share with the streams found so far. Expired events leave through a queue per stream.
 Files are merged by `ts`. Prints one line of JSON with counts and seconds.
 """
 
@@ -26,7 +26,7 @@ Index = dict[object, list[Event]]
 
 
 class NaiveJoin:
-    """The join over `streams`: join columns by stream."""
+    """The join over `streams`, which has the join columns by stream."""
 
     def __init__(self, streams: Mapping[str, Sequence[str]], window_ms: int) -> None:
         self.window_ms = window_ms
@@ -43,7 +43,7 @@ class NaiveJoin:
         }
 
     def _order(self, streams: Mapping[str, Sequence[str]], first: str) -> list[tuple[list[tuple[int, str]], Index]]:
-        """Where a new event of `first` looks for partners: of each next stream, the columns that make its key
+        """Where a new event of `first` looks for partners: for each next stream, the columns that make its key
         (as position among the bound events, column) and its index."""
         bound = [first]
         steps: list[tuple[list[tuple[int, str]], Index]] = []
@@ -62,7 +62,7 @@ class NaiveJoin:
         return steps
 
     def push(self, stream: str, event: Event) -> list[tuple[Event, ...]]:
-        """The results that an event completes, in the order of the streams; events come in order of time."""
+        """The results that an event completes, in the order of the streams; events must arrive in order of time."""
         oldest = event["ts"] - self.window_ms
         for name, alive in self._alive.items():
             while alive and alive[0]["ts"] < oldest:

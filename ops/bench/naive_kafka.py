@@ -3,7 +3,7 @@
     python -m ops.bench.naive_kafka --bootstrap HOST:PORT --window 10000 --events N --out TOPIC A=a B=b C=c
 
 Merges the topics by `ts` up to the lowest of their newest timestamps, joins, produces. Ends after N events,
-with one line of JSON: results and seconds, from the first record on.
+and prints one line of JSON: results and seconds, from the first record on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measurements in a process of their own: `python -m ops.bench.probe memory|first ...`; one line of JSON.
 
 - `memory SHARE SECONDS SEED`: the engine's memory over a run of the three-way join at a share of its rate.
-- `first`: imports the engine and takes the first results from it; the caller clocks the whole process.
+- `first`: imports the engine and takes the first results from it; the caller times the whole process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What Weir is compared with in the same run: DuckDB in batch, and decoders that merely read.
+"""The programs that Weir is compared with in the same run: DuckDB in batch, and decoders that merely read.
 
-DuckDB has all data at hand and gives no order: the question it answers is easier. Its cost grows with the
+DuckDB has all data at hand and does not order its results: the question it answers is easier. Its cost grows with the
 square of the span of the data, since it finds all equal keys before it looks at time; the spans here are
 short.
 """
@@ -35,7 +35,7 @@ def duckdb_version() -> str | None:
 
 
 def join_sql(workload: Workload, tables: Mapping[str, str]) -> str:
-    """The workload's query for a batch engine; `tables` says what each stream is called there."""
+    """The workload's query for a batch engine; `tables` has each stream's name there."""
     names = list(workload.streams)
     equal = [
         f"{one}.{column} = {other}.{column}"
@@ -81,17 +81,17 @@ def duckdb_files(workload: Workload, paths: Mapping[str, Path], out: Path) -> tu
 
 
 Reader = Callable[[Workload, str, Path], int]
-"""Reads one stream's file into columns; the number of events read."""
+"""Reads one stream's file into columns; returns the number of events read."""
 
 
 def read_polars(workload: Workload, stream: str, path: Path) -> int:
-    """polars, schema given, all cores."""
+    """polars, with the schema given, all cores."""
     schema = dict.fromkeys(workload.columns(stream), pl.Int64)
     return len(pl.read_ndjson(path, schema=schema))
 
 
 def read_pyarrow(workload: Workload, stream: str, path: Path) -> int:
-    """pyarrow, schema given, all cores, blocks of 8 MiB."""
+    """pyarrow, with the schema given, all cores, blocks of 8 MiB."""
     schema = pa.schema([(name, pa.int64()) for name in workload.columns(stream)])
     table = pa.json.read_json(
         path,

@@ -1,4 +1,4 @@
-"""What a benchmark says: what ran where, which shapes should win, and the figures asked for and measured."""
+"""A benchmark's report: machine and versions, which shapes should win, and the figures required and measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The figure asked for: the median is to be `at_least` or at most this."""
+    """A required figure: the median must be at least (`at_least`) or at most this."""
 
     value: float
     at_least: bool = True
@@ -46,7 +46,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: a figure that is asked for (`limit`), or one that explains others."""
+    """One line of the table: a figure that is required (`limit`), or one that explains others."""
 
     name: str
     unit: str
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the asked figure is reached; None when none is asked."""
+        """Whether the required figure is reached; None when none is required."""
         return None if self.limit is None else self.limit.met(self.spread.median)
 
 
@@ -88,7 +88,7 @@ class Report:
         at_most: float | None = None,
         note: str = "",
     ) -> Spread:
-        """Add a line from the figures of its runs."""
+        """Add a line from the values of its runs."""
         spread = Spread.of(values)
         limit = None
         if at_least is not None:
@@ -99,7 +99,7 @@ class Report:
         return spread
 
     def show(self, console: Console) -> None:
-        """Print header, table and what is missing."""
+        """Print the header, the table and what was skipped."""
         console.print(f"[bold]{self.title}[/bold]")
         for name, value in {**self.machine, **{k: str(v) for k, v in self.settings.items()}}.items():
             console.print(f"  {name}: {value}", highlight=False)
@@ -124,7 +124,7 @@ class Report:
             console.print(f"not measured: {reason}", highlight=False)
 
     def to_json(self) -> str:
-        """Everything, for storing; `met` is null where nothing is asked."""
+        """The report as JSON, for storing; `met` is null where no figure is required."""
         rows = [{**asdict(row), "met": row.met} for row in self.rows]
         whole = {
             "title": self.title,
@@ -138,7 +138,7 @@ class Report:
 
 
 def number(value: float) -> str:
-    """A figure in as many digits as it deserves."""
+    """A figure with as many digits as it deserves."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value == int(value) else f"{value:.3g}"

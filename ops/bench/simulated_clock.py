@@ -1,8 +1,8 @@
-"""A simulated processor: every comparison takes the same time, and there is one to do them all.
+"""A simulated processor: every comparison takes the same time, and a single processor does them all.
 
 Figures that depend on saturation cannot be compared by the clock of a machine that is a thousand times faster
-than the paper's. With a fixed price per comparison, backlog, silence and spare time come out as on a machine of that
-capacity, and every run gives the same figures.
+than the paper's. With a fixed cost per comparison, backlog, silence and spare time are those of a machine of that
+capacity, and every run returns the same figures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 
 
 class SimulatedClock:
-    """Counts the time that work takes.
+    """Counts the time that work takes on the simulated processor.
 
     Attributes:
         now: seconds; the processor is busy until then.
@@ -24,7 +24,7 @@ class SimulatedClock:
         self.spent: dict[int, float] = defaultdict(float)
 
     def wait_until(self, time: float) -> None:
-        """Nothing to do before `time`."""
+        """Be idle until `time`."""
         self.now = max(self.now, time)
 
     def work(self, comparisons: int) -> None:

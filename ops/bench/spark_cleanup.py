@@ -1,8 +1,9 @@
-"""`weir bench cleanup`: a debt paid by this process and by Spark, from the same parts.
+"""`weir bench cleanup`: this process and Spark clean up the same backlog, from the same parts.
 
-Three streams joined by keys of their own, each key about once in each stream, in windows that never end; a budget that
-holds a small share of it. What the run leaves is owed among tuples of all its length. Both ways merge parts with the
-same code; Spark's has to start, to read the parts from Parquet, and to move each group's to one place.
+Three streams are joined by keys of their own, each key about once in each stream, in windows that never end. The memory
+budget fits a small share of the state. So results are pending among tuples from the whole run. This process and Spark
+merge parts with the same code. Spark has to start, to read the parts from Parquet, and to move each group's parts to
+one executor.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import numpy as np
 
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from operators.spill.cleanup.offline import Payer, pay_all
-from operators.spill.spilling import Budget
+from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from ops.bench.measure import Progress, clocked, repeat
 from ops.bench.report import Report
-from ops.spark.cleanup import Cluster, results_of_debt
+from ops.spark.cleanup import Cluster, results_of_backlog
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
 from schemas.language.program import parse_program
 from schemas.query import Type
-from services.spill.backlog import OpenDebt, leave, open_debt
+from services.spill.backlog import OpenBacklog, open_backlog, save_backlog
 from services.spill.block_store import SpillStore
 
 TEXT = """\
@@ -38,11 +39,11 @@ SELECT A.k AS k, B.v AS v, C.at AS last FROM a A, b B, c C WHERE A.k = B.k AND B
 PLAN = "((A B) C)"
 FIELDS = {"a": ("k",), "b": ("k", "v"), "c": ("v",)}
 PUSHED = 20_000
-"""Tuples per stream that come at once."""
+"""Tuples per stream that are pushed at once."""
 
 LEAST_BUDGET = 4 << 20
 BUDGET_BYTES = 8
-"""The budget per source tuple, where that is more: a tenth of what it takes, or less."""
+"""The budget per source tuple, unless a minimum applies: a tenth of what the tuple takes, or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +61,25 @@ class CleanupSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
-    """What a payment has found: how many results, and a sum that tells them from others."""
+class CleanupOutcome:
+    """The results of a cleanup: how many, and a sum that distinguishes them from other results."""
 
     results: int
     digest: int
 
 
 def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
-    """Make a debt and pay it both ways, again and again.
+    """Make a backlog and clean it up in both ways, again and again.
 
     Raises:
         InvariantError: the two find different results.
-        WeirError: the debt cannot be made, or Spark fails.
+        WeirError: the backlog cannot be made, or Spark fails.
     """
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         path = Path(folder) / "debt"
         with clocked() as made:
             _make(settings, path, progress)
-        with open_debt(path) as debt:
+        with open_backlog(path) as debt:
             outcomes: dict[str, list[float]] = {"this process": [], "Spark": []}
 
             def one() -> None:
@@ -119,10 +120,10 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
 
 
 def _make(settings: CleanupSettings, path: Path, progress: Progress) -> None:
-    """Run the query and leave what it owes in a folder."""
+    """Run the query and leave its backlog in a folder."""
     (query,) = parse_program(TEXT).queries
     per_stream = settings.tuples // 3
-    budget = Budget(max(LEAST_BUDGET, settings.tuples * BUDGET_BYTES), DEFAULT_STRATEGY)
+    budget = MemoryBudget(max(LEAST_BUDGET, settings.tuples * BUDGET_BYTES), DEFAULT_STRATEGY)
     store = SpillStore(path)
     engine = Engine(query, plan=parse_plan(PLAN, query), budget=budget, blocks=store)
     rng = np.random.default_rng(settings.seed)
@@ -136,10 +137,10 @@ def _make(settings: CleanupSettings, path: Path, progress: Progress) -> None:
     for name in FIELDS:
         engine.close(name, 0)
     engine.advance()
-    debt = engine.debt()
+    debt = engine.write_backlog()
     if debt is None:
         raise InvariantError(f"{settings.tuples:,} tuples in {budget.limit_bytes:,} bytes owe nothing")
-    leave(path, store, TEXT, query, debt, owed_pairs=0)
+    save_backlog(path, store, TEXT, query, debt, owed_pairs=0)
     store.close()
 
 
@@ -148,17 +149,17 @@ def _rows(fields: tuple[str, ...], times: np.ndarray, keys: int, rng: np.random.
     return Batch(times, {**columns, "at": Column(Type.TIMESTAMP, times)})
 
 
-def _locally(debt: OpenDebt) -> Paid:
+def _locally(debt: OpenBacklog) -> CleanupOutcome:
     owed = debt.manifest.debt
-    return _summed(pay_all(Payer(debt.query, owed), owed, debt.blocks))
+    return _summed(clean_up_all(OfflineCleanup(debt.query, owed), owed, debt.blocks))
 
 
-def _by_spark(debt: OpenDebt, settings: CleanupSettings, folder: str) -> Paid:
+def _by_spark(debt: OpenBacklog, settings: CleanupSettings, folder: str) -> CleanupOutcome:
     with tempfile.TemporaryDirectory(dir=folder) as share:
-        return _summed(results_of_debt(debt, Cluster(settings.master, share), lambda text: None))
+        return _summed(results_of_backlog(debt, Cluster(settings.master, share), lambda text: None))
 
 
-def _summed(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Paid:
+def _summed(groups: Iterable[tuple[int, Iterable[Batch]]]) -> CleanupOutcome:
     results, digest = 0, 0
     for _, batches in groups:
         for batch in batches:
@@ -167,4 +168,4 @@ def _summed(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Paid:
             for column in batch.columns.values():
                 mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + column.values.astype(np.uint64)
             digest = (digest + int(np.sum(mixed * mixed, dtype=np.uint64))) % 2**64
-    return Paid(results, digest)
+    return CleanupOutcome(results, digest)

@@ -1,4 +1,4 @@
-"""The figures of one paper: printed, and written as JSON, as a page and as charts."""
+"""The figures of one paper: prints them, and writes them as JSON, as a page and as charts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Suite:
             console.print(f"not measured: {reason}", highlight=False)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write `<suite>.json`, `<suite>.md` and, where matplotlib is installed, a PNG per figure; the files."""
+        """Write `<suite>.json`, `<suite>.md` and, where matplotlib is installed, a PNG per figure; returns the
+        files."""
         folder.mkdir(parents=True, exist_ok=True)
         drawn = [figure for figure in self.figures if figure.panels and not missing()]
         charts = [draw(figure, folder / f"{figure.name}.png") for figure in drawn]
@@ -70,11 +71,11 @@ class Suite:
         return [*charts, as_json, as_text]
 
     def to_json(self) -> str:
-        """Everything, for storing."""
+        """The suite as JSON, for storing."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     def to_markdown(self) -> str:
-        """Header and figures as a page; the charts lie beside it."""
+        """Header and figures as a page; the charts lie in the same folder."""
         lines = [f"# weir bench {self.name}", "", f"{self.paper}.", ""]
         lines += [f"- {name}: {value}" for name, value in {**self.machine, **self.settings}.items()]
         lines += [f"- not measured: {reason}" for reason in self.skipped]
@@ -120,11 +121,11 @@ class PaperBench(Generic[S]):
     draw: Callable[[S, Progress, int | None], Suite]
 
     def run(self, size: str, runs: int | None, seed: int, figure: int | None, progress: Progress) -> Suite:
-        """Draw.
+        """Draw the figures.
 
         Args:
             size: `quick`, `default` or `full`.
-            runs: None for as many as the size has.
+            runs: None for the number that the size has.
         """
         settings: Any = getattr(self, size)
         return self.draw(replace(settings, runs=runs or settings.runs, seed=seed), progress, figure)
@@ -141,7 +142,7 @@ def _points(panel: Panel) -> Table:
 
 
 def _rows(panel: Panel) -> list[tuple[float, list[str]]]:
-    """The printed points: median, and the spread where there were several runs and there is room."""
+    """The printed points: the median, and the spread where there were several runs and the table has room."""
     xs = sorted({x for series in panel.series for x in series.x})
     step = -(-len(xs) // panel.rows)
     values = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]

@@ -1,8 +1,8 @@
-"""What the engine's elementary steps take: the unit costs of `operators.migration.sizes`.
+"""Measures the engine's elementary steps: the unit costs of `operators.migration.sizes`.
 
     python -m ops.bench.unit_costs
 
-Each is the best of ROUNDS: a cost model wants what the step takes, not what else the machine did meanwhile.
+Each is the best of ROUNDS: a cost model needs the cost of the step, without other load on the machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tuples(sources: Sources, alias: str, keys: I64, begin: int) -> Tuples:
 
 
 def best(step: Callable[[], float]) -> float:
-    """The least of ROUNDS measurements, after one that compiles and warms up."""
+    """The smallest of ROUNDS measurements, after one that compiles and warms up."""
     step()
     return min(step() for _ in range(ROUNDS))
 
@@ -77,7 +77,7 @@ def main() -> None:
     probe = best(lambda: joined(hashed, TUPLES, sparse)[1]) / (2 * TUPLES)
     _, _, compared, made = joined(hashed, TUPLES, dense)
     make = (best(lambda: joined(hashed, TUPLES, dense)[1]) - 2 * TUPLES * probe) / made
-    # Equal values everywhere would be a result each; none are smaller than themselves.
+    # Equal values everywhere would produce a result per pair; no value is smaller than itself.
     scan = best(lambda: joined(scanned, SCANNED, 1)[1]) / (SCANNED * SCANNED)
     keys = np.random.default_rng(1).integers(0, 1 << 62, TUPLES).astype(np.uint64)
 

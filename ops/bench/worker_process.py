@@ -1,4 +1,4 @@
-"""`weir worker` in a process of its own: start, what it says of itself, what it uses, stop."""
+"""Runs `weir worker` in a process of its own: starts it, reads its log and metrics, measures it, stops it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkerProcess:
     """A worker of one query; a context manager that stops it.
 
     Attributes:
-        pid: of its process.
+        pid: the process id.
         metrics_url: its page for Prometheus.
         log_file: its standard error.
     """
@@ -48,7 +48,7 @@ class WorkerProcess:
             *("--http-port", str(port), "--http-bind", HOST),
             *options,
         ]
-        # The same everywhere, whatever the user has set for workers of their own.
+        # The same options everywhere, whatever the user has set for other workers.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class WorkerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                # Ctrl-C reaches who started it alone, who then stops the worker in its turn.
+                # Ctrl-C reaches only the process that started this worker, and that process then stops the worker.
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -74,7 +74,7 @@ class WorkerProcess:
         """Return when every task runs; calls `tick` meanwhile.
 
         Raises:
-            BrokerError: it ended, or is not ready in time.
+            BrokerError: the worker ended, or is not ready in time.
         """
         self._wait(self._ready, "its tasks run", tick)
 
@@ -82,7 +82,7 @@ class WorkerProcess:
         """The first metrics that fulfil a condition.
 
         Raises:
-            BrokerError: it ended, or the condition is not fulfilled in time.
+            BrokerError: the worker ended, or the condition is not fulfilled in time.
         """
         found: dict[str, float] = {}
 
@@ -115,7 +115,7 @@ class WorkerProcess:
         """Raise if the worker has ended.
 
         Raises:
-            BrokerError: it has; with its last words.
+            BrokerError: it has; the message has the last lines of its log.
         """
         if (code := self._process.poll()) is not None:
             raise BrokerError(f"the worker ended with code {code}; {self._last_words()}")
@@ -154,7 +154,7 @@ class WorkerProcess:
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop it: politely, and by force after STOP_S."""
+        """Stop it with a signal, and kill it after STOP_S."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

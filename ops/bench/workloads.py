@@ -3,13 +3,13 @@
 Both are natural joins on columns of one name, so that one naive program can answer either:
 
 - **three-way**: A(id, ts, x, y), B(id, ts, x), C(id, ts, y); A.x = B.x and A.y = C.y. With 10,000 events/s in
-  each stream, a window of 10 s and 400,000 values, a sixteenth of a result comes per source tuple: what is
-  measured is entering and probing, not output.
-- **clique**: four streams of 1,000 events/s, every two of which share a column of their own with 100 values
-  (JIT, section VI). Each tuple meets 100 partners in every other stream, so that more than 100 intermediate
-  results are made per source tuple and one result comes out: what is measured is the making of the former.
+  each stream, a window of 10 s and 400,000 values, there is a sixteenth of a result per source tuple: this measures
+  insertion and probing, not output.
+- **clique**: four streams of 1,000 events/s; every two of them share a column of their own with 100 values
+  (JIT, section VI). Each tuple meets 100 partners in every other stream, so there are more than 100 intermediate
+  results and one result per source tuple: this measures the making of intermediate results.
 
-Events are made a second of event time at a time, from a generator seeded with (seed, second): a longer
+Events are made for one second of event time at a time, from a generator seeded with (seed, second): a longer
 run begins with the events of a shorter one.
 """
 
@@ -47,7 +47,7 @@ class Workload:
 
     @property
     def events_per_second(self) -> int:
-        """Of event time, over all streams."""
+        """Events per second of event time, over all streams."""
         return self.rate * len(self.streams)
 
     @property
@@ -57,7 +57,7 @@ class Workload:
 
     @property
     def fill_seconds(self) -> int:
-        """Event time until the state is as it will be from then on: the window is full, memory has been used once."""
+        """Event time until the state reaches its final size: the window is full, memory has been used once."""
         return 2 * -(-self.window_ms // 1000)
 
     def columns(self, stream: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class Workload:
         return batches
 
     def scaled(self, share: float) -> Workload:
-        """The same shape with a share of the rate and of the values: for a check that it runs at all."""
+        """The same shape with a share of the rate and of the values: to check that the workload runs at all."""
         return replace(self, rate=max(1, int(self.rate * share)), values=max(10, int(self.values * share)))
 
     def seconds(self, start: int, stop: int, seed: int) -> dict[str, Batch]:
@@ -120,7 +120,7 @@ class Workload:
 def three_way(times: int = 1, *, scale_values: bool = False) -> Workload:
     """The three-way join with `times` the window.
 
-    With the values as they are, the results per source tuple grow with the square of the window;
+    With the values unchanged, the results per source tuple grow with the square of the window;
     `scale_values` widens their range by the same factor, which keeps the results per source tuple equal.
     """
     return Workload(

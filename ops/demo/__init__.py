@@ -1,1 +1,1 @@
-"""The demonstration: a year of departures and weather through a query, checked against DuckDB."""
+"""The demonstration: runs a query over a year of departures and weather, and checks the results against DuckDB."""

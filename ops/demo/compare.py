@@ -1,4 +1,4 @@
-"""The same question asked of DuckDB, and the two answers held against each other, row for row."""
+"""Asks DuckDB the same question, and compares the two answers row for row."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Comparison:
 
     Attributes:
         expected, found: how many rows DuckDB and Weir have.
-        missing, unexpected: rows that only DuckDB, only Weir has, each as often as it is too many.
-        out_of_order: results that came after one with a later timestamp of the same airport.
+        missing, unexpected: rows that only DuckDB or only Weir has; a row counts as often as it occurs too often.
+        out_of_order: results that arrived after one of the same airport with a later timestamp.
     """
 
     expected: int
@@ -35,17 +35,17 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True when no row differs and all came in order."""
+        """True when no row differs and all arrived in order."""
         return not len(self.missing) and not len(self.unexpected) and not self.out_of_order
 
 
 def expected_results(feeds: Sequence[Feed]) -> pl.DataFrame:
-    """DuckDB's answer over the whole tables; columns as check.sql names them."""
+    """DuckDB's answer over the whole tables, with the column names of check.sql."""
     return _ask(CHECK.read_text(), {feed.stream: feed.rows for feed in feeds})
 
 
 def compare(expected: pl.DataFrame, lines: Sequence[bytes]) -> Comparison:
-    """Hold results, JSON objects in the order in which they were read, against DuckDB's answer."""
+    """Compare results, JSON objects in the order in which they were read, with DuckDB's answer."""
     found = pl.read_ndjson(b"\n".join(lines), schema=expected.schema) if lines else expected.clear()
     tables = {"expected": expected, "found": found}
     return Comparison(

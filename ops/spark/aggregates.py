@@ -1,14 +1,14 @@
 """Sliding aggregates over history, by Spark (the design's section 2).
 
-A result of the join is seen by the multiples of EMIT EVERY in [ts, dead): it enters its group at the first
-and leaves it at the first multiple beyond. Between two such events nothing of a group changes, so its values are
-computed at these multiples alone, in one pass over its events in order, by executors (`folding`), a group in one of
-them. Where partitions are apart, so are their groups.
+The multiples of EMIT EVERY in [ts, dead) see a result of the join: it enters its group at the first of them, and leaves
+the group at the first multiple beyond them. Between two such events nothing of a group changes. So executors compute
+its values at these multiples alone, in one pass over the group's events in order (`folding`), one group in one
+executor. Where partitions are joined separately, so are their groups.
 
-Sums are kept exact: a DOUBLE is an integer multiple of 2^-1074, and integers of Python's do not round. MIN, MAX and
+Sums are exact: a DOUBLE is an integer multiple of 2^-1074, and Python's integers do not round. MIN, MAX and
 MEDIAN keep the group's values sorted.
 
-What the SELECT list says is then computed by Spark, and a row is left out where it says what the one before it said.
+Spark then computes the SELECT list, and leaves out a row that equals the row before it.
 
 Limits: the living values of one group must fit the memory of an executor's Python process.
 """
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _UNIT_BITS = 1074
-"""Every DOUBLE is a multiple of 2 to the power of minus this."""
+"""Every DOUBLE is a multiple of 2 to the power of minus this number."""
 
 
 def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, history: History) -> DataFrame:
-    """What a query with aggregates emits.
+    """The rows that a query with aggregates emits.
 
     Returns:
         a value per output (`ops.spark.answer.output_column`) and `ts`, the multiple; in the order of `ts`, then of the
@@ -53,7 +53,7 @@ def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, histo
     fields += [f"{name} {SPARK_TYPES[a.type]}" for name, a in zip(values, aggregation.aggregates, strict=True)]
     schema = ", ".join([*fields, "at BIGINT", "alive BOOLEAN"])
     with warnings.catch_warnings():
-        # Of pandas' version, which nothing here uses.
+        # The warning is about pandas' version, which nothing here uses.
         warnings.simplefilter("ignore", FutureWarning)
         folded = spark.createDataFrame(ordered.rdd.mapPartitions(fold), schema)
 
@@ -63,18 +63,18 @@ def emissions(spark: SparkSession, query: Query, aggregation: Aggregation, histo
         f"{sql_of(output.expr, names.__getitem__)} AS {output_column(n)}" for n, output in enumerate(query.outputs)
     ]
     columns = [output_column(n) for n in range(len(query.outputs))]
-    said = folded.selectExpr(*groups, *outputs, "at", "alive")
+    emitted = folded.selectExpr(*groups, *outputs, "at", "alive")
     own = f"PARTITION BY {', '.join(groups)} ORDER BY at"
     same = " AND ".join(f"{column} <=> lag({column}) OVER ({own})" for column in columns)
-    said = said.selectExpr("*", f"coalesce(lag(alive) OVER ({own}), false) AS was", f"({same}) AS same")
-    found = said.where("NOT alive OR NOT was OR NOT same")
+    emitted = emitted.selectExpr("*", f"coalesce(lag(alive) OVER ({own}), false) AS was", f"({same}) AS same")
+    found = emitted.where("NOT alive OR NOT was OR NOT same")
     found = found.where(history.within("at", "part")).selectExpr(*groups, *columns, f"at AS {RESULT_TS}")
     return found.orderBy(RESULT_TS, *by).select(*columns, RESULT_TS)
 
 
 def _events(spark: SparkSession, query: Query, aggregation: Aggregation, history: History) -> DataFrame:
-    """A row per entering (`step` 1) and leaving (-1) of a result: its group, its arguments, and the multiple `at`."""
-    # What is alive at the beginning came before it.
+    """A row per entry (`step` 1) and exit (-1) of a result: its group, its arguments, and the multiple `at`."""
+    # Results that are alive at `begin` entered before it.
     found = combinations(spark, query, replace(history, begin=0))
     dead = ", ".join(_dead_of_joined(query, n) for n in range(len(query.sources)))
     first, beyond = (_multiple(text, aggregation.every_ms) for text in ("hi", "gone"))
@@ -83,31 +83,31 @@ def _events(spark: SparkSession, query: Query, aggregation: Aggregation, history
         f"{'true' if a.argument is None else _signless(query, a.argument)} AS a{n}"
         for n, a in enumerate(aggregation.aggregates)
     ]
-    part = "part" if history.apart else "0 AS part"
-    lives = found.selectExpr("*", f"least({dead}, {ENDLESS}L) AS gone").selectExpr(
+    part = "part" if history.copartitioned else "0 AS part"
+    lifetimes = found.selectExpr("*", f"least({dead}, {ENDLESS}L) AS gone").selectExpr(
         part, *groups, *arguments, f"{first} AS enters", f"CASE WHEN gone < {ENDLESS}L THEN {beyond} END AS leaves"
     )
-    # Who enters and leaves at one multiple is never seen, and would only make work.
-    seen = lives.where("leaves IS NULL OR enters < leaves")
+    # A result that enters and leaves at one multiple is never seen, and would only make work.
+    seen = lifetimes.where("leaves IS NULL OR enters < leaves")
     names = ["part", *(f"g{n}" for n in range(len(groups))), *(f"a{n}" for n in range(len(arguments)))]
     both = "stack(2, enters, 1, leaves, -1) AS (at, step)"
     return seen.selectExpr(*names, both).where("at IS NOT NULL").where(replace(history, begin=0).within("at", "part"))
 
 
 def _dead_of_joined(query: Query, number: int) -> str:
-    """As `dead_of`, of a source that has been joined: RANGE windows are in `dead`."""
+    """Like `dead_of`, for a source that has been joined: its RANGE window is part of `dead`."""
     if query.sources[number].window.kind == "RANGE":
         return f"CASE WHEN dead < {ENDLESS}L THEN dead + 1L ELSE {ENDLESS}L END"
     return dead_of(query, number)
 
 
 def _multiple(text: str, every: int) -> str:
-    """The first multiple at or after a time, which is not negative."""
+    """SQL of the first multiple at or after a time, which is not negative."""
     return f"(({text}) + pmod(-({text}), {every}L))"
 
 
 def _signless(query: Query, expr: Expr) -> str:
-    """An expression without the sign of zero: -0.0 and 0.0 are one group."""
+    """SQL of an expression without the sign of zero: -0.0 and 0.0 are one group."""
 
     def name_of(column: Column) -> str:
         return column_name(query, column)
@@ -120,31 +120,32 @@ def _signless(query: Query, expr: Expr) -> str:
 
 
 def folding(groups: int, aggregates: Sequence[tuple[str, bool]]) -> Any:
-    """What `mapPartitions` runs: events, group by group and in order, to the values after each multiple."""
+    """The function for `mapPartitions`: turns events, group by group and in order, into the values after each
+    multiple."""
 
     def fold(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         key: tuple[Any, ...] | None = None
         at, alive = 0, 0
-        held = [_accumulator(*aggregate) for aggregate in aggregates]
+        accumulators = [_accumulator(*aggregate) for aggregate in aggregates]
 
-        def said() -> tuple[Any, ...]:
-            return (*(key or ()), *(one.value() for one in held), at, alive > 0)
+        def values_now() -> tuple[Any, ...]:
+            return (*(key or ()), *(accumulator.value() for accumulator in accumulators), at, alive > 0)
 
         for row in rows:
             found, time, step = tuple(row[:groups]), row[-2], row[-1]
             if found != key or time != at:
                 if key is not None:
-                    yield said()
+                    yield values_now()
                 if found != key:
                     key, alive = found, 0
-                    held = [_accumulator(*aggregate) for aggregate in aggregates]
+                    accumulators = [_accumulator(*aggregate) for aggregate in aggregates]
                 at = time
             alive += step
-            for one, value in zip(held, row[groups:-2], strict=True):
+            for accumulator, value in zip(accumulators, row[groups:-2], strict=True):
                 if value is not None:
-                    one.add(value, step)
+                    accumulator.add(value, step)
         if key is not None:
-            yield said()
+            yield values_now()
 
     return fold
 

@@ -1,19 +1,19 @@
 """The answer of a join over history, by Spark.
 
-From the definition (design, section 2) alone: no plan, state or kernel of the engine takes part. Every source is a
-Parquet file of tuples that are not late (`ops.spark.stage`); they are joined in FROM order, but those that an equality
-connects first. Of each combination is known
+It follows from the definition (design, section 2) alone: no plan, state or kernel of the engine takes part. Every
+source is a Parquet file of tuples that are not late (`ops.spark.stage`). The sources are joined in FROM order, except
+that those that an equality connects come first. Each combination has
 
     hi    max(ts), the result's timestamp
-    dead  min(ts + d) over RANGE windows: the combination holds while hi <= dead
-    at    the place of its newest tuple in the total order (ts, stream ordinal, partition, offset)
+    dead  min(ts + d) over RANGE windows: the combination is valid while hi <= dead
+    at    the position of its newest tuple in the total order (ts, stream ordinal, partition, offset)
 
-and a tuple of a ROWS window dies at the place of the n-th later tuple of its stream: the combination holds while `at`
-comes before all of those. A tuple that has died does not live again, so what fails once is dropped at once.
+A tuple of a ROWS window dies at the position of the n-th later tuple of its stream: the combination is valid while `at`
+is before all of those. A dead tuple never becomes alive again, so a combination that fails once is dropped at once.
 
 Where both sides have RANGE windows, a new tuple's ts lies in [hi - d, dead]: an interval no longer than some w. Time is
 cut into buckets of w, the combination is put into both buckets that its interval meets, and the bucket is one more key
-of the join: Spark, which joins by equal keys only, never compares tuples that are far apart in time. Each pair meets
+of the join. So Spark, which joins by equal keys only, never compares tuples that are far apart in time. Each pair meets
 in exactly one bucket, that of the new tuple.
 
 Limits: joins without any equality and without RANGE windows compare all pairs. A ROWS window numbers the tuples of its
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 
 RESULT_TS = "ts"
 ENDLESS = 2**63 - 1
-"""The last ts of what never dies."""
+"""The last ts of a tuple that never dies."""
 
 WIDEST = 2**53
-"""Buckets of this width and more would save nothing."""
+"""Buckets of this width or more would save nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Where a query's tuples are.
+    """The staged tuples of a query, and which of its results are wanted.
 
     Attributes:
         paths: Parquet files by name of stream or table.
-        apart: each partition's tuples are joined with those of the same partition of other streams only, and its ROWS
-            windows count by themselves: how a query with PARTITION BY runs on Kafka.
+        copartitioned: whether each partition's tuples are joined only with those of the same partition of other
+            streams, and its ROWS windows count only its own tuples. A query with PARTITION BY runs so on Kafka.
         begin, end: results with begin <= ts < end are wanted.
-        ends: of a query whose partitions are apart, an end per partition in place of `end`.
+        ends: for a copartitioned query, an end per partition in place of `end`.
     """
 
     paths: Mapping[str, str]
-    apart: bool = False
+    copartitioned: bool = False
     begin: int = 0
     end: int = ENDLESS
     ends: Mapping[int, int] | None = None
@@ -69,12 +69,12 @@ class History:
 
 
 def output_column(index: int) -> str:
-    """What the value of `Query.outputs[index]` is called in an answer."""
+    """The name in an answer of the value of `Query.outputs[index]`."""
     return f"o{index}"
 
 
 def column_name(query: Query, column: Column) -> str:
-    """What a column of a source is called in Spark: no name of the query's, whatever characters it has."""
+    """The name of a source's column in Spark: a name of our own, since the query's may have any characters."""
     number = [source.alias for source in query.sources].index(column.alias)
     if column.name == "_ts":
         return f"s{number}_ts"
@@ -85,8 +85,8 @@ def answer(spark: SparkSession, query: Query, history: History) -> DataFrame:
     """The results of a query that is neither a set difference nor aggregated.
 
     Returns:
-        a value per output (`output_column`), and their timestamp `ts`; in the order of `ts`, and among equal ones of
-        their tuples.
+        a value per output (`output_column`), and their timestamp `ts`; in the order of `ts`, and for equal `ts` in the
+        order of their tuples.
     """
     found = combinations(spark, query, history)
     outputs = [
@@ -108,7 +108,7 @@ def combinations(spark: SparkSession, query: Query, history: History, *, kept: S
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """What has been joined.
+    """The sources that have been joined so far.
 
     Attributes:
         sources: their numbers.
@@ -150,7 +150,7 @@ class _Joiner:
         return self._alive(frame.drop(f"s{number}_end", f"s{number}_part"), frozenset({number}))
 
     def _alive(self, frame: DataFrame, sources: frozenset[int]) -> _Bound:
-        """With what ROWS windows and predicates over no source say."""
+        """The combinations that are alive under ROWS windows and satisfy the predicates over no source."""
         for n in self._rows:
             if n in sources:
                 frame = frame.where(f"s{n}_last IS NULL OR at < s{n}_last")
@@ -161,14 +161,14 @@ class _Joiner:
         return _Bound(frame, sources, min(ranges, default=None))
 
     def _closed(self, sources: frozenset[int]) -> list[Expr]:
-        """The predicates that read these sources only; each is given once."""
+        """The predicates that read these sources only; each is returned once."""
         aliases = {self._query.sources[n].alias for n in sources}
         closed = [predicate for predicate in self._open if aliases_of(predicate) <= aliases]
         self._open = [predicate for predicate in self._open if predicate not in closed]
         return closed
 
     def _next(self, bound: frozenset[int], left: Sequence[int]) -> int:
-        """The source to join next: one that an equality connects, else any that a predicate does."""
+        """The source to join next: one that an equality connects, else one that any predicate connects."""
         aliases = {self._query.sources[n].alias for n in bound}
 
         def connects(number: int, equal: bool) -> bool:
@@ -196,7 +196,7 @@ class _Joiner:
             left = left.selectExpr("*", f"explode(sequence({begin}, {end})) AS bucket")
             right = right.selectExpr("*", f"{bucket_of(f's{number}_ts', width)} AS s{number}_bucket")
             conditions.append(f"bucket = s{number}_bucket")
-        if self._history.apart and isinstance(source.stream, Stream):
+        if self._history.copartitioned and isinstance(source.stream, Stream):
             conditions.append(f"part = s{number}_part")
         sources = bound.sources | {number}
         for predicate in self._closed(sources):
@@ -218,7 +218,7 @@ class _Joiner:
         return self._alive(joined, sources)
 
     def _source(self, number: int) -> DataFrame:
-        """The tuples of a source that its own predicates take."""
+        """The tuples of a source that satisfy its own predicates."""
         source = self._query.sources[number]
         frame = tuples_of(self._spark, self._query, number, self._history, self._named(number))
         for predicate in self._closed(frozenset({number})):
@@ -242,9 +242,9 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     """All tuples of a source, before its predicates.
 
     Returns:
-        of source n the given columns, `s{n}_ts`, `s{n}_end`: the last ts at which a RANGE window may hold it,
-        `s{n}_at`: its place in the total order, `s{n}_part`, and for a ROWS window `s{n}_last`: the place of the tuple
-        that ends it, NULL where none has come.
+        of source n the given columns; `s{n}_ts`; `s{n}_end`, the last ts at which a RANGE window contains it;
+        `s{n}_at`, its position in the total order; `s{n}_part`; and for a ROWS window `s{n}_last`, the position of the
+        tuple that ends it, NULL where none has arrived.
     """
     source = query.sources[number]
     ordinal = -1
@@ -256,7 +256,7 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     exprs += [f"{TS} AS {prefix}ts", f"{_end(source)} AS {prefix}end", f"{PART} AS {prefix}part"]
     exprs.append(f"{place} AS {prefix}at")
     if source.window.kind == "ROWS":
-        split = f"PARTITION BY {PART} " if history.apart else ""
+        split = f"PARTITION BY {PART} " if history.copartitioned else ""
         exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last")
     return spark.read.parquet(history.paths[source.stream.name]).selectExpr(*exprs)
 
@@ -272,5 +272,5 @@ def _end(source: Source) -> str:
 
 
 def bucket_of(text: str, width: int) -> str:
-    """The bucket of a time; floor division, also of negative ones."""
+    """SQL of a time's bucket; floor division, also for negative times."""
     return f"(({text}) - pmod({text}, {width}L)) div {width}L"

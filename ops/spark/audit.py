@@ -1,7 +1,7 @@
-"""`weir audit`: what a query wrote, held against the exact answer.
+"""`weir audit`: compares the results that a query wrote with the exact answer.
 
-The exact answer comes from `ops.spark.answer`, which shares with the engine the language and the codecs, and nothing
-that joins. Of a running query, results before a consistent cut are compared (`ops.spark.topics`).
+The exact answer is from `ops.spark.answer`, which shares with the engine the language and the codecs, and no part of
+the join. For a running query, the results before a consistent cut are compared (`ops.spark.topics`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from ops.spark.answer import ENDLESS, History
 from ops.spark.backfill import Say, Span, Spark, check_beginning, quiet, session_of
@@ -18,19 +17,26 @@ from ops.spark.results import answer_of, result_stream
 from ops.spark.session import check_installed, split_for, work_folder
 from ops.spark.sources import Intake, open_archives, stage_archives, stage_tables
 from ops.spark.stage import Stage
-from ops.spark.topics import Cut, committed_cut, ends_of, lanes_of, layout_of, read_idle, read_results, stage_topics
+from ops.spark.topics import (
+    Cut,
+    committed_cut,
+    ends_of,
+    lanes_of,
+    layout_of,
+    read_idle_late,
+    read_results,
+    stage_topics,
+)
 from schemas.errors import StateError
 from schemas.query import Query
 from services.files.sources import SourceFile
 from services.files.tables import Tables
 from services.process.security import KafkaClients
 
-SHOWN_UNREADABLE: Final = 5
-
 
 @dataclass(slots=True)
 class Audit:
-    """What was found.
+    """The outcome of an audit.
 
     Attributes:
         unreadable: records that are no results of the query: where, and why.
@@ -47,7 +53,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return self.verdict.clean and not self.unreadable
 
 
@@ -111,12 +117,12 @@ def audit_topics(
             unreadable = read_results(clients, query, sink, found)
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
-            intake = stage_topics(stage, clients, query, ranges, read_idle(clients, query))
+            intake = stage_topics(stage, clients, query, ranges, read_idle_late(clients, query))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         ends, end = cut.ends, cut.end
         if ends is not None and len(lanes_of(clients, sink)) < layout.tasks:
-            # Several tasks write to one partition: which result is whose is not known.
+            # Several tasks write to one partition: no result tells which task wrote it.
             end, ends = min(ends.values()), None
         if span.end is not None:
             end = min(end, span.end)
@@ -128,7 +134,7 @@ def audit_topics(
 
 
 def _check_tables(tables: Tables, cut: Cut) -> None:
-    """Refuse tables that are not those that the query joined with.
+    """Refuse tables whose contents differ from those that the query joined with.
 
     Raises:
         StateError: names the table.

@@ -1,11 +1,11 @@
-"""`weir backfill`: the answer of a query over history, in batch.
+"""`weir backfill`: answers a query over history, in batch.
 
     archives or topics -> decoded, late tuples left out (`ops.spark.stage`) -> Spark (`ops.spark.answer`,
     `difference`, `aggregates`) -> result lines as of `weir run`
 
-From files the answer is the one of `weir run`: the input has ended. From topics it is what a worker has written once it
-has read the same records: the results that the watermark has made final, since more records may come. An end that is
-asked for (`--to`) is taken as it is.
+From files the answer is that of `weir run`: the input has ended. From topics it is what a worker has written once it
+has read the same records: only the results that the watermark has made final, since more records may arrive. An end
+that the user requests (`--to`) is taken as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ops.spark.results import answer_of, open_results, read_answer
 from ops.spark.session import check_installed, spark_errors, spark_session, split_for, work_folder
 from ops.spark.sources import Intake, open_archives, stage_archives, stage_tables
 from ops.spark.stage import Stage
-from ops.spark.topics import Cut, Idle, ends_of, layout_of, stage_topics
+from ops.spark.topics import Cut, IdleLateTuples, ends_of, layout_of, stage_topics
 from schemas.errors import StateError, UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Results with begin <= ts < end; `end` is None where it is not asked for."""
+    """A range of results: begin <= ts < end; `end` is None where the user requests none."""
 
     begin: int = 0
     end: int | None = None
@@ -45,10 +45,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """Where jobs run.
+    """The Spark to run jobs on.
 
     Attributes:
-        folder: that driver and executors share; None for a temporary one.
+        folder: the folder that driver and executors share; None for a temporary one.
     """
 
     master: str
@@ -57,11 +57,11 @@ class Spark:
 
 
 Say = Callable[[str], None]
-"""Told what a job does just now, in a few words."""
+"""Receives what a job is doing just now, in a few words."""
 
 
 def quiet(text: str) -> None:
-    """Tell nobody."""
+    """Ignore the text."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Report:
     """What a backfill did.
 
     Attributes:
-        until: results before that event time are all there; None where the input has ended.
+        until: all results before that event time are there; None where the input has ended.
         notes: what an operator should know.
     """
 
@@ -138,7 +138,7 @@ def backfill_topics(
     with work_folder(spark.master, spark.folder) as folder:
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
-            intake = stage_topics(stage, clients, query, ranges, Idle({}))
+            intake = stage_topics(stage, clients, query, ranges, IdleLateTuples({}))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         report = Report(intake)
@@ -156,7 +156,8 @@ def backfill_topics(
 
 
 def watermark(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]]) -> Cut:
-    """How far results are final once all that is staged has been read: the least watermark, per task."""
+    """The event times below which results are final once all staged input has been read: the least watermark, per
+    task."""
     ends = {
         task: max(0, min(_lane_watermark(query, stage, lane) for lane in layout.lanes(task)))
         for task in range(layout.tasks)
@@ -171,7 +172,7 @@ def _lane_watermark(query: Query, stage: Stage, lane: Lane) -> int:
 
 
 def _waiting(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]], cut: Cut) -> list[str]:
-    """Say which partitions keep results back altogether."""
+    """A note that names the partitions that keep back all results; none where there are no such partitions."""
     ends = cut.ends or {0: cut.end}
     silent = [
         f"{topic}[{number}]"
@@ -188,8 +189,9 @@ def _waiting(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, t
 def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: Span, stage: Stage) -> None:
     """Refuse topics whose beginning Kafka has deleted where that would change results.
 
-    What is gone was not more than the disorder ahead of the first record that is left, unless that record itself was
-    late. From then on a window holds it, and as long again until nothing joins with what came late.
+    The deleted records were not more than the disorder ahead of the first record that is left, unless that record
+    itself was late. From then on, one window length must pass until no window contains a deleted tuple, and another
+    until nothing joins with tuples that were late.
 
     Raises:
         StateError: the results asked for may need records that are gone.
@@ -214,7 +216,7 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
 
 
 def _write(query: Query, stage: Stage, history: History, out: str, spark: Spark, folder: Path, report: Report) -> None:
-    """Run the job, then give out its results in order."""
+    """Run the job, then write its results in order."""
     file = open_results(out, query)
     with session_of(spark, folder) as session:
         split_for(session, stage.size_bytes())
@@ -226,7 +228,7 @@ def _write(query: Query, stage: Stage, history: History, out: str, spark: Spark,
 
 
 def write_parquet(frame: DataFrame, folder: Path) -> None:
-    """Write a frame's rows to a folder of Parquet files whose names have the rows' order."""
+    """Write a frame's rows to a folder of Parquet files; the order of the file names is the order of the rows."""
     frame.write.parquet(folder.absolute().as_uri())
 
 

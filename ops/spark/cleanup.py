@@ -1,13 +1,13 @@
-"""Pays a debt with Spark: partition groups are merged by executors, each in one task, level by level.
+"""Cleans up a backlog with Spark: executors merge partition groups, each in one task, level by level.
 
-    blocks of the debt -> Parquet in the share, a row per block             `parts`
-    joins of equal height over the sources -> what they owe joins above     `level-0`, `level-1`, ...
+    blocks of the backlog -> Parquet in the share, a row per block          `parts`
+    joins of equal height over the sources -> their input for joins above   `level-0`, `level-1`, ...
     the root's level -> results -> the destination, a group at a time
 
-A folder of the share counts when it was written to its end; a payment that is begun again takes those that do as they
-are, so what a driver that died has finished is not done again. Tasks that fail are repeated by Spark, and only what a
-finished one has written is seen. What a group of the root owes is the same however often it is found, and destinations
-take a group once.
+A folder of the share is valid once it was written to its end. A cleanup that restarts uses the valid folders as they
+are, so it does not repeat what a driver finished before it died. Spark repeats tasks that fail, and only the output of
+a finished task is seen. A group of the root has the same pending results however often they are computed, and
+destinations take a group once.
 
 The executors' Python needs Weir and its dependencies.
 """
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from operators.spill.cleanup.offline import Payer
-from operators.spill.spilled_part import Reader
-from ops.spark.cleanup_task import LATE_PART, ORDER, ROW, Paying, Row
+from operators.spill.cleanup.offline import OfflineCleanup
+from operators.spill.spilled_part import PieceReader
+from ops.spark.cleanup_task import LATE_PART, ORDER, ROW, CleanupTask, Row
 from ops.spark.session import is_local, spark_errors, spark_session, work_folder
 from ops.spark.share import Share
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch
-from services.spill.backlog import OpenDebt
+from services.spill.backlog import OpenBacklog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,10 +42,11 @@ GROUP_BLOCKS = 32
 
 TASKS_PER_CORE = 4
 TASK_TUPLES = 10_000
-"""Into so many tasks a level is split, if there are so many tuples in parts for each: the last ones may be small."""
+"""A level is split into TASKS_PER_CORE tasks per core, or fewer where a task would get less than TASK_TUPLES tuples of
+parts. The last tasks may be small."""
 
 TASK_FAILURES = 4
-"""How often a task may fail before its job does; Spark's own choice of 4 does not hold for `local` masters."""
+"""How often a task may fail before its job does; Spark's own default of 4 does not apply to `local` masters."""
 
 PARTS = "parts"
 
@@ -62,16 +63,16 @@ _SCHEMA = pa.schema(
 )
 
 Say = Callable[[str], None]
-"""Told what is done just now, in a few words."""
+"""Receives the current step of the work, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a debt is paid.
+    """The Spark cluster that cleans up a backlog.
 
     Attributes:
-        share: folder or URI that the driver and all executors see; None for one below the debt's folder.
-        settings: of Spark, beside Weir's own; dots written as `__`.
+        share: folder or URI that the driver and all executors see; None for one below the backlog's folder.
+        settings: of Spark, in addition to Weir's own; dots written as `__`.
     """
 
     master: str
@@ -79,70 +80,70 @@ class Cluster:
     settings: dict[str, str] = field(default_factory=dict)
 
 
-def results_of_debt(
-    debt: OpenDebt, cluster: Cluster, say: Say, paying: type[Paying] = Paying
+def results_of_backlog(
+    backlog: OpenBacklog, cluster: Cluster, say: Say, task_type: type[CleanupTask] = CleanupTask
 ) -> Iterator[tuple[int, Iterator[Batch]]]:
-    """Find all that is owed: of each group of the root, ascending, its results; each to be read before the next.
+    """Produce all pending results: for each group of the root, ascending, its results; read each before the next.
 
-    The share is emptied by `forget`, once the debt is settled.
+    `forget` empties the share, once the cleanup is complete.
 
     Args:
-        paying: what executors do.
+        task_type: what executors run; tests replace it.
 
     Raises:
         UsageError: pyspark or Java is not installed, or the share cannot be used.
         StateError: a block is damaged, a file system is full, or Spark fails.
     """
-    share = _share(debt, cluster)
-    owed = debt.manifest.debt
-    payer = Payer(debt.query, owed)
-    with _work_folder(debt, cluster) as work:
+    share = _share(backlog, cluster)
+    contents = backlog.manifest.debt
+    cleanup = OfflineCleanup(backlog.query, contents)
+    with _work_folder(backlog, cluster) as work:
         say("exporting parts")
-        _export(debt, share)
+        _export(backlog, share)
         with (
             spark_session(_retrying(cluster.master), work, **cluster.settings) as session,
             spark_errors("the cleanup"),
         ):
             _adapt(session)
             cores = session.sparkContext.defaultParallelism
-            tasks = max(1, min(TASKS_PER_CORE * cores, owed.tuples() // TASK_TUPLES))
-            levels = sorted(set(payer.heights))
-            body = msgspec.json.encode(msgspec.structs.replace(owed, owed=()))
-            task = paying(debt.query, body)
+            tasks = max(1, min(TASKS_PER_CORE * cores, contents.tuples() // TASK_TUPLES))
+            levels = sorted(set(cleanup.heights))
+            body = msgspec.json.encode(msgspec.structs.replace(contents, owed=()))
+            task = task_type(backlog.query, body)
             for number, height in enumerate(levels):
-                joins = [j for j, own in enumerate(payer.heights) if own == height]
+                joins = [j for j, own in enumerate(cleanup.heights) if own == height]
                 say(f"joining level {number + 1} of {len(levels)} with Spark")
                 _level(session, share, number, joins, tasks, task)
             say("delivering")
-            yield from _results(session, share, len(levels), payer.joins)
+            yield from _results(session, share, len(levels), cleanup.joins)
 
 
-def forget(debt: OpenDebt, cluster: Cluster) -> None:
+def forget(backlog: OpenBacklog, cluster: Cluster) -> None:
     """Empty the share.
 
     Raises:
-        StateError: it cannot be.
+        StateError: it cannot be emptied.
     """
-    _share(debt, cluster).forget("")
+    _share(backlog, cluster).forget("")
     if cluster.share is None:
-        Share(str(debt.folder / "share")).forget("")
+        Share(str(backlog.folder / "share")).forget("")
 
 
-def _share(debt: OpenDebt, cluster: Cluster) -> Share:
-    folder, question, options = (cluster.share or str(debt.folder / "share")).partition("?")
-    return Share(f"{folder.rstrip('/')}/{debt.manifest.id}{question}{options}")
+def _share(backlog: OpenBacklog, cluster: Cluster) -> Share:
+    folder, question, options = (cluster.share or str(backlog.folder / "share")).partition("?")
+    return Share(f"{folder.rstrip('/')}/{backlog.manifest.id}{question}{options}")
 
 
-def _work_folder(debt: OpenDebt, cluster: Cluster) -> Any:
-    """Where Spark keeps its log; of a cluster, in a folder that all see."""
+def _work_folder(backlog: OpenBacklog, cluster: Cluster) -> Any:
+    """The folder for Spark's log; for a cluster, it lies in a folder that all machines see."""
     if is_local(cluster.master):
         return work_folder(cluster.master, None)
-    shared = cluster.share if cluster.share is not None and "://" not in cluster.share else debt.folder / "share"
+    shared = cluster.share if cluster.share is not None and "://" not in cluster.share else backlog.folder / "share"
     return work_folder(cluster.master, Path(shared))
 
 
 def _retrying(master: str) -> str:
-    """The master, one of this machine such that tasks are repeated."""
+    """The master; a `local` one with the option that makes Spark repeat failed tasks."""
     if not is_local(master) or "," in master:
         return master
     cores = master.partition("[")[2].rstrip("]") or "1"
@@ -150,21 +151,21 @@ def _retrying(master: str) -> str:
 
 
 def _adapt(session: SparkSession) -> None:
-    """Rows are blocks: few make a batch."""
+    """Read few rows per batch, since each row is a block."""
     session.conf.set("spark.sql.parquet.columnarReaderBatchSize", "16")
 
 
 # --- Parts ---------------------------------------------------------------------------------------------
 
 
-def _export(debt: OpenDebt, share: Share) -> None:
-    """Put all parts into the share, each block seen to be whole."""
+def _export(backlog: OpenBacklog, share: Share) -> None:
+    """Write all parts to the share, after checking that each block is whole."""
     if share.whole(PARTS):
         return
     share.begin(PARTS)
     waiting: list[Row] = []
     files = 0
-    for row in rows_of(debt):
+    for row in rows_of(backlog):
         waiting.append(row)
         if len(waiting) == FILE_BLOCKS:
             share.write(PARTS, files, _table(waiting), GROUP_BLOCKS)
@@ -173,21 +174,22 @@ def _export(debt: OpenDebt, share: Share) -> None:
     share.done(PARTS)
 
 
-def rows_of(debt: OpenDebt) -> Iterator[Row]:
+def rows_of(backlog: OpenBacklog) -> Iterator[Row]:
     """All parts, a row per block (`ops.spark.cleanup_task.ROW`).
 
     Raises:
         StateError: a block is missing or damaged.
     """
-    reader = Reader(debt.blocks)
-    for owed in debt.manifest.debt.owed:
-        for number, part in enumerate(owed.parts):
+    reader = PieceReader(backlog.blocks)
+    for group in backlog.manifest.debt.owed:
+        for number, part in enumerate(group.parts):
             for side, pieces in enumerate((part.left, part.right)):
                 for piece in pieces:
                     raw = reader.own_block(piece.piece())
-                    # What came late while the query ran is a part of its own, and stays one.
+                    # Tuples that arrived late while the query ran are a part of their own, and stay one.
                     at = LATE_PART if part.late else number
-                    yield owed.join, owed.group, at, side, piece.key, part.since, part.late, piece.rows, piece.last, raw
+                    whole = part.since, part.late, piece.rows, piece.last, raw
+                    yield group.join, group.group, at, side, piece.key, *whole
 
 
 def _table(rows: list[Row]) -> pa.Table:
@@ -199,23 +201,23 @@ def _table(rows: list[Row]) -> pa.Table:
 # --- Levels --------------------------------------------------------------------------------------------
 
 
-def _level(session: SparkSession, share: Share, number: int, joins: list[int], tasks: int, paying: Paying) -> None:
-    """Pay the groups of joins of one height."""
+def _level(session: SparkSession, share: Share, number: int, joins: list[int], tasks: int, task: CleanupTask) -> None:
+    """Clean up the groups of joins of one height."""
     if share.whole(f"level-{number}"):
         return
     wanted = ", ".join(map(str, joins))
     rows = _read(session, share, number).where(f"join_no IN ({wanted})")
     ordered = rows.repartition(tasks, "join_no", "group_no").sortWithinPartitions(*ORDER)
     with warnings.catch_warnings():
-        # Of pandas' version, which nothing here uses.
+        # The warning is about pandas' version, which nothing here uses.
         warnings.simplefilter("ignore", FutureWarning)
-        found = session.createDataFrame(ordered.rdd.mapPartitions(paying), ROW)
+        found = session.createDataFrame(ordered.rdd.mapPartitions(task), ROW)
     writer = found.write.mode("overwrite").option("compression", "uncompressed")
     writer.option("parquet.block.size", str(32 << 20)).parquet(share.uri(f"level-{number}"))
 
 
 def _read(session: SparkSession, share: Share, levels: int) -> DataFrame:
-    """The parts, and what the first levels have found."""
+    """The parts, and the output of the first levels."""
     names = [PARTS, *(f"level-{number}" for number in range(levels))]
     return session.read.schema(ROW).parquet(*(share.uri(name) for name in names))
 

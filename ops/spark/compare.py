@@ -1,7 +1,7 @@
-"""Two multisets of results held against each other, by Spark.
+"""Compares two multisets of results with Spark.
 
-Results are equal when all their values and their timestamp are; -0.0 equals 0.0, and NULL equals NULL. Of each distinct
-result it is counted how often it is in the exact answer and how often it was found:
+Results are equal when all their values and their timestamps are; -0.0 equals 0.0, and NULL equals NULL. For each
+distinct result, Spark counts how often it is in the exact answer and how often it was found:
 
     missing   it was found less often than it should have been
     doubled   it belongs to the answer, and was found too often
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHOWN = 5
-"""Examples of each kind."""
+"""How many examples of each kind are shown."""
 
 KINDS = ("missing", "extra", "doubled")
 
@@ -41,7 +41,7 @@ class Example:
     Attributes:
         line: as JSON.
         expected, found: how often.
-        first, last: partition and offset (or line) of its occurrences among what was found; None where there is none.
+        first, last: partition and offset (or line) of its occurrences among the results found; None where it has none.
     """
 
     line: str
@@ -68,12 +68,12 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return not any(self.counts.values())
 
 
 class FoundResults:
-    """Stages results that were found, for Spark. Use as a context manager.
+    """Stages the results that were found, for Spark. Use as a context manager.
 
     Attributes:
         results: how many.
@@ -88,7 +88,7 @@ class FoundResults:
         self._writer: Any = pq.ParquetWriter(path, self._schema, compression="zstd", store_schema=False)
 
     def add(self, batch: Batch, partition: int, offsets: I64) -> None:
-        """Results as `ops.spark.results.result_stream` decodes them, and where they were."""
+        """Add results as `ops.spark.results.result_stream` decodes them, and their positions."""
         arrays = [batch.columns[name].to_arrow() for _, name, _ in self._columns]
         arrays += [pa.array(batch.ts), pa.array(np.full(len(batch), partition, np.int32)), pa.array(offsets)]
         self._writer.write_table(pa.table(arrays, schema=self._schema))
@@ -104,10 +104,10 @@ class FoundResults:
 
 
 def compare(spark: SparkSession, query: Query, exact: DataFrame, found: FoundResults, history: History) -> Verdict:
-    """Hold what was found, as far as it is wanted, against the exact answer.
+    """Compare the results that were found, as far as they are wanted, with the exact answer.
 
     Args:
-        exact: as `ops.spark.results.answer_of` gives it of `history`.
+        exact: as `ops.spark.results.answer_of` returns it for `history`.
     """
     columns = [*(key for key, _, _ in result_columns(query)), RESULT_TS]
     nowhere = "CAST(NULL AS STRUCT<part: INT, off: BIGINT>) AS place"
@@ -152,7 +152,7 @@ def _example(query: Query, row: Any) -> Example:
 
 
 def report_lines(verdict: Verdict, topic: str | None) -> list[str]:
-    """A verdict for people: counts, then examples of each kind.
+    """A verdict as text for people: counts, then examples of each kind.
 
     Args:
         topic: where the results were; None for a file.

@@ -1,9 +1,9 @@
-"""Results of a paid debt to a topic, each once however often the payment is begun.
+"""Delivers the results of a backlog to a topic, each once however often the cleanup restarts.
 
-A group of the root is one transaction: its results in the sink, and in `<query>.cleanup`, which Kafka compacts and
-keeps for ever, a commit record under the debt's id and the group's number. Both are there or neither is. Whoever pays
-the debt again reads the commit records first, and what has one is not paid again. The transactional id is the debt's,
-so that of two who pay the same debt the later one ends the earlier, before it reads.
+A group of the root is one transaction: its results in the sink, and a commit record under the debt's id and the group's
+number in `<query>.cleanup`, which Kafka compacts and keeps for ever. Both are there or neither is. A cleanup that
+restarts reads the commit records first, and skips the groups that have one. The transactional id is derived from the
+debt's id, so of two processes that clean up the same debt, the later one fences the earlier one, before it reads.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ops.spark.topics import ends_of, records
 from schemas.codecs.encode import CLEANUP_PHASE, encode_results
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
-from services.delivery.epoch_output import Delivery, Letter
+from services.delivery.epoch_output import Delivery, RejectedRecord
 from services.delivery.sink import Aborted, Fenced
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
-from services.spill.destinations import Begin
+from services.spill.destinations import BeforeVisible
 
 TRANSACTION_MS = 600_000
-"""How long a group's results may take; a broker allows 15 minutes unless it was told otherwise."""
+"""How long delivering a group's results may take; a broker allows 15 minutes unless it is configured otherwise."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True):
-    """That a group has been delivered."""
+    """Marks a group as delivered."""
 
     debt: str
     query: str
@@ -40,7 +40,7 @@ class CommitRecord(msgspec.Struct, frozen=True):
 
 
 class TopicDestination:
-    """A topic."""
+    """Delivers a backlog's results to a topic."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class TopicDestination:
         query: str,
         debt: str,
         root: int,
-        begin: Begin,
+        begin: BeforeVisible,
         *,
         say: Callable[[str], None],
         replication: int = -1,
     ) -> None:
         """Args:
             root: the topmost join's number.
-            say: told of results that are too large for the topic.
+            say: receives a text about results that are too large for the topic.
 
         Raises:
             BrokerError: Kafka does not answer, or a topic cannot be made.
@@ -75,16 +75,16 @@ class TopicDestination:
             partitions={**topics.partitions, self._commits: 1},
             limits={**topics.limits, self._commits: 1_000_000},
         )
-        payment = f"weir-cleanup-{debt}"
-        self._admin, self._log = admin, (admin.transactions(payment, 1, replication), 0)
+        name = f"weir-cleanup-{debt}"
+        self._admin, self._log = admin, (admin.transactions(name, 1, replication), 0)
         self._sink = TransactionalSink(
-            clients, payment, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log
+            clients, name, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log
         )
         repair = self._sink.open()
         if repair.records:
             say(f"Kafka had ended a transaction in part: {sum(repair.records.values()):,} records written again")
 
-    def paid(self) -> Mapping[int, int]:
+    def delivered_groups(self) -> Mapping[int, int]:
         """The groups that have a commit record.
 
         Raises:
@@ -109,7 +109,7 @@ class TopicDestination:
         """Deliver a group's results.
 
         Raises:
-            BrokerError: Kafka refuses, or somebody else pays this debt; what was delivered is known there.
+            BrokerError: Kafka refuses, or another process cleans up this debt; commit records say what was delivered.
         """
         if not self._begun:
             self._begin()
@@ -117,7 +117,8 @@ class TopicDestination:
         encoded = [(self._topic, encode_results(batch, CLEANUP_PHASE)) for batch in batches]
         results = sum(len(own.offsets) - 1 for _, own in encoded)
         record = CommitRecord(self._debt, self._query, self._root, group, results)
-        commit = Letter(self._commits, msgspec.json.encode(record), f"{self._debt}/{group}".encode(), ())
+        # The sink writes these beside the results, to the task's partition of their topic.
+        commit = RejectedRecord(self._commits, msgspec.json.encode(record), f"{self._debt}/{group}".encode(), ())
         try:
             refused = self._sink.deliver(Delivery(encoded, [commit], {}))
         except Fenced:
@@ -129,12 +130,12 @@ class TopicDestination:
         return results
 
     def finish(self) -> None:
-        """Each group is out when it has been written; the log of the transactions is not needed any more.
+        """Delete the log of the transactions, which is not needed any more: each group was delivered when written.
 
         Raises:
             BrokerError: Kafka does not say whether they are complete.
         """
-        if self._sink.settlement()() is not None:
+        if self._sink.completion_check()() is not None:
             self._admin.delete([self._log[0]])
 
     def close(self) -> None:

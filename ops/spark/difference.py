@@ -1,10 +1,11 @@
 """The changes of a set difference over history, by Spark (JISC 4.7; the design's section 2).
 
-A tuple lives over [ts, dead): `ts + d + 1` of a RANGE window, the ts of the n-th later tuple of a ROWS window. It is in
-the answer while it lives and no living tuple of a subtracted stream matches it: its life less the union of its matches'
-lives. What is left are intervals; where one begins the tuple comes ("+"), where it ends it leaves ("-").
+A tuple lives over [ts, dead): `dead` is ts + d + 1 for a RANGE window, the ts of the n-th later tuple for a ROWS
+window. It is in the answer while it lives and no living tuple of a subtracted stream matches it: during its lifetime
+less the union of its matches' lifetimes. The remainder is a set of intervals; where one begins the tuple enters the
+answer ("+"), where it ends the tuple leaves the answer ("-").
 
-The union is found per tuple by a window over its matches in the order of their beginnings: a match that begins after
+Spark finds the union per tuple by a window over its matches in the order of their beginnings: a match that begins after
 all earlier ones have ended leaves a gap before it. The tuple's own end stands as a last match.
 """
 
@@ -36,8 +37,8 @@ def changes(spark: SparkSession, query: Query, history: History) -> DataFrame:
     """All changes.
 
     Returns:
-        a value per output (`ops.spark.answer.output_column`), `op`, and `ts`, the instant; per instant what leaves
-        before what comes, both in the total order.
+        a value per output (`ops.spark.answer.output_column`), `op`, and `ts`, the instant; at each instant the exits
+        before the entries, both in the total order.
     """
     first = _living(spark, query, 0, history)
     for predicate in query.predicates:
@@ -53,7 +54,7 @@ def changes(spark: SparkSession, query: Query, history: History) -> DataFrame:
     both = "stack(2, '+', comes, '-', leaves) AS (op, ts)"
     found = gaps.selectExpr("s0_at", *outputs, both).where(history.within("ts", "s0_at.part"))
     columns = [output_column(n) for n in range(len(query.outputs))]
-    # '-' comes after '+' in ASCII.
+    # In ASCII, '-' sorts after '+'.
     return found.orderBy("ts", found["op"].desc(), "s0_at").select(*columns, RESULT_OP, RESULT_TS)
 
 
@@ -66,7 +67,7 @@ def _matches(
     part: Subtraction,
     kept: Sequence[str],
 ) -> DataFrame:
-    """The lives of one subtracted stream's tuples that match while what they match lives."""
+    """The lifetimes of one subtracted stream's tuples that match a tuple of the first source while it lives."""
     from pyspark.sql import functions
 
     other = _living(spark, query, number, history)
@@ -80,7 +81,7 @@ def _matches(
         left = left.selectExpr("*", f"explode(sequence({low}, {high})) AS bucket")
         other = other.selectExpr("*", f"{bucket_of(begin, width)} AS s{number}_bucket")
         conditions.append(f"bucket = s{number}_bucket")
-    if history.apart and isinstance(query.sources[number].stream, Stream):
+    if history.copartitioned and isinstance(query.sources[number].stream, Stream):
         conditions.append(f"s0_part = s{number}_part")
     for predicate in part.on:
         conditions.append(_sql(query, predicate))
@@ -92,7 +93,8 @@ def _matches(
 
 
 def _living(spark: SparkSession, query: Query, number: int, history: History) -> DataFrame:
-    """The tuples of a source with `s{n}_dead`, the first instant at which they are dead; ENDLESS where none is."""
+    """The tuples of a source with `s{n}_dead`, the first instant at which they are dead; ENDLESS for those that
+    stay."""
     source = query.sources[number]
     frame = tuples_of(spark, query, number, history, _read(query, source.alias))
     return frame.selectExpr("*", f"{dead_of(query, number)} AS s{number}_dead").drop(f"s{number}_last")

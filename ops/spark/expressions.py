@@ -1,8 +1,8 @@
-"""Bound expressions as Spark SQL text, with the rules of `schemas.query`.
+"""Translates bound expressions to Spark SQL text, with the rules of `schemas.query`.
 
 Spark decides joins and selections of the batch answer by itself, so that an audit compares two implementations; this
-module only says in its language what Weir's expressions mean. Where Spark's own operator means something else, the
-text says what is meant in other words:
+module only expresses in Spark SQL what Weir's expressions mean. Where Spark's own operator means something else, the
+text uses other operators:
 
 - BIGINT arithmetic gives NULL on overflow (`try_add`), DOUBLE arithmetic where the result is not finite. A value that
   is not finite stays so through + - * and as the left side of / and %, so it is looked for only at the end of such a
@@ -64,14 +64,14 @@ _MIRROR = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _.,:-/")
 
 NameOf = Callable[[Column], str]
-"""What a column is called in the SQL text."""
+"""Returns the name of a column in the SQL text."""
 
 
 def register_functions(spark: SparkSession) -> None:
     """Add the functions that the texts of `sql_of` may call."""
     from pyspark.sql.types import StringType
 
-    # Made within a function, so that they travel to executors by value: those need Arrow, not Weir.
+    # Defined within a function, so that Spark sends them to executors by value: those need Arrow, not Weir.
     def mapped(name: str) -> Callable[[str | None], str | None]:
         def apply(text: str | None) -> str | None:
             import pyarrow as pa
@@ -96,7 +96,7 @@ def sql_of(expr: Expr, name_of: NameOf) -> str:
 
 
 def join_key(predicate: Expr, name_of: NameOf) -> str | None:
-    """An equality in SQL that follows from a predicate of another form; None where there is none to add."""
+    """An equality in SQL that follows from a predicate of another form; None where there is no such equality."""
     if isinstance(predicate, Compare) and predicate.op == "=":
         kinds = {type_of(predicate.left), type_of(predicate.right)}
         if Type.DOUBLE in kinds and len(kinds) == 2:
@@ -106,7 +106,7 @@ def join_key(predicate: Expr, name_of: NameOf) -> str | None:
 
 
 def string_literal(text: str) -> str:
-    """A string as SQL says it, whatever is in it."""
+    """A string as an SQL literal, whatever characters it has."""
     if _PLAIN.issuperset(text):
         return f"'{text}'"
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
@@ -117,7 +117,7 @@ class _Writer:
         self._name_of = name_of
 
     def value(self, expr: Expr) -> str:
-        """The text of an expression; of a DOUBLE, a finite value or NULL."""
+        """The text of an expression; for a DOUBLE, its value is finite or NULL."""
         text = self._raw(expr)
         if isinstance(expr, Arithmetic) and expr.type is Type.DOUBLE:
             # NaN is above all numbers in Spark's order.
@@ -130,7 +130,7 @@ class _Writer:
         return text
 
     def _raw(self, expr: Expr) -> str:
-        """The text; where it is DOUBLE arithmetic, perhaps not finite."""
+        """The text; the value of DOUBLE arithmetic may not be finite."""
         match expr:
             case Column():
                 return self._name_of(expr)
@@ -179,7 +179,7 @@ class _Writer:
             return f"{_INTEGER[op]}({left}, {right})"
         if op == "%":
             return f"({left} % {right})"
-        # The one quotient that overflows; a division by zero is NULL by itself.
+        # The one quotient that overflows; a division by zero is NULL anyway.
         return f"CASE WHEN {left} = {_MIN} AND {right} = -1L THEN NULL ELSE {left} div {right} END"
 
     def _call(self, expr: Call) -> str:
@@ -244,14 +244,14 @@ def _floor(text: str) -> str:
 
 
 def _substring(text: str, start: str, count: str | None = None) -> str:
-    """The characters whose 1-based place is in [start, start + count)."""
+    """The characters whose 1-based position is in [start, start + count)."""
     begin = f"greatest({start}, 1L)"
     known = f"{text} IS NOT NULL AND {start} IS NOT NULL"
     end = f"CAST(char_length({text}) AS BIGINT) + 1L"
     if count is not None:
         end = f"least({end}, greatest(coalesce(try_add({start}, greatest({count}, 0L)), {_MAX}), 1L))"
         known += f" AND {count} IS NOT NULL"
-    # Before `end` is known to be behind it, `begin` may be beyond what fits 32 bits.
+    # Until the comparison with `end`, `begin` may be beyond what fits 32 bits.
     return (
         f"CASE WHEN {known} THEN CASE WHEN {begin} < {end} "
         f"THEN substring({text}, CAST({begin} AS INT), CAST({end} - {begin} AS INT)) ELSE '' END END"
@@ -280,7 +280,7 @@ def _mixed(op: str, whole: str, real: str) -> str:
 
 
 def like_regex(pattern: str) -> str:
-    """A LIKE pattern as a regular expression of Java's over the whole string; `.` is a code point there."""
+    """A LIKE pattern as a Java regular expression over the whole string; `.` is a code point there."""
     out = []
     escaped = False
     for char in pattern:

@@ -1,4 +1,4 @@
-"""The batch answer of any query, its way out of Spark, and results on their way in."""
+"""Answers any query in batch, writes the results from Spark to files, and reads the results of a query for Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answer_of(spark: SparkSession, query: Query, history: History) -> DataFrame:
 
 
 def result_columns(query: Query) -> list[tuple[str, str, Type]]:
-    """Of each key of a result but `_ts`: its column in Spark, its name and its type."""
+    """For each key of a result but `_ts`: its column in Spark, its name and its type."""
     found = [(output_column(n), output.name, type_of(output.expr)) for n, output in enumerate(query.outputs)]
     return [*found, (RESULT_OP, OP_KEY, Type.STRING)] if query.subtracted else found
 
@@ -58,19 +58,19 @@ def read_answer(query: Query, folder: Path) -> Iterator[Batch]:
 
 
 class ResultFile(Protocol):
-    """Where results go."""
+    """A destination for results."""
 
     def write(self, batch: Batch) -> None:
-        """Take results, after those before."""
+        """Write results, after those before."""
         ...
 
     def close(self) -> None:
-        """All have been given."""
+        """End the output; all results have been written."""
         ...
 
 
 def open_results(path: str, query: Query) -> ResultFile:
-    """A file by its name: Parquet, else JSON lines; `-` is standard output.
+    """Open a file by its name: Parquet, else JSON lines; `-` is standard output.
 
     Raises:
         UsageError: it cannot be created.

@@ -1,15 +1,16 @@
-"""A Spark session for Weir's jobs: quiet, private, and gone when its work is done.
+"""Makes a Spark session for Weir's jobs: quiet, private, and gone when its work is done.
 
-Spark's own log goes to a file beside the job's data, not between the lines that a command prints, and Java's standard
-error, which Spark hands on as it is, goes there too. It goes away with the folder: an error says what counts.
+Spark's own log goes to a file beside the job's data, so it does not mix with the lines that a command prints. Java's
+standard error, which Spark passes on unchanged, goes there too. The file is deleted with the folder: an error carries
+the line that matters.
 
-What a job shares with its executors lies in one folder: a temporary one for `local` masters, else one that the user
-names and that all machines see.
+The files that a job shares with its executors lie in one folder: a temporary one for `local` masters, else one that the
+user names and that all machines see.
 
-Where the process has a session already, as in a notebook, jobs run on that one's Spark, with settings of their own, and
-leave it running.
+Where the process has a session already, as in a notebook, jobs run on that session's Spark with settings of their own,
+and leave it running.
 
-What else Spark should know, such as `spark.driver.memory`, is taken from where Spark looks for it, the file
+Other settings, such as `spark.driver.memory`, are read from where Spark reads them, the file
 `spark-defaults.conf` in SPARK_CONF_DIR.
 """
 
@@ -39,7 +40,7 @@ _SETTINGS = {
     "spark.app.name": "weir",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # NULL where ANSI would raise: what `ops.spark.expressions` builds on.
+    # NULL where ANSI would raise: `ops.spark.expressions` relies on it.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
@@ -50,7 +51,7 @@ _SETTINGS = {
 
 @contextmanager
 def work_folder(master: str, given: Path | None) -> Iterator[Path]:
-    """A fresh folder for what driver and executors share; deleted in the end.
+    """A fresh folder for files that driver and executors share; deleted in the end.
 
     Raises:
         UsageError: a cluster's executors do not see a temporary folder of this machine, and no other was given.
@@ -61,7 +62,7 @@ def work_folder(master: str, given: Path | None) -> Iterator[Path]:
     try:
         if given is not None:
             given.mkdir(parents=True, exist_ok=True)
-        # Executors are at home elsewhere: a relative path would be another folder there.
+        # Executors have other working directories: a relative path would be another folder there.
         folder = Path(tempfile.mkdtemp(prefix="weir-spark-", dir=given)).absolute()
     except OSError as error:
         raise StateError(f"cannot make a folder for Spark in {given}: {error.strerror}") from None
@@ -82,7 +83,7 @@ def spark_session(master: str, folder: Path, **settings: str) -> Iterator[SparkS
 
     Args:
         folder: for shuffles and the log.
-        settings: of Spark, beside Weir's own; dots written as `__`.
+        settings: of Spark, in addition to Weir's own; dots written as `__`.
 
     Raises:
         UsageError: pyspark or Java is not installed.
@@ -122,10 +123,10 @@ def spark_session(master: str, folder: Path, **settings: str) -> Iterator[SparkS
 
 
 def check_installed() -> None:
-    """See that pyspark and a Java for it are there, and let Spark find that Java.
+    """Check that pyspark and a Java for it are installed, and let Spark find that Java.
 
     Raises:
-        UsageError: one is not.
+        UsageError: one of them is not.
     """
     try:
         import pyspark  # noqa: F401
@@ -143,14 +144,14 @@ def check_installed() -> None:
 
 
 def split_for(spark: SparkSession, size_bytes: int) -> None:
-    """Choose into how many parts shuffles split an input of that size."""
+    """Set into how many parts shuffles split an input of that size."""
     parts = max(spark.sparkContext.defaultParallelism, -(-size_bytes // SPLIT_BYTES))
     spark.conf.set("spark.sql.shuffle.partitions", str(parts))
 
 
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
-    """Turn what Spark raises into one line.
+    """Turn an exception of Spark into an error of one line.
 
     Raises:
         StateError: a job has failed.
@@ -167,7 +168,7 @@ def spark_errors(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Let a process that starts meanwhile write its standard error to a file."""
+    """Make processes that start meanwhile write their standard error to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -181,6 +182,6 @@ def _standard_error_to(path: Path) -> Iterator[None]:
 
 
 def _last_words(log: Path) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is informative."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

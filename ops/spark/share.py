@@ -1,7 +1,7 @@
-"""The folder in which a driver and its executors meet: of this machine, of a network, or of an object store.
+"""The folder through which a driver and its executors exchange files: local, on a network, or in an object store.
 
-Spark names places by URI; what the driver writes and reads without Spark goes through Arrow's file systems, which know
-`file`, `s3`, `gs` and `hdfs`. Spark calls the second `s3a`.
+Spark names folders by URI. The driver's own reads and writes go through Arrow's file systems, which support
+`file`, `s3`, `gs` and `hdfs`. Spark calls `s3` `s3a`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyarrow import fs
 from schemas.errors import StateError, UsageError
 
 SUCCESS = "_SUCCESS"
-"""What Spark leaves in a folder that it has written whole, and so does `Share.done`."""
+"""The marker that Spark leaves in a folder that it has written completely, and so does `Share.done`."""
 
 
 class Share:
     """A folder by path or URI."""
 
     def __init__(self, place: str) -> None:
-        """Raises UsageError: it is no folder that can be reached."""
+        """Raises UsageError: it is not a folder that can be reached."""
         uri = place if "://" in place else Path(place).absolute().as_uri()
         scheme, _, rest = uri.partition("://")
         if scheme == "s3a":
@@ -39,14 +39,14 @@ class Share:
         self._uri = f"{'s3a' if scheme == 's3' else scheme}://{rest.partition('?')[0]}".rstrip("/")
 
     def uri(self, name: str) -> str:
-        """What Spark calls the folder of that name below."""
+        """Spark's URI of the folder `name` below this one."""
         return f"{self._uri}/{name}"
 
     def whole(self, name: str) -> bool:
-        """Whether a folder below has been written to its end.
+        """Whether the folder `name` below this one has been written completely.
 
         Raises:
-            StateError: the file system does not say.
+            StateError: the file system does not answer.
         """
         try:
             found: Any = self._files.get_file_info(f"{self._path}/{name}/{SUCCESS}")
@@ -55,7 +55,7 @@ class Share:
         return bool(found.type == fs.FileType.File)
 
     def begin(self, name: str) -> None:
-        """Make a folder below, empty.
+        """Make the folder `name` below this one, empty.
 
         Raises:
             StateError: the file system refuses.
@@ -70,10 +70,10 @@ class Share:
         """Add a Parquet file to a folder.
 
         Args:
-            group_rows: of a row group.
+            group_rows: rows of a row group.
 
         Raises:
-            StateError: the file system refuses, above all because the disk is full.
+            StateError: the file system refuses, in most cases because the disk is full.
         """
         path = f"{self._path}/{name}/part-{number:05d}.parquet"
         try:
@@ -82,7 +82,7 @@ class Share:
             raise self._failed("write", name, error) from None
 
     def done(self, name: str) -> None:
-        """The folder is written to its end.
+        """Mark the folder as written completely.
 
         Raises:
             StateError: the file system refuses.
@@ -94,7 +94,7 @@ class Share:
             raise self._failed("write", name, error) from None
 
     def forget(self, name: str) -> None:
-        """Delete a folder below, if it is there.
+        """Delete the folder `name` below this one, if it is there.
 
         Raises:
             StateError: the file system refuses.

@@ -1,4 +1,4 @@
-"""History from files, on its way to Spark: archives and tables, as `weir run` would read them."""
+"""Reads history from files and stages it for Spark: archives and tables, as `weir run` would read them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from services.files.sources import SourceFile
 from services.files.tables import Tables
 
 PARTITION = 0
-"""The files of a stream are one partition of it."""
+"""All files of a stream are one partition of it."""
 
 
 @dataclass(slots=True)
 class Intake:
-    """What became of the records that were read.
+    """Counts the records that were read.
 
     Attributes:
         tuples: those that were decoded, late ones included.
-        late: of those, how many were late.
-        dead: records that are no tuples.
+        late: how many of those were late.
+        dead: records that could not be decoded.
         first_dead: where the first of those was, and why.
     """
 
@@ -34,8 +34,8 @@ class Intake:
     dead: int = 0
     first_dead: str = field(default="")
 
-    def bury(self, count: int, first: str) -> None:
-        """Count records that are no tuples."""
+    def count_dead(self, count: int, first: str) -> None:
+        """Count records that could not be decoded."""
         if count:
             self.dead += count
             self.first_dead = self.first_dead or first
@@ -94,11 +94,11 @@ def stage_archives(stage: Stage, files: Mapping[str, Sequence[SourceFile]], quer
                 found.late += int(np.count_nonzero(late))
                 dead = block.decoded.dead
                 if dead:
-                    found.bury(len(dead), f"{file.name}:{block.lines[0]}: {dead[0].reason}")
+                    found.count_dead(len(dead), f"{file.name}:{block.lines[0]}: {dead[0].reason}")
     return found
 
 
 def stage_tables(stage: Stage, tables: Tables, query: Query) -> None:
-    """All rows of a query's tables."""
+    """Stage all rows of a query's tables."""
     for table in query.tables():
         stage.add_table(table, tables.batches[table.name])

@@ -1,15 +1,15 @@
-"""Tuples on their way to Spark: Parquet files of Weir's columns, one per stream and table.
+"""Stages tuples for Spark: Parquet files of Weir's columns, one per stream and table.
 
-Records are decoded by the project's own codecs (`schemas.codecs`), on the driver, so that types, NULLs and dead letters
-are those of a running query. Which tuples are late is decided here too, by the rule of the design's section 2 and in
-the order of arrival, and late ones are left out: what is staged is what the answer is made of.
+The project's own codecs (`schemas.codecs`) decode the records, on the driver, so that types, NULLs and dead letters
+are those of a running query. Late tuples are found here too, by the rule of the design's section 2 and in the order of
+arrival, and left out: the answer is made of exactly the staged tuples.
 
 A file has the columns `f0`, `f1`, ... in the order of the declared fields, and
 
     ts    event time in milliseconds; TABLE_TS for a table
-    part  the partition, `off` its offset (or the row's number): with `ts`, the place in the stream's order
+    part  the partition, `off` its offset (or the row's number): with `ts`, the position in the stream's order
 
-Cost: decoding on one core, some 500,000 records a second; Spark's part begins when all is staged.
+Cost: decoding on one core, some 500,000 records a second; Spark's part begins when everything is staged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROW_GROUP = 1 << 18
 
 
 def field_column(stream: Stream | Table, name: str) -> str:
-    """What a declared field is called in the files."""
+    """The name of a declared field's column in the files."""
     return f"f{[field.name for field in stream.fields].index(name)}"
 
 
@@ -59,13 +59,13 @@ class Stage:
 
         Args:
             offsets: (n,) int64 ascending.
-            refused: (n,) bool, True where the running query left a tuple out though its clock did not say so.
+            refused: (n,) bool, True where the running query left a tuple out although its clock did not say so.
 
         Returns:
-            (n,) bool: which of them are late by their partition's clock.
+            (n,) bool: True where a tuple is late by its partition's clock.
 
         Raises:
-            StateError: the disk does not take them.
+            StateError: the disk refuses them.
         """
         late = self._late(stream, partition, batch.ts)
         kept = ~late if refused is None else ~(late | refused)
@@ -80,17 +80,17 @@ class Stage:
         """Stage all rows of a table.
 
         Raises:
-            StateError: the disk does not take them.
+            StateError: the disk refuses them.
         """
         self._write(table, 0, rows, np.arange(len(rows), dtype=np.int64))
 
     def watermark(self, stream: Stream, partition: int) -> int:
-        """Before which a partition can bring nothing more that is not late; -1 before its first tuple."""
+        """The event time below which all further tuples of a partition are late; -1 before its first tuple."""
         largest = self._largest.get((stream.name, partition))
         return -1 if largest is None else max(largest - stream.disorder_ms, 0)
 
     def first_ts(self, stream: Stream, partition: int) -> int:
-        """The timestamp of the first tuple that came of a partition; 0 before it."""
+        """The timestamp of the first tuple that arrived in a partition; 0 before it."""
         return self._first.get((stream.name, partition), 0)
 
     def paths(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Stage:
         return {name: str(writer.path) for name, writer in self._writers.items()}
 
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(writer.path.stat().st_size for writer in self._writers.values())
 
     def __enter__(self) -> Stage:
@@ -111,7 +111,7 @@ class Stage:
             writer.close()
 
     def _late(self, stream: Stream, partition: int, ts: I64) -> Mask:
-        """More than the declared disorder behind the largest timestamp that arrived before."""
+        """(n,) bool: True where a tuple is more than the declared disorder behind the largest timestamp before it."""
         if not len(ts):
             return np.zeros(0, np.bool_)
         key = stream.name, partition
@@ -128,7 +128,7 @@ class Stage:
 
 
 class _ColumnFile:
-    """One Parquet file; there from the start, so that a stream without tuples is one without rows."""
+    """One Parquet file; it is there from the start, so that a stream without tuples has a file without rows."""
 
     def __init__(self, path: Path, given: Stream | Table) -> None:
         self.path = path

@@ -1,16 +1,17 @@
-"""The past of topics: a query's input, what its tasks have committed, and what it wrote.
+"""Reads the history of topics: a query's input, its tasks' commits, and the results that it wrote.
 
-**A consistent cut.** A task commits its input offsets, and with them the event time before which its results are out
-(`schemas.messages.commits`), in the transaction that holds these results. So the committed offsets are read first, and
-whatever is read of the output after that has every result before the cut; of the input, the records before the offsets
-say what those results are. A query can be audited while it runs.
+**A consistent cut.** A task commits its input offsets, and with them the event time before which its results have been
+written (`schemas.messages.commits`), in the transaction that contains these results. So the committed offsets are read
+first. The output that is read after that has every result before the cut, and the input records before the offsets
+determine those results. So a query can be audited while it runs.
 
-Of a query with PARTITION BY task p has a cut of its own, writes the sink's partition p, and answers for the tuples of
-partition p. Where joins run apart (placement per-operator), the operators' cuts differ, those of the last are lowest
-or equal: the least of all is taken.
+With PARTITION BY, task p has a cut of its own, writes the sink's partition p, and is responsible for the tuples of
+partition p. Where joins are distributed (placement per-operator), the operators' cuts differ. Those of the last
+operator
+are lower than or equal to the others: the least of all is used.
 
 Tuples that were late only because the query had stopped waiting for their partition (idle timeouts) are no function of
-the log; which they were is in the late topic, by partition and offset.
+the log; the late topic identifies them by partition and offset.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ BATCH = 20_000
 _WAIT_S = 1.0
 _TIMEOUT_S = 30.0
 _SILENCE_S = 60.0
-"""Kafka is taken for dead after that long without a record where one is known to be."""
+"""Kafka counts as dead after that long without a record where one is known to exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How far a running query has come.
+    """The progress of a running query.
 
     Attributes:
-        offsets: input records before these have been taken.
-        end: results with a smaller timestamp are out.
+        offsets: the tasks have read the input records before these.
+        end: all results with a smaller timestamp have been written.
         ends: by task of a query with PARTITION BY, in place of `end`; else None.
-        tables: hex digits of what the tables held, in the order of `Query.tables`.
+        tables: hex digests of the tables' contents, in the order of `Query.tables`.
     """
 
     offsets: Mapping[Lane, int]
@@ -72,19 +73,19 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """Tuples that were refused though their partition's clock did not say so: offsets by (stream, partition)."""
+class IdleLateTuples:
+    """Tuples that were refused although their partition's clock did not say so: offsets by (stream, partition)."""
 
     offsets: Mapping[tuple[str, int], I64]
 
     def refused(self, stream: str, partition: int, offsets: I64) -> Mask | None:
-        """(n,) bool: which of the tuples are among them; None for none."""
+        """(n,) bool: which of the tuples are among them; None where the partition has none."""
         known = self.offsets.get((stream, partition))
         return None if known is None else np.isin(offsets, known)
 
 
 def layout_of(clients: KafkaClients, query: Query) -> Layout:
-    """The tasks that a query has over its topics as they are.
+    """The tasks that a query has over its topics as they are now.
 
     Raises:
         BrokerError: a topic is missing or no broker answers.
@@ -94,7 +95,7 @@ def layout_of(clients: KafkaClients, query: Query) -> Layout:
 
 
 def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layout) -> Cut:
-    """What the tasks of a query have committed last.
+    """The cut of the last commits of a query's tasks.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -111,7 +112,7 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
     messages = {lane: each.message for lane, each in found.items()}
     inner = _internal(clients, group, layout)
     if inner:
-        return Cut(offsets, apart_cut(messages | inner))
+        return Cut(offsets, distributed_cut(messages | inner))
     own = fingerprint(query)
     for (topic, number), message in messages.items():
         if message.fingerprint != own:
@@ -121,17 +122,17 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
             )
     ends: dict[int, int] = {}
     for task in range(layout.tasks):
-        said = [messages[lane] for lane in layout.lanes(task) if lane in messages]
-        ends[task] = max(said, key=lambda message: message.epoch).cut if said else 0
+        committed = [messages[lane] for lane in layout.lanes(task) if lane in messages]
+        ends[task] = max(committed, key=lambda message: message.epoch).cut if committed else 0
     tables = max(messages.values(), key=lambda message: message.epoch).tables
     return Cut(offsets, max(ends.values()), ends if layout.copartitioned else None, tables)
 
 
-def apart_cut(messages: Mapping[Lane, Commit]) -> int:
-    """The least cut of all tasks of joins that run apart, by what is committed of each partition.
+def distributed_cut(messages: Mapping[Lane, Commit]) -> int:
+    """The least cut of all tasks of distributed joins, from the commit of each partition.
 
-    A task's newest message speaks for all its partitions. Those of one operator have one fingerprint; its tasks, where
-    it has several, read a partition of each topic, all of one number.
+    A task's newest message holds for all its partitions. The commits of one operator have one fingerprint. Where an
+    operator has several tasks, each reads one partition of each topic, all with the same number.
     """
     operators: dict[str, dict[Lane, Commit]] = {}
     for lane, message in messages.items():
@@ -146,7 +147,7 @@ def apart_cut(messages: Mapping[Lane, Commit]) -> int:
 
 
 def _internal(clients: KafkaClients, group: str, layout: Layout) -> dict[Lane, Commit]:
-    """What a group has committed of topics that are not the query's: those between joins that run apart."""
+    """A group's commits of topics that are not the query's: those between distributed joins."""
     admin = AdminClient(clients.librdkafka(log_level=0))
     request = [ConsumerGroupTopicPartitions(group)]
     try:
@@ -165,10 +166,10 @@ def _internal(clients: KafkaClients, group: str, layout: Layout) -> dict[Lane, C
 
 
 def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
-    """First offset and end of each log, the end of what is committed.
+    """First offset and end of each log; the end is that of the committed transactions.
 
     Raises:
-        BrokerError: Kafka does not say.
+        BrokerError: Kafka does not answer.
     """
     wanted = list(lanes)
     ranges = TopicAdmin(clients).log_ranges(wanted)
@@ -183,7 +184,7 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
 
 
 def stage_topics(
-    stage: Stage, clients: KafkaClients, query: Query, ranges: Mapping[Lane, tuple[int, int]], idle: Idle
+    stage: Stage, clients: KafkaClients, query: Query, ranges: Mapping[Lane, tuple[int, int]], idle: IdleLateTuples
 ) -> Intake:
     """Read the records of a query's topics within offset ranges.
 
@@ -209,7 +210,8 @@ def stage_topics(
             intake.late += int(np.count_nonzero(late if refused is None else late | refused))
             if decoded.dead:
                 first = decoded.dead[0]
-                intake.bury(len(decoded.dead), f"{topic}[{partition}] offset {offsets[first.row]}: {first.reason}")
+                where = f"{topic}[{partition}] offset {offsets[first.row]}"
+                intake.count_dead(len(decoded.dead), f"{where}: {first.reason}")
     return intake
 
 
@@ -232,8 +234,8 @@ def read_results(clients: KafkaClients, query: Query, sink: str, found: FoundRes
     return wrong
 
 
-def read_idle(clients: KafkaClients, query: Query) -> Idle:
-    """What the query's late topic says of tuples that came after it had stopped waiting for their partition.
+def read_idle_late(clients: KafkaClients, query: Query) -> IdleLateTuples:
+    """The tuples in the query's late topic that arrived after the query had stopped waiting for their partition.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -241,14 +243,14 @@ def read_idle(clients: KafkaClients, query: Query) -> Idle:
     topic = f"{query.name}.late"
     found: dict[tuple[str, int], list[int]] = {}
     if not TopicAdmin(clients).exists(topic):
-        return Idle({})
+        return IdleLateTuples({})
     for _, messages in records(clients, ends_of(clients, lanes_of(clients, topic))):
         for message in messages:
             headers = dict(message.headers() or [])
             if headers.get("reason") == b"idle":
                 place = headers["stream"].decode(), int(headers["partition"])
                 found.setdefault(place, []).append(int(headers["offset"]))
-    return Idle({place: np.array(offsets, np.int64) for place, offsets in found.items()})
+    return IdleLateTuples({place: np.array(offsets, np.int64) for place, offsets in found.items()})
 
 
 def lanes_of(clients: KafkaClients, topic: str) -> list[Lane]:
@@ -261,7 +263,7 @@ def lanes_of(clients: KafkaClients, topic: str) -> list[Lane]:
 
 
 def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> Iterator[tuple[Lane, list[Any]]]:
-    """Committed records within offset ranges, begin <= offset < end: those of a partition in order.
+    """Committed records within offset ranges, begin <= offset < end; those of one partition are in order.
 
     Raises:
         BrokerError: Kafka does not answer any more.

@@ -1,4 +1,4 @@
-"""Records to batches and back: JSON, CSV, Parquet. The rules for values are in `decoded`."""
+"""Decodes records (JSON, CSV, Parquet) to batches, and encodes batches. `decoded` has the rules for values."""
 
 from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.codecs.encode import Encoded, encode_results, encode_tuples

@@ -1,9 +1,9 @@
-"""Blocks of columns as bytes: what snapshots and spilled groups are stored as.
+"""Encodes blocks of columns as bytes, for snapshots and spilled groups.
 
     magic "WEIR" | format (1) | CRC-32 of the rest (4, big endian) | Arrow IPC stream, LZ4-compressed
 
-The stream's schema metadata carries the stream's name and the first row id, so a block explains itself.
-A block that fails its checksum raises; nobody computes with half a block.
+The Arrow schema's metadata carries the stream's name and the first row id, so a block describes itself.
+Reading a block that fails its checksum raises; a damaged block is never used in part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">4sBI")
 _MAGIC = b"WEIR"
 _FORMAT = 1
 _TS = "_ts"
-# A block is small: to hand its columns to other threads takes several times as long as to compress them here.
+    # A block is small: handing its columns to other threads takes several times as long as compressing them here.
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 
@@ -56,10 +56,10 @@ def encode_block(stream: str, first_row: int, batch: Batch) -> bytes:
 
 
 def decode_block(raw: bytes, place: str) -> StoredBlock:
-    """Read a block. `place` says where it is stored, for errors.
+    """Read a block. `place` is where it is stored, for errors.
 
     Raises:
-        StateError: it is no block, or damaged.
+        StateError: it is not a block, or is damaged.
         NewerFormatError: a newer Weir has written it.
     """
     payload = check_block(raw, place)
@@ -77,10 +77,10 @@ def decode_block(raw: bytes, place: str) -> StoredBlock:
 
 
 def check_block(raw: bytes, place: str) -> memoryview:
-    """See that a block is whole, without reading its columns; what it holds. `place` is for errors.
+    """Check that a block is whole, without reading its columns; returns its contents. `place` is for errors.
 
     Raises:
-        StateError: it is no block, or damaged.
+        StateError: it is not a block, or is damaged.
         NewerFormatError: a newer Weir has written it.
     """
     if len(raw) < _HEAD.size:

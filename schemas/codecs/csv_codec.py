@@ -1,8 +1,8 @@
-"""CSV with a header into batches, under the rules of `decoded` (tokens: `kernels.csv_records`).
+"""Decodes CSV with a header into batches, under the rules of `decoded` (tokens: `kernels.csv_records`).
 
 An empty field without quotes is NULL; `""` is the empty string. Numbers have JSON's form, without blanks
-around them; quoted numbers are numbers. An empty line is no record, also in a file of one column. Every
-declared field needs its column: a header without it is an error of the whole file, since a misspelt column
+around them; quoted numbers are numbers. An empty line is not a record, even in a file of one column. Every
+declared field needs its column. A header without it is an error of the whole file, since a misspelt column
 would otherwise be NULL in every record.
 """
 
@@ -23,11 +23,11 @@ from schemas.query import Stream, Table, Type
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _LONGEST_INTEGER = 400
-"""Digits beyond which an integer is no double either (and Python would refuse to read it)."""
+"""An integer of more digits than this is not a double either (and Python would refuse to read it)."""
 
 
 def split_record(raw: bytes) -> list[tuple[bytes, bool]]:
-    """The fields of one record without its line end: content, and whether it was quoted.
+    """The fields of one record without its line end: each field's content, and whether it was quoted.
 
     Raises:
         RecordError: a quote is not closed, or text follows a closing quote.
@@ -59,7 +59,7 @@ def split_record(raw: bytes) -> list[tuple[bytes, bool]]:
 
 
 class CsvRules:
-    """The definition: one record's bytes to its values."""
+    """Decodes one record's bytes to its values. This class defines the format; the kernel must agree with it."""
 
     def __init__(self, stream: Stream | Table, field_of: Sequence[int]) -> None:
         self._fields = [(field.name, field.type) for field in stream.fields]
@@ -87,7 +87,7 @@ class CsvRules:
 
 
 def _parsed(text: str, type: Type) -> Value:
-    """The value that a text stands for in a column of `type`; the text itself where it stands for none."""
+    """The value that a text means in a column of `type`; the text itself where it means none."""
     if type is Type.BOOLEAN and text in ("true", "false"):
         return text == "true"
     if type in (Type.BIGINT, Type.TIMESTAMP, Type.DOUBLE):
@@ -105,7 +105,7 @@ class CsvDecoder:
         """Args: `header` the first record of `file`, without a byte order mark.
 
         Raises:
-            DataError: a declared field has no column, or two.
+            DataError: a declared field has no column, or more than one.
         """
         self.stream = stream
         try:
@@ -129,7 +129,7 @@ class CsvDecoder:
         self._layout = Layout(stream)
 
     def decode_lines(self, block: bytes) -> Decoded:
-        """Decode whole records without the header; `rows` count records, empty lines included."""
+        """Decode whole records without the header; the row numbers count all records, empty lines included."""
         if not block:
             return Decoded(empty_batch(self.stream), np.zeros(0, np.int64), [], 0, np.zeros(1, np.int64))
         check_size(block)
@@ -153,7 +153,7 @@ class CsvDecoder:
             slots.starts,
             slots.hard,
         )
-        slots.settle_hard(int(hards))
+        slots.parse_hard_doubles(int(hards))
 
         def raw(row: int) -> bytes:
             record = block[slots.starts[row] : slots.starts[row + 1]]
@@ -164,5 +164,5 @@ class CsvDecoder:
 
 
 def end_of_records(buffer: bytes) -> int:
-    """Where the last whole record of the buffer ends; 0 when it holds none."""
+    """The position where the last whole record of the buffer ends; 0 when it has no whole record."""
     return int(scan_records(np.frombuffer(buffer, np.uint8))[1])

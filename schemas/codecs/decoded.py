@@ -1,19 +1,19 @@
-"""What every decoder returns, and the strict rules for single values that all decoders share.
+"""The result type of every decoder, and the strict rules for single values that all decoders share.
 
 The rules, for records in any format:
 
 - A missing field, JSON's `null`, and CSV's empty unquoted field are NULL. Of two equal keys the last counts.
-- Fields that the stream does not declare are ignored, whatever is in them: they never make a record dead. Only
-  what breaks the record itself does, such as a bracket that is not closed.
-- BIGINT: an integer in the range of int64, written without fraction or exponent (`1.0` is refused: what
+- Fields that the stream does not declare are ignored, whatever they contain: they never make a record a dead letter.
+  Only an error in the record's own syntax does, such as a bracket that is not closed.
+- BIGINT: an integer in the range of int64, written without fraction or exponent (`1.0` is refused: a program that
   writes it has lost the type, and beyond 2**53 also the value).
 - DOUBLE: an integer or a decimal number, rounded to the nearest double; it must be finite.
 - STRING: a string of valid UTF-8. BOOLEAN: `true` or `false`.
 - TIMESTAMP: an integer (milliseconds) or a text in the form of `schemas.timestamps`.
-- The event time, a field or the Kafka record's own timestamp, is there and lies in
+- The event time, a field or the Kafka record's own timestamp, is present and lies in
   [0, MAX_TIMESTAMP_MS). A table's rows have none: all have the ts TABLE_TS.
 
-A record that breaks a rule is a dead letter with the reason; it never stops the records around it.
+A record that breaks a rule is a dead letter with a reason; it never stops the records around it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that is no tuple. `row` is its index in the input; `raw` its bytes as they came."""
+    """A record that cannot be decoded to a tuple. `row` is its index in the input; `raw` is its original bytes."""
 
     row: int
     reason: str
@@ -60,7 +60,7 @@ class Decoded:
     Attributes:
         batch: the tuples in input order, with all declared fields; `batch.ts` is the event time.
         rows: (n,) int64 ascending, the index of each tuple's record in the input.
-        dead: the records that are no tuples, by row. A blank line is neither a tuple nor a dead letter.
+        dead: the records that cannot be decoded, by row. A blank line is neither a tuple nor a dead letter.
         records: how many records the input had, blank lines included.
         starts: (records + 1,) int64, where each record begins in the block; None for values and Parquet.
     """
@@ -73,7 +73,7 @@ class Decoded:
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut to a length that a log line bears."""
+    """A value as text for a message, cut to a length that suits a log line."""
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
     return _cut(repr(value))
@@ -84,12 +84,12 @@ def _cut(text: str) -> str:
 
 
 def refused(name: str, type: Type, text: str) -> RecordError:
-    """The type's rule does not accept a value that is written as `text`."""
+    """An error that says that the type's rule does not accept a value that is written as `text`."""
     return RecordError(f"field '{name}' is {_cut(text)}, {type} accepts {ACCEPTED[type]}")
 
 
 def check_value(name: str, type: Type, value: object) -> Value:
-    """A parsed value as the field's type.
+    """Convert a parsed value to the field's type.
 
     Raises:
         RecordError: the type's rule does not accept it.
@@ -126,7 +126,7 @@ def check_value(name: str, type: Type, value: object) -> Value:
 
 
 def check_event_time(name: str | None, ms: int | None) -> int:
-    """The event time of a record, `name` its field or None for the record's own timestamp.
+    """The event time of a record. `name` is its field, or None for the record's own timestamp.
 
     Raises:
         RecordError: it is missing or out of range.
@@ -142,12 +142,12 @@ def check_event_time(name: str | None, ms: int | None) -> int:
 
 
 def in_range(ts: I64) -> Mask:
-    """(n,) bool: which event times are accepted."""
+    """(n,) bool: True where an event time is accepted."""
     return (ts >= 0) & (ts < MAX_TIMESTAMP_MS)
 
 
 def empty_batch(stream: Stream | Table) -> Batch:
-    """No tuples of `stream`."""
+    """A batch of `stream` without tuples."""
     columns = {}
     for field in stream.fields:
         if field.type is Type.STRING:

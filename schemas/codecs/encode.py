@@ -1,8 +1,8 @@
-"""Batches to newline-delimited JSON.
+"""Encodes batches as newline-delimited JSON.
 
-polars writes it (5 million records/s of four columns on two cores, without the GIL). Checked by tests:
-doubles have the shortest form that reads back to the same value, strings are escaped as JSON demands, keys
-keep the order of the columns, NULL is `null`. A TIMESTAMP is its integer of milliseconds.
+polars does the writing (5 million records/s of four columns on two cores, without the GIL). Tests check that doubles
+have the shortest form that reads back to the same value, strings are escaped as JSON demands, keys keep the order of
+the columns, and NULL is `null`. A TIMESTAMP is its integer of milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schemas.query import Query, Type, group_column, type_of
 TIMESTAMP_KEY: Final = "_ts"
 PHASE_KEY: Final = "_phase"
 CLEANUP_PHASE: Final = "cleanup"
-"""What results are marked with that were owed for want of memory, and come after their time."""
+"""The `_phase` of results that were pending because of a shortage of memory, and are produced after their time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class Encoded:
 
     Attributes:
         offsets: (n + 1,) int64, ascending from 0.
-        keys: as many records' keys, of results that are upserts.
+        keys: the same number of records, with the keys of results that are upserts.
     """
 
     data: bytes
@@ -56,12 +56,12 @@ def check_output_names(query: Query) -> None:
 
 
 def encode_results(batch: Batch, phase: str | None = None) -> Encoded:
-    """Results as JSON objects: the outputs in their order, then `_ts`, then `_phase` when given."""
+    """Encode results as JSON objects: the outputs in their order, then `_ts`, then `_phase` when given."""
     return _encode(batch.columns, batch.ts, phase)
 
 
 def encode_upserts(batch: Batch, key_names: Sequence[str]) -> Encoded:
-    """Results as `encode_results`, with their keys: JSON objects too, `{}` where there is one group of all."""
+    """Encode results as `encode_results`, with their keys: JSON objects too, `{}` where all results are one group."""
     found = encode_results(batch)
     if key_names:
         keys = _encode(dict(zip(key_names, batch.keys, strict=True)), None, None)
@@ -71,9 +71,9 @@ def encode_upserts(batch: Batch, key_names: Sequence[str]) -> Encoded:
 
 
 def key_names(query: Query) -> tuple[str, ...] | None:
-    """What the values of a group are called in the keys of its upserts; None for a query without aggregates.
+    """The names of a group's values in the keys of its upserts; None for a query without aggregates.
 
-    As the SELECT list calls them, and as GROUP BY writes what the list does not say.
+    A value has its name in the SELECT list, or else its text in GROUP BY.
     """
     if query.aggregation is None:
         return None
@@ -84,7 +84,7 @@ def key_names(query: Query) -> tuple[str, ...] | None:
 
 
 def encode_tuples(batch: Batch) -> Encoded:
-    """Source tuples as JSON objects with their declared fields, as a JSON source would have held them."""
+    """Encode source tuples as JSON objects with their declared fields, as a JSON source would have had them."""
     return _encode(batch.columns, None, None)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of columns on their way from one operator to the next through a topic.
+"""Encodes blocks of columns that one operator sends to the next through a topic.
 
     magic "WX" | format (1) | last (1) | fields' digest (4) | channel (4) | watermark (8) | rows (4)
     then the event times, and each column: validity (1, and a bit per row where something is null), values
@@ -7,8 +7,8 @@ Little endian. Values are 8 bytes each, BOOLEAN 1; strings are their lengths (4 
 compressed: the Kafka producer compresses whole batches of records, which does better on small blocks. Kafka also keeps
 the checksum.
 
-`watermark` is what the channel has reached when the epoch that the block belongs to is complete; its `last` block
-completes it. Blocks of an epoch carry the same watermark, so a repeated one is known by it.
+`watermark` is the channel's watermark once the epoch of the block is complete; the epoch's `last` block completes it.
+Blocks of an epoch carry the same watermark, so a reader recognizes a repeated epoch by it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<2sBBIIqI")
 _MAGIC = b"WX"
 _FORMAT = 1
 _VERSIONED = 3
-"""Magic and format: what every version begins with."""
+"""Length of magic and format, with which every version begins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class ExchangeBlock:
 
     Attributes:
         channel: which task of the producing operator wrote it.
-        watermark: what the channel has reached once `last` has come.
+        watermark: what the channel has reached once its `last` block has arrived.
     """
 
     channel: int
@@ -48,18 +48,18 @@ class ExchangeBlock:
 
 
 def digest(fields: Sequence[Field]) -> int:
-    """Says of a block which columns it has, so that no reader takes others for them."""
+    """A digest of a block's columns, so that no reader mistakes them for other columns."""
     return zlib.crc32(repr([(field.name, str(field.type)) for field in fields]).encode())
 
 
 def encode_exchange(fields: Sequence[Field], channel: int, watermark: int, last: bool, batch: Batch) -> bytes:
-    """The bytes of a block with exactly these columns of the batch, in this order."""
+    """Encode exactly these columns of the batch as a block, in this order."""
     head = _HEAD.pack(_MAGIC, _FORMAT, last, digest(fields), channel, watermark, len(batch))
     return head + encode_rows(fields, batch)
 
 
 def encode_rows(fields: Sequence[Field], batch: Batch) -> bytes:
-    """Event times and exactly these columns of a batch."""
+    """Encode event times and exactly these columns of a batch."""
     parts = [np.ascontiguousarray(batch.ts, "<i8").tobytes()]
     for field in fields:
         column = batch.columns[field.name]
@@ -77,7 +77,7 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
     """Read a block. `place` names its record, for errors.
 
     Raises:
-        StateError: it is no block, cut short, or of other columns.
+        StateError: it is not a block, is cut short, or has other columns.
         NewerFormatError: a newer Weir has written it.
     """
     if len(raw) < _VERSIONED or raw[:2] != _MAGIC:
@@ -95,7 +95,7 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
 
 
 def decode_rows(fields: Sequence[Field], raw: bytes, at: int, n: int, place: str) -> Batch:
-    """What `encode_rows` has written from byte `at` on, n rows.
+    """Decode n rows that `encode_rows` has written, from byte `at` on.
 
     Raises:
         StateError: it is cut short.
@@ -109,7 +109,7 @@ def decode_rows(fields: Sequence[Field], raw: bytes, at: int, n: int, place: str
 
 
 class _Reader:
-    """Reads arrays one after the other; each is a copy, and so aligned."""
+    """Reads arrays one after the other; each is a copy, and therefore aligned."""
 
     def __init__(self, raw: bytes, at: int, rows: int) -> None:
         self._raw, self._at, self._rows = raw, at, rows

@@ -1,9 +1,9 @@
-"""JSON records: from a file's lines or Kafka's values into batches, under the rules of `decoded`.
+"""Decodes JSON records, from a file's lines or Kafka's values, into batches under the rules of `decoded`.
 
-A compiled pass (`kernels.json_records`) decodes what is plainly right; each record that it is unsure of
-goes through `JsonRules`, which is the definition: orjson and a check per field (about 2 microseconds a
-record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only. What orjson
-refuses is read again by the grammar alone (`json_grammar`), so that only declared fields make a record dead.
+A compiled pass (`kernels.json_records`) decodes all common, valid records. Each record that it is unsure of
+goes through `JsonRules`, which defines the format: orjson and a check per field (about 2 microseconds a
+record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only. A record that
+orjson refuses is read again by the grammar alone (`json_grammar`), so that only declared fields make it a dead letter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schemas.query import Stream, Table, Type
 
 
 class JsonRules:
-    """The definition: one record's bytes to its values."""
+    """Decodes one record's bytes to its values. This class defines the format; the kernel must agree with it."""
 
     def __init__(self, stream: Stream | Table) -> None:
         self._fields = [(field.name, field.type) for field in stream.fields]
@@ -48,7 +48,7 @@ class JsonRules:
 
 
 def _parsed(name: str, type: Type, text: str) -> Value:
-    """The value of a declared field that is written as `text`, by the grammar.
+    """The value of a declared field that is written as `text`, parsed by JSON's grammar.
 
     Raises:
         RecordError: the field's type does not accept it.
@@ -107,7 +107,7 @@ class JsonDecoder:
             values = [value or b"" for value in values]
         block = b"\n".join(values) + b"\n"  # type: ignore[arg-type]
         if count_lines(block) != len(values):
-            # A newline inside a record can only be white space, as which a carriage return is as good.
+            # A newline inside a record can only be white space, so a carriage return can replace it.
             block = b"\n".join((value or b"").replace(b"\n", b"\r") for value in values) + b"\n"
         slots = self._scan(block, len(values))
 
@@ -135,5 +135,5 @@ class JsonDecoder:
             slots.starts,
             slots.hard,
         )
-        slots.settle_hard(int(hards))
+        slots.parse_hard_doubles(int(hards))
         return slots

@@ -1,9 +1,9 @@
-"""JSON by its grammar alone: the members of one record, for the decoder's rules (`schemas.codecs.json_codec`).
+"""Finds the members of one JSON record by JSON's grammar alone, for the decoder (`schemas.codecs.json_codec`).
 
 orjson refuses legal JSON that it cannot represent: a number beyond the doubles, an escape that is half of a surrogate
-pair, more than 1024 levels of brackets. Where such a value stands in a field that nobody declares, it concerns nobody.
-So a record that orjson refuses is read here again: only the members' texts are found, and no value is made of them. Of
-the grammar (RFC 8259) nothing is left out, so what is refused here is broken.
+pair, more than 1024 levels of brackets. In a field that the stream does not declare, such a value does not matter.
+So a record that orjson refuses is read again here: only the members' texts are found, without converting them to
+values. The whole grammar (RFC 8259) is covered, so a record that is refused here is broken.
 
 Cost: about 0.3 us per token; no recursion, so any depth will do.
 """
@@ -27,7 +27,7 @@ def members(raw: bytes) -> list[tuple[str, str]]:
     """The members of the object that a record is: key and value as they are written, in order.
 
     Raises:
-        RecordError: the record is broken JSON, and where; or it is no object.
+        RecordError: the record is broken JSON (the message says where), or is not an object.
     """
     try:
         text = raw.rstrip(b" \t\r\n").decode()
@@ -65,7 +65,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _key(text: str, at: int) -> tuple[int, int]:
-    """A key at `at` and its colon: where the key ends and the value begins."""
+    """Skip a key at `at` and its colon: the positions where the key ends and where the value begins."""
     match = _STRING.match(text, at)
     if match is None:
         _broken(text, at, "a key in quotes")
@@ -76,8 +76,8 @@ def _key(text: str, at: int) -> tuple[int, int]:
 
 
 def _value_end(text: str, at: int) -> int:
-    """Where the value that begins at `at` ends."""
-    closing: list[str] = []  # of the brackets that are open
+    """The position where the value that begins at `at` ends."""
+    closing: list[str] = []  # the closing brackets of those that are open
     while True:
         bracket = text[at : at + 1]
         if bracket in _CLOSING:

@@ -1,12 +1,12 @@
-"""Notices: what a producer says in band of what it keeps back, between the blocks of a channel.
+"""Encodes notices: a producer announces in band, between the blocks of a channel, which tuples it suppresses.
 
     magic "WN" | format (1) | whole (1) | fields' digest (4) | channel (4) | number (8)
     | suspended (4) | resumed (4) | rows (4), then both lists' signatures (8 each), then rows as in a block
 
-Little endian. A notice stands for everything that its channel wrote before it: of the tuples with a suspended signature
-nothing remains in force, and those with a resumed one come anew, those of before included, as its rows or as the rows
-of the notices before it. A `whole` notice lists all that are suspended. A channel's notices are numbered, so a repeated
-one is known by its number.
+Little endian. A notice covers everything that its channel wrote before it. Tuples with a suspended signature are all
+void, those written before the notice too. All tuples with a resumed signature are sent again, those from before too, as
+rows of this notice or of the notices before it. A `whole` notice lists all suspended signatures. A channel's notices
+are numbered, so a reader recognizes a repeated notice by its number.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _HEAD = struct.Struct("<2sBBIIqIII")
 _MAGIC = b"WN"
 _FORMAT = 1
 _VERSIONED = 3
-"""Magic and format: what every version begins with."""
+"""Length of magic and format, with which every version begins."""
 
 Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Notice:
-    """A notice.
+    """A notice read back, or to be written.
 
     Attributes:
         channel: which task of the producing operator wrote it.
-        number: among the channel's notices, from 1.
-        whole: `suspended` is all that is suspended, not only what is so from here on.
+        number: its number among the channel's notices, from 1.
+        whole: whether `suspended` lists all suspended signatures, not only those suspended from here on.
         suspended, resumed: signatures, each once.
-        late: tuples that come after their time.
+        late: tuples that are sent after their time.
     """
 
     channel: int
@@ -54,12 +54,12 @@ class Notice:
 
 
 def is_notice(raw: bytes) -> bool:
-    """True for a record that says it is one."""
+    """True for a record that begins like a notice."""
     return raw[:2] == _MAGIC
 
 
 def encode_notice(fields: Sequence[Field], notice: Notice) -> bytes:
-    """The bytes of a notice for readers of blocks of these columns."""
+    """Encode a notice for readers of blocks of these columns."""
     head = _HEAD.pack(
         _MAGIC,
         _FORMAT,
@@ -79,7 +79,7 @@ def decode_notice(fields: Sequence[Field], raw: bytes, place: str) -> Notice:
     """Read a notice. `place` names its record, for errors.
 
     Raises:
-        StateError: it is none, cut short, or for readers of other columns.
+        StateError: it is not a notice, is cut short, or is for readers of other columns.
         NewerFormatError: a newer Weir has written it.
     """
     if len(raw) < _VERSIONED or not is_notice(raw):

@@ -1,13 +1,13 @@
-"""Parquet record batches into batches, under the rules of `decoded`.
+"""Decodes Parquet record batches into batches, under the rules of `decoded`.
 
-Types are settled before anything is read: a column of another type than those in `ACCEPTED_TYPES` is an
-error of the whole file. What is left per record is the event time, doubles that are not finite, decimals that
-their declared type cannot hold, and strings that are not UTF-8 (the format does not promise it).
+Types are checked before anything is read: a column of another type than those in `ACCEPTED_TYPES` is an
+error of the whole file. Per record, these remain to be checked: the event time, doubles that are not finite, decimals
+that their declared type cannot hold, and strings that are not UTF-8 (Parquet does not guarantee it).
 
 A decimal is a BIGINT where it is an integer of int64. It is a DOUBLE where the nearest double, exactly or in its
 shortest form, is the same number: always up to 15 significant digits.
 
-A dead letter is the record's declared fields as JSON. What JSON cannot hold is a string there, such as "NaN".
+A dead letter is the record's declared fields as JSON. A value that JSON cannot represent is a string, such as "NaN".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACCEPTED_TYPES: Final[Mapping[Type, str]] = {
 }
 _PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 _SURE_DIGITS: Final = 15
-"""Significant digits of a decimal that the nearest double always gives back."""
+"""A decimal of up to this many significant digits always survives a conversion to the nearest double and back."""
 
 
 def _accepts(type: Type, found: pa.DataType) -> bool:
@@ -122,7 +122,7 @@ class ParquetDecoder:
 
 
 def _convert(field: Field, array: pa.Array) -> tuple[Column, Mask, str]:
-    """A column, which of its rows break the rules (their values are then NULL), and why."""
+    """A column, a mask of the rows that break the rules (their values are then NULL), and the reason."""
     found = array.type
     bad = np.zeros(len(array), np.bool_)
     reason = ""
@@ -151,10 +151,10 @@ def _convert(field: Field, array: pa.Array) -> tuple[Column, Mask, str]:
 
 
 def _exact(type: Type, array: pa.Array) -> tuple[pa.Array, Mask]:
-    """Decimals as BIGINT or DOUBLE, and which of them that would change; these are null then."""
+    """Decimals as BIGINT or DOUBLE, and a mask of those that would change; these are null then."""
     bad = np.zeros(len(array), np.bool_)
     if type is Type.BIGINT:
-        # Arrow refuses short decimals beside nulls, so all become long ones.
+        # Arrow refuses short decimals next to nulls, so all become long ones.
         long = array if pa.types.is_decimal256(array.type) else array.cast(pa.decimal128(38, array.type.scale))
         try:
             return long.cast(pa.int64()), bad
@@ -210,7 +210,7 @@ def _is_utf8(array: pa.Array) -> bool:
 
 
 def _not_utf8(array: pa.Array) -> Mask:
-    """Which strings are not UTF-8, one by one: only for arrays in which some are not."""
+    """A mask of the strings that are not UTF-8, one by one: only for arrays in which some are not."""
 
     def broken(value: bytes | None) -> bool:
         try:

@@ -1,7 +1,7 @@
-"""The arrays that a compiled decoder fills for one block, and their way into columns.
+"""The arrays that a compiled decoder fills for one block, and their conversion to columns.
 
 A slot is one field of one record, an int64 word (see `kernels.json_records.decode_json`). The
-record-at-a-time path writes into the same slots, so that the tuples leave in input order whichever path
+record-at-a-time path writes into the same slots, so that the tuples keep the input's order whichever path
 decoded them.
 """
 
@@ -83,10 +83,10 @@ class Slots:
         self._extra: list[bytes] = []
         self._extra_at = len(data)
 
-    def settle_hard(self, count: int) -> None:
-        """Give the first `count` entries of `hard` their doubles, rounded correctly by Arrow's parser.
+    def parse_hard_doubles(self, count: int) -> None:
+        """Parse the doubles of the first `count` entries of `hard`, with Arrow's parser, which rounds correctly.
 
-        The records of texts beyond the range of doubles become UNSURE.
+        Records with a number beyond the range of doubles become UNSURE.
         """
         entries = self.hard[:count]
         rows = entries % self.count
@@ -128,14 +128,14 @@ class Slots:
         doubled_quotes: bool = False,
         blank_is_dead: bool = False,
     ) -> Decoded:
-        """Columns from the slots, once the kernel has run.
+        """Convert the slots to columns, after the kernel has run.
 
         Args:
             rules: the record-at-a-time path: a record's values in field order, or RecordError.
             raw: a record's bytes, for its dead letter.
             record_ts: (count,) event times where the stream has no timestamp field.
             doubled_quotes: how the kernel's spans escape, see `gather_strings`.
-            blank_is_dead: a blank record is not an empty line but a record without content.
+            blank_is_dead: whether a blank record is a dead letter (a record without content) and not an empty line.
         """
         dead: list[DeadLetter] = []
         f = self.layout.ts_field
@@ -211,11 +211,11 @@ def is_utf8(data: U8) -> bool:
 
 
 def check_size(block: bytes) -> None:
-    """Refuse a block that spans cannot address."""
+    """Refuse a block that is too large for spans to address."""
     if len(block) > MAX_BLOCK_BYTES:
         raise DataError(f"{len(block)} bytes of records at once, at most {MAX_BLOCK_BYTES} can be decoded")
 
 
 def count_lines(block: bytes) -> int:
-    """Newlines in the block, without the GIL, and faster than bytes.count where lines are short."""
+    """Count the newlines in the block; without the GIL, and faster than bytes.count where lines are short."""
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == 10))

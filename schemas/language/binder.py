@@ -1,10 +1,9 @@
 """Binds statements: declarations to `Stream` and `Table`, SELECT to `Query`.
 
 All streams and tables of a program are declared before its queries are bound, wherever they stand in the text.
-Expressions are `schemas.language.expressions`, aggregates `schemas.language.grouping`, the clauses after FROM
-`schemas.language.clauses`;
-this module knows FROM, EXCEPT, the SELECT list and what a program as a whole must keep: names that are unique,
-queries that write to topics of their own.
+`schemas.language.expressions` binds expressions, `schemas.language.grouping` aggregates, and `schemas.language.clauses`
+the clauses after FROM. This module binds FROM, EXCEPT and the SELECT list, and checks the rules of a program as a
+whole: names are unique, and each query writes to a topic of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
 
 
 def bind_program(root: Tree[Token], text: QueryText) -> Program:
-    """The program that a parse tree means.
+    """Bind the parse tree of a program.
 
     Raises:
         QueryError: names that are unknown or not unique, types that do not fit, values out of range.
@@ -147,7 +146,7 @@ def _nodes_of(node: Tree[Token], kind: str) -> list[Tree[Token]]:
 
 
 def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
-    """What is subtracted; `sources` are the first stream and those of the clauses, in order."""
+    """The subtractions of the query; `sources` are the first stream and those of the clauses, in order."""
     first = sources[0]
     for index, clause in enumerate(clauses.excepts, 1):
         on, source = tree(clause.children[2]), sources[index]
@@ -157,7 +156,7 @@ def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) 
 
 
 def _check_reads(node: Node, sources: Sequence[Source], index: int, text: QueryText) -> None:
-    """Refuse a column of a stream that is out of reach; `index` is the subtracted stream's whose ON this is, or 0."""
+    """Refuse columns of streams out of reach; `index` is the number of the subtracted stream whose ON this is, or 0."""
     first = sources[0].alias
     others = {source.alias for source in sources[1:]} - {sources[index].alias}
     for column in tree(node).find_data("column"):
@@ -226,7 +225,7 @@ def _bind_sources(
 def _check_tables(
     sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText
 ) -> None:
-    """Refuse a query whose results no stream would bring about."""
+    """Refuse a query whose results no stream would trigger."""
     if subtracting and sources[0].is_table:
         raise text.error(
             f"EXCEPT takes from a stream: {sources[0].stream} does not change, and may only be what is taken away",
@@ -240,7 +239,7 @@ def _check_tables(
 
 
 def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
-    """Every column of a WINDOW condition is a time; anything else belongs in WHERE."""
+    """Check that every column of a WINDOW condition is a time; anything else belongs in WHERE."""
     window_scope = scope.for_window_condition()
     for node in tree(condition).find_data("column"):
         column = window_scope.column(node)
@@ -256,7 +255,7 @@ def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
 
 
 def _bind_outputs(node: Tree[Token], scope: Scope) -> Iterator[Output]:
-    """The SELECT list, expanded; every name once."""
+    """The SELECT list, expanded; checks that every name is unique."""
     seen: set[str] = set()
     for item in node.children:
         for output in _outputs_of(tree(item), scope):
@@ -300,10 +299,10 @@ def _bind_partition_by(
 ) -> tuple[tuple[Column, ...], frozenset[Column]]:
     """One column per stream's alias, in FROM order, all equated by the predicates: results stay in a partition.
 
-    Every task has the whole of a table, so tables are not partitioned.
+    Every task has all rows of a table, so tables are not partitioned.
 
     Returns:
-        The columns, and all that equal them.
+        The columns, and all columns that equal them.
     """
     nodes = clauses.partition_by()
     if not nodes:

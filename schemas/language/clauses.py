@@ -1,4 +1,5 @@
-"""What follows FROM, in any order: windows, conditions, PARTITION BY, GROUP BY, EMIT EVERY, EXCEPT."""
+"""Collects and binds the clauses after FROM, in any order: windows, conditions, PARTITION BY, GROUP BY, EMIT,
+EXCEPT."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _TWICE = {
 
 
 class Clauses:
-    """The clauses of one SELECT, each at most once (WINDOW once as a window, once as a condition), but EXCEPT."""
+    """The clauses of one SELECT. Each occurs at most once (WINDOW once as a window, once as a condition), except
+    EXCEPT."""
 
     def __init__(self, node: Tree[Token], text: QueryText) -> None:
         self._text = text
@@ -43,7 +45,7 @@ class Clauses:
             self._clauses[kind] = clause
 
     def window_of_all(self) -> Window | None:
-        """The window of the streams that have none of their own."""
+        """The window of the streams that have no window of their own."""
         clause = self._clauses.get("window_of_all")
         if clause is None:
             return None
@@ -80,7 +82,7 @@ class Clauses:
 
 
 def bind_window(node: Tree[Token], text: QueryText) -> Window:
-    """The window that RANGE, ROWS or UNBOUNDED means."""
+    """The window that a RANGE, ROWS or UNBOUNDED clause means."""
     match node.data:
         case "unbounded":
             return Window("UNBOUNDED")

@@ -1,8 +1,8 @@
 """Binds declarations: CREATE STREAM to `schemas.query.Stream`, CREATE TABLE to `Table`; checks types and options.
 
-Without `timestamp` a stream's only TIMESTAMP column is its event time; if it has none or several, the Kafka
-record's own timestamp is. Without `topic` the topic is called like the stream; that name is checked against
-Kafka's rule by what connects to Kafka, since a stream read from a file may be called anything.
+Without `timestamp`, a stream's only TIMESTAMP column is its event time; with none or several such columns, the Kafka
+record's own timestamp is. Without `topic`, the topic has the stream's name; the code that connects to Kafka checks
+that name against Kafka's rule, since a stream read from a file may have any name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def bind_table(node: Tree[Token], text: QueryText) -> Table:
 def _declared(
     node: Tree[Token], accepted: Mapping[str, str], text: QueryText
 ) -> tuple[str, dict[str, Field], _Options]:
-    """Name, columns and options."""
+    """The name, columns and options of a declaration."""
     name_token, *column_nodes, options_node = node.children
     fields: dict[str, Field] = {}
     for column_node in column_nodes:
@@ -116,7 +116,7 @@ class _Options:
     """The WITH clause of a declaration, each option read and checked on demand.
 
     Args:
-        accepted: the options that there are, with an example of each.
+        accepted: the options that exist, with an example of each.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """Binds expressions: resolves columns, checks types, folds literals.
 
-The rules of types:
+Type rules:
 - Numbers (BIGINT, DOUBLE) mix freely; a DOUBLE makes the result DOUBLE.
 - A TIMESTAMP compares with TIMESTAMP and BIGINT (milliseconds), and with a string literal, which is read as
   ISO 8601. TIMESTAMP +- BIGINT is TIMESTAMP, TIMESTAMP - TIMESTAMP is BIGINT; `5 MINUTES` is a BIGINT.
 - STRING compares with STRING, BOOLEAN with BOOLEAN by = and <> only.
-- NULL is a value for IN lists and COALESCE alone: anywhere else the result would always be unknown.
+- NULL is a value only in IN lists and COALESCE: anywhere else the result would always be unknown.
 
 `alias._ts` is the tuple's event time, a TIMESTAMP, for every stream; no declared column has that name. The rows of a
-table have none.
+table have no event time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MAX_BIGINT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What expressions may name.
+    """The names that expressions may use.
 
     Attributes:
         sources: by alias, in FROM order.
@@ -144,10 +144,10 @@ class Scope:
     # --- Expressions -------------------------------------------------------------------------------
 
     def bind(self, piece: Node, depth: int = 0) -> Expr:
-        """The bound expression of a piece of the tree. `depth`: how deep in the whole expression it sits.
+        """Bind a piece of the tree. `depth` is how deep it is in the whole expression.
 
         Raises:
-            QueryError: an unknown name, or types that do not fit, underlined.
+            QueryError: an unknown name, or types that do not fit; the error underlines the piece.
         """
         node = tree(piece)
         if depth > MAX_NESTING:
@@ -193,7 +193,7 @@ class Scope:
                 return self._literal(node)
 
     def value(self, node: Node, depth: int = 0) -> Expr:
-        """An expression that is not the literal NULL."""
+        """Bind an expression that must not be the literal NULL."""
         bound = self.bind(node, depth)
         if bound == _NULL:
             raise self.text.error(
@@ -220,7 +220,7 @@ class Scope:
         return self._comparison(str(op_token), (left, left_node), (right, right_node), node)
 
     def _comparison(self, op: str, left: tuple[Expr, Node], right: tuple[Expr, Node], place: Node) -> Compare:
-        """`left op right`, strings beside a TIMESTAMP read as ISO 8601."""
+        """`left op right`; a string literal compared with a TIMESTAMP is read as ISO 8601."""
         a, b = self._matched(left, right, place)
         if type_of(a) is Type.BOOLEAN and op not in ("=", "<>", "!="):
             raise self.text.error(f"BOOLEAN values compare with = and <> only, not {op}", place)
@@ -279,7 +279,7 @@ class Scope:
                 continue
             same, matched = self._matched((operand, operand_node), (item, item_node), item_node)
             if same != operand or not isinstance(matched, Literal):
-                # 'text' IN (TIMESTAMP ...): the operand read as a time would change what other items mean.
+                # 'text' IN (TIMESTAMP ...): reading the operand as a time would change the meaning of other items.
                 raise self.text.error(f"cannot compare {_described(operand)} with {item.type}", item_node)
             items.append(matched)
         return InList(operand, tuple(items), negated is not None)
@@ -365,7 +365,7 @@ class Scope:
         if result is None:
             given = ", ".join("NULL" if arg == _NULL else _described(arg) for arg in args)
             raise self.text.error(f"expected {signature.form}; got {name}({given})", node)
-        # A NULL takes the type of the values that it stands beside.
+        # A NULL takes the type of the other arguments.
         return Call(name, tuple(Literal(None, typed[0]) if arg == _NULL else arg for arg in args), result)
 
     def _unknown_function(self, token: Node) -> QueryError:
@@ -431,7 +431,7 @@ class Scope:
 
 
 _NULL = Literal(None, Type.BOOLEAN)
-"""The literal NULL before it takes the type of its place."""
+"""The literal NULL, before it takes the type that its context requires."""
 
 
 def _nodes(parts: Sequence[Node]) -> Sequence[Node]:

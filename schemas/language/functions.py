@@ -1,4 +1,4 @@
-"""The scalar functions of the language and their rules of types. What they compute: `schemas.query.Call`."""
+"""The scalar functions of the language and their type rules. For what they compute see `schemas.query.Call`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from schemas.query import Type
 NUMBERS = frozenset({Type.BIGINT, Type.DOUBLE})
 
 AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", "MEDIAN")
-"""Function names that mean something in SQL which no scalar function does."""
+"""Function names that are aggregates; no scalar function has one of these names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function: how many arguments it takes, how it is written, and its rule of types.
+    """A function: how many arguments it takes, how it is written, and its type rule.
 
-    `most` None means any number. `result` gives the type of a call with arguments of these types, or None
+    `most` None means any number. `result` returns the type of a call with arguments of these types, or None
     when they do not fit.
     """
 
@@ -36,7 +36,7 @@ def _string_to(result: Type) -> Callable[[Sequence[Type]], Type | None]:
 
 
 def _common(types: Sequence[Type]) -> Type | None:
-    """The one type of all, where BIGINT and DOUBLE make DOUBLE."""
+    """The common type of all, where BIGINT and DOUBLE together are DOUBLE."""
     distinct = set(types)
     if len(distinct) == 1:
         return types[0]

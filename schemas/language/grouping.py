@@ -1,7 +1,7 @@
-"""Binds a SELECT list with aggregates: what is grouped by, what is aggregated, what is said of a group.
+"""Binds a SELECT list with aggregates: the grouping expressions, the aggregates, and the outputs per group.
 
-An item of such a list is computed of a group: it reads the group's expressions, aggregates, and what can be
-computed of both, such as `ROUND(AVG(T.celsius))` or `SUM(A.x) / COUNT(*)`.
+An item of such a list is computed per group: it reads the group's expressions, aggregates, and expressions over
+both, such as `ROUND(AVG(T.celsius))` or `SUM(A.x) / COUNT(*)`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def aggregates_in(node: Node) -> Iterator[Tree[Token]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupedScope(Scope):
-    """What an item of a SELECT list with aggregates may name.
+    """The names that an item of a SELECT list with aggregates may use.
 
     Attributes:
         group_by: the expressions of GROUP BY.
-        aggregates: those found so far; binding an item adds its own.
+        aggregates: those found so far; binding an item adds the item's own.
     """
 
     group_by: tuple[Expr, ...] = ()
@@ -70,7 +70,7 @@ class GroupedScope(Scope):
                     f"aggregate such as MAX({shown})",
                     node,
                 )
-        # Not super().bind: in a dataclass with slots super() looks for a class that is no more.
+        # Not super().bind: a dataclass with slots is replaced by a new class, so super() looks for the old class.
         return Scope.bind(self, node, depth)
 
     def _of_results(self) -> Scope:
@@ -157,10 +157,10 @@ def bind_aggregation(scope: GroupedScope, clauses: Clauses) -> Aggregation:
 def check_partitions(
     aggregation: Aggregation, partition: frozenset[Column], clauses: Clauses, text: QueryText
 ) -> None:
-    """Refuse groups that results of several partitions would belong to: each partition is a task of its own.
+    """Refuse groups that would span several partitions: each partition is a task of its own.
 
     Args:
-        partition: the columns of PARTITION BY with those that the query equates with them.
+        partition: the columns of PARTITION BY, and those that the query equates with them.
 
     Raises:
         QueryError: GROUP BY names none of them.

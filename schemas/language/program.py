@@ -1,4 +1,4 @@
-"""The query language: text to `schemas.query.Program`.
+"""Parses the query language: text to `schemas.query.Program`.
 
     CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
       WITH (topic = 'sensors.temperature', timestamp = 'at', disorder = '2 SECONDS');
@@ -7,8 +7,8 @@
     FROM temperature T [RANGE 5 MINUTES], humidity H [RANGE 5 MINUTES]
     WHERE T.mote = H.mote AND T.celsius > 40;
 
-Two steps: Lark and `grammar.lark` make a tree of the text, `schemas.language.binder` resolves its names and types.
-Every text gives a Program or a QueryError with a place; nothing else is raised.
+There are two steps: Lark and `grammar.lark` make a tree of the text, and `schemas.language.binder` resolves its names
+and types. Every text yields a Program or a QueryError with a position; nothing else is raised.
 
 Cost: linear in the text. Limits: expressions nest up to `schemas.language.expressions.MAX_NESTING` levels.
 """
@@ -46,7 +46,7 @@ def _parse(source: QueryText) -> Tree[Token]:
 
 @cache
 def _parser() -> Lark:
-    # Built on first use: it takes about 70 ms, which commands that parse no query need not pay.
+    # Built on first use: it takes about 70 ms, which commands that parse no query should not spend.
     return Lark.open(
         str(Path(__file__).with_name("grammar.lark")),
         parser="lalr",

@@ -1,4 +1,4 @@
-"""The text of a query program and the pieces of its tree: places, names, errors with a caret, near names."""
+"""The text of a query program and the pieces of its tree: positions, names, errors with a caret, similar names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lark import Token, Tree
 from schemas.errors import InvariantError, QueryError
 
 Node = Tree[Token] | Token
-"""A piece of the parsed text: what has a place."""
+"""A piece of the parsed text that has a position."""
 
 _SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
-    """A program's text. Places are character offsets; lines and columns are made only for errors."""
+    """A program's text. Positions are character offsets; lines and columns are computed only for errors."""
 
     text: str
 
@@ -57,7 +57,7 @@ def span(node: Node) -> tuple[int, int]:
 
 
 def tree(node: Node) -> Tree[Token]:
-    """The node where the grammar puts a rule."""
+    """The node, which the grammar guarantees to be a rule."""
     if not isinstance(node, Tree):
         raise InvariantError(f"the grammar puts a rule here, got {node!r}")
     return node
@@ -88,7 +88,7 @@ def shortened(text: str) -> str:
 
 
 def nearest(name: str, accepted: Iterable[str]) -> str | None:
-    """The accepted name most like `name`, whatever the case; None when none is near.
+    """The accepted name that is most similar to `name`, ignoring case; None when none is similar.
 
     Ties go to the first in `accepted`. Cost: quadratic in the lengths, per accepted name.
     """

@@ -1,8 +1,8 @@
-"""Says in human words what is wrong with a text that the grammar does not accept.
+"""Explains in words what is wrong with a text that the grammar does not accept.
 
-The place and the accepted terminals come from Lark; this module turns them into a sentence: the SQL that
-this version of the language leaves out is named as such, terminals become words ("a window such as
-[RANGE 5 MINUTES]"), and a misspelt keyword is answered with the right one.
+The position and the accepted terminals come from Lark. This module turns them into a sentence: it names SQL that
+this version of the language leaves out, it turns terminals into words ("a window such as [RANGE 5 MINUTES]"), and it
+suggests the right word for a misspelt keyword.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _EXPRESSION = frozenset(
         "_LPAR",
     ]
 )
-# Groups of terminals in the order in which a message lists them; a terminal is told once, by its first group.
+# Groups of terminals in the order in which a message lists them; the first group with a terminal names it.
 _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
     (frozenset(terminals.split()), words)
     for terminals, words in (
@@ -133,7 +133,7 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("$END", "the end of the text"),
     )
 )
-# What goes without saying beside one of the groups above.
+# Terminals that a message need not list next to one of the groups above.
 _IMPLIED = {
     "a comparison (=, <, BETWEEN, IN, LIKE, IS NULL)": frozenset({"_BETWEEN", "_IN", "_LIKE", "_IS", "NOT"}),
     "JOIN": frozenset({"_INNER"}),
@@ -212,7 +212,7 @@ def syntax_error(parser: Lark, source: QueryText) -> QueryError:
     """The error of a text that `parser` refuses.
 
     Parses once more, token by token: Lark reports the tokens accepted after the reductions that the wrong
-    token set off, which are fewer than those accepted where it stands. Cost: that of a parse times the
+    token triggered, which are fewer than those accepted at its position. Cost: that of a parse times the
     depth of the parser's stack, on errors only.
     """
     at = len(source.text)
@@ -265,7 +265,7 @@ def _error(source: QueryText, at: int, accepted: Set[str]) -> QueryError:
         near = nearest(text, sorted(spelled))
         hint = f"; did you mean {near}?" if near else ""
     if not hint and before and before[-1]["name"] and previous.upper() not in _EVERY_KEYWORD:
-        # A misspelt keyword may have been taken for a name: FROM a WHRE a.x = 1.
+        # A misspelt keyword may have been read as a name: FROM a WHRE a.x = 1.
         near = nearest(
             previous,
             ("WHERE", "WINDOW", "MAXWINDOW", "PARTITION", "GROUP", "EMIT", "JOIN", "FROM", "SELECT", "BETWEEN"),
@@ -279,7 +279,7 @@ def _error(source: QueryText, at: int, accepted: Set[str]) -> QueryError:
 def _left_out(
     source: QueryText, before: list[re.Match[str]], wrong: re.Match[str], after: re.Match[str] | None
 ) -> QueryError | None:
-    """The error for SQL that this version does not have; None when it is none of that."""
+    """The error for SQL that this version does not have; None when the text is not such SQL."""
     text = wrong.group().upper()
     if text == "(" and after is not None and after.group().upper() == "SELECT":
         text, wrong = "SELECT", after
@@ -322,7 +322,7 @@ def _words(accepted: Set[str], previous: str) -> str:
     """The accepted terminals in words: "an alias, ',' or WHERE"."""
     left = set(accepted)
     if len(left) > 1:
-        # After any number in an expression: true but no help.
+        # A unit is accepted after any number in an expression; listing it would not help.
         left.discard("UNIT")
     found: list[str] = []
     if left >= _EXPRESSION:

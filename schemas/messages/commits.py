@@ -1,11 +1,11 @@
 """The message that a task commits with its offsets, as Kafka offset metadata of each input partition.
 
-Offsets say which records have been taken; this says what was made of them, so that another machine can go
-on without the first one's disk: up to which event time results are out, and from where to read again to
-rebuild every window. All of it is a function of the log, because lateness is decided per partition.
+Offsets say which records the task has read. The message says what it has made of them, so that another machine can
+continue without the first one's disk: up to which event time results have been written, and from which offset to read
+again to rebuild every window. All of it is a function of the log, because lateness is decided per partition.
 
 Format: compact JSON, ASCII, at most MAX_COMMIT_BYTES (Kafka's `offset.metadata.max.bytes` is 4096 by default,
-and Apache Kafka 4.1 refuses exactly 4096). Of versions: `schemas.messages.formats`.
+and Apache Kafka 4.1 refuses exactly 4096). For its versions see `schemas.messages.formats`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from schemas.messages.formats import check_format
 COMMIT_VERSION = 1
 MAX_COMMIT_BYTES = 4000
 MAX_FLOOR_BYTES = 3200
-"""What the floors of one message may take, so that with everything else it fits; see `Floor`."""
+"""How many bytes the floors of one message may take, so that they fit with everything else; see `Floor`."""
 
 UNSEEN = -(2**62)
-"""The clock of a partition that has shown no tuple (the engine's `NEVER`); written as null."""
+"""The clock of a partition that has not had a tuple (the engine's `NEVER`); written as null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Of the records from `offset` on, tuples with ts < `cut` were refused: the task had passed them.
+    """The task refused tuples with ts < `cut` among the records from `offset` on, because its watermark was beyond
+    them.
 
-    Such tuples are late though their own partition's clock does not say so. It happens only after a
-    partition was idle and stopped holding the watermark back; a replay must refuse the same tuples.
+    Such tuples are late although their own partition's clock does not say so. This happens only after a partition was
+    idle and stopped holding the watermark back. A replay must refuse the same tuples.
     """
 
     offset: int
@@ -43,9 +44,9 @@ class StreamPoint:
     """Where to begin reading a partition again for one stream.
 
     Attributes:
-        offset: the first record that may be needed.
-        max_ts: the partition's clock just before it.
-        floors: what to refuse between `offset` and the committed offset, ascending.
+        offset: the first record that a recovery may need.
+        max_ts: the partition's clock just before that record.
+        floors: which tuples to refuse between `offset` and the committed offset, ascending.
     """
 
     offset: int
@@ -58,17 +59,18 @@ class Commit:
     """One partition's metadata.
 
     Attributes:
-        fingerprint: of the query; another query's commit is of no use.
-        epoch: number of the commit, growing; the newest message of a task speaks for all its partitions.
-        cut: results with a smaller timestamp are out.
+        fingerprint: of the query; a commit of another query is useless.
+        epoch: number of the commit, growing; a task's newest message holds for all its partitions.
+        cut: all results with a smaller timestamp have been written.
         plan_version: the plan in force, 0 the first.
         partitions: how many input partitions the task has.
         points: one per stream that reads this partition, in order of first use in the query.
-        tables: hex digits of what is in each table, in order of first use in the query.
-        spilled: numbers of the first spill event that a recovery needs and of the next one to come; equal where it
-            needs none. See `services.spill.spill_log`.
-        incarnation: of the task that committed; with `epoch` it names one commit (`services.delivery.completion`).
-            Empty where it is at least once, or of a Weir that kept no transaction log.
+        tables: hex digest of each table's contents, in order of first use in the query.
+        spilled: numbers of the first spill event that a recovery needs and of the next event to be written; equal
+            where it needs none. See `services.spill.spill_log`.
+        incarnation: of the task that committed; with `epoch` it identifies one commit
+            (`services.delivery.completion`). Empty under at-least-once delivery, and in commits of a Weir that kept
+            no transaction log.
     """
 
     fingerprint: str
@@ -143,7 +145,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
 
 
 def _deltas(floors: Iterable[Floor]) -> list[int]:
-    """offset, cut, then how far each further floor lies beyond the one before: short numbers."""
+    """The first floor's offset and cut, then each further floor's differences from the one before: short numbers."""
     flat: list[int] = []
     offset = cut = 0
     for floor in floors:
@@ -162,18 +164,18 @@ def _point(offset: int, max_ts: int | None, flat: list[int]) -> StreamPoint:
 
 
 def floor_bytes(floors: Iterable[Floor]) -> int:
-    """What floors take in a message."""
+    """How many bytes floors take in a message."""
     return len(",".join(map(str, _deltas(floors))))
 
 
 def needed_floors(floors: Iterable[Floor], offset: int, horizon_ms: int) -> tuple[Floor, ...]:
     """The floors that a replay from `offset` needs.
 
-    A later floor is never lower, so of those at or before `offset` only the last matters.
+    A later floor never has a lower cut, so of those at or before `offset` only the last matters.
 
     Args:
-        horizon_ms: tuples below it match nothing any more, had they been taken or not. 0 where that cannot be
-            said: with ROWS windows a tuple that was refused, but taken by a replay, would still be alive.
+        horizon_ms: tuples below it match nothing any more, whether the task took them or refused them. 0 where no such
+            time is known: with ROWS windows a tuple that was refused, but taken by a replay, would still be alive.
     """
     kept: list[Floor] = []
     for floor in floors:

@@ -3,19 +3,20 @@
 Four kinds of topics, each with one partition:
 
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
-  every worker and coordinator of the group. What the messages do to each other, and in which order, is said in
-  `services.control.barrier`; every one of them may come twice, late, or from somebody long dead.
+  every worker and coordinator of the group. `services.control.barrier` documents the effects of the messages and their
+  order; each of them may arrive twice, late, or from a process that died long ago.
 - `<group>.statistics`: a `Statistics` about once a second from every running task, under the task's number as key;
-  kept for minutes. Counters begin with a task's `life`: differences make sense within one only.
-- `<group>.feedback`: a `Demanded` from a task to those that write to one of its partitions, kept for minutes. It asks;
-  what is done about it is said in band (`schemas.codecs.notice`).
-- `PartitionTotals` tell tasks what came of partition groups that they hold (`operators.spill.exchange`).
-- `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops it. Of a group of queries a
+  kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
+  incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
+  (`operators.spill.exchange`).
+- `<group>.feedback`: a `Demanded` from a task to the tasks that write to one of its partitions, kept for minutes. It is
+  a request; writers announce in band what they do about it (`schemas.codecs.notice`).
+- `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops the query. A group of queries has a
   `RegisteredGroup` under `GROUP/`, and its queries under `GROUP/NAME`.
-- `<group>.members`: a `Member` under `TASK/NAME` for each query of a group, compacted: since when a task runs it, up to
-  when it did. Written in the transaction of the results.
+- `<group>.members`: a `MemberRecord` under `TASK/NAME` for each query of a group, compacted: from when until when a
+  task runs the query. Written in the transaction of the results.
 
-A reader passes over unknown fields, so fields may be added; anything else makes another version
+Readers ignore unknown fields, so fields may be added; any other change makes a new version
 (`schemas.messages.formats`). Event times are int64 milliseconds, `_s` are seconds of the sender's monotonic clock.
 """
 
@@ -35,14 +36,14 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit
     v: int = CONTROL_VERSION
 
 
-# --- The barrier, in the order of a migration's life ------------------------------------------------
+# --- The barrier, in the order of a migration -------------------------------------------------------
 
 
 class Opened(_Message, frozen=True, kw_only=True, tag="opened"):
-    """A task begins a new life: what its earlier lives answered counts no more.
+    """A new incarnation of a task starts: answers of its earlier incarnations are void.
 
     Attributes:
-        life: a name that no other life of any task has.
+        life: a name that no other incarnation of any task has.
         tasks: how many the query has, where that depends on its plan (placement per-operator); else 0.
     """
 
@@ -52,16 +53,16 @@ class Opened(_Message, frozen=True, kw_only=True, tag="opened"):
 
 
 class Request(_Message, frozen=True, kw_only=True, tag="request"):
-    """Somebody wants another plan.
+    """A user or the plan advisor requests another plan.
 
     Attributes:
-        id: a name for this migration that nobody else uses.
+        id: a unique name of this migration.
         plan: as `parse_plan` reads it.
-        prefer: what the strategy `auto` makes least; see `operators.migration.advise`.
-        at: event time before which it must not happen; None for as soon as possible.
+        prefer: which cost the strategy `auto` minimizes; see `operators.migration.advise`.
+        at: event time before which the change must not happen; None for as soon as possible.
         timeout_ms: how long the tasks may take to answer.
-        fingerprint: of the query that it was asked for.
-        asked_ms: wall clock of who asks, so that nobody takes it up when it is long forgotten.
+        fingerprint: of the query that the plan is for.
+        asked_ms: the requester's wall clock, so that a coordinator ignores a request that is out of date.
     """
 
     id: str
@@ -75,7 +76,7 @@ class Request(_Message, frozen=True, kw_only=True, tag="request"):
 
 
 class Propose(_Message, frozen=True, kw_only=True, tag="propose"):
-    """The coordinator takes a request up: tasks must answer.
+    """The coordinator adopts a request: tasks must answer.
 
     Attributes:
         tasks: how many the query has, numbered from 0.
@@ -95,9 +96,9 @@ class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
     """A task's watermark, and its promise to stay within a bound until the proposal is decided.
 
     Attributes:
-        watermark: event time that it has reached.
-        bound: event time beyond which it does not go meanwhile; >= watermark.
-        error: why it cannot change to this plan; empty when it can.
+        watermark: event time that the task has reached.
+        bound: event time that the task does not exceed until then; >= watermark.
+        error: why the task cannot change to this plan; empty when it can.
     """
 
     id: str
@@ -109,17 +110,17 @@ class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
 
 
 class Cut(_Message, frozen=True, kw_only=True, tag="cut"):
-    """The decision for: every task changes plans at this event time."""
+    """The coordinator accepts the proposal: every task changes plans at this event time."""
 
     id: str
     cut: int
 
 
 class Withdraw(_Message, frozen=True, kw_only=True, tag="withdraw"):
-    """The decision against: the old plan goes on.
+    """The proposal is withdrawn: the old plan stays in force.
 
     Attributes:
-        by: who says so, such as `coordinator` or `task 3`.
+        by: who withdraws it, such as `coordinator` or `task 3`.
     """
 
     id: str
@@ -132,8 +133,8 @@ class Started(_Message, frozen=True, kw_only=True, tag="started"):
 
     Attributes:
         began_at: event time; the cut, unless the task had passed it (`exact` is False then).
-        strategy: the one that runs.
-        why: it was chosen, where `auto` was asked for.
+        strategy: the strategy that runs.
+        why: the reason for the strategy, where `auto` was requested.
         silence_s: how long the barrier kept the task waiting.
     """
 
@@ -148,7 +149,7 @@ class Started(_Message, frozen=True, kw_only=True, tag="started"):
 
 
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
-    """A task's new plan stands alone.
+    """A task has finished its migration: only the new plan runs.
 
     Attributes:
         began_at, finished_at: event times.
@@ -156,9 +157,9 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
         peak_extra_tuples, comparisons, completed_keys: what it cost; see `MigrationCounters`.
         first_result_ts: event time of the first result at or after the cut; None while there was none.
         first_result_s: how long after the change of plans it was delivered.
-        predicted: what `auto` had expected of the strategy that it chose; None where it was named.
-        restored: the task was restarted in mid-migration: the new plan's states were made from the window.
-        error: why the task stayed with its old plan; empty when it did not.
+        predicted: what `auto` expected of the strategy that it chose; None where the request named the strategy.
+        restored: whether the task restarted in mid-migration, and built the new plan's states from the window.
+        error: why the task stayed with its old plan; empty when it changed.
     """
 
     id: str
@@ -181,14 +182,14 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
 
 
 class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
-    """What a running task knows of itself.
+    """What a running task reports about itself.
 
     Attributes:
         query: name of the query.
-        tasks: how many it has.
-        life: of the task; see `Opened`.
+        tasks: how many the query has.
+        life: incarnation of the task; see `Opened`.
         sent_ms: wall clock of the worker.
-        seconds: monotonic, since the life began; for rates between two messages of one life.
+        seconds: monotonic, since the incarnation started; for rates between two messages of one incarnation.
         plan_version: the plan in force, 0 the worker's own.
         engine: `EngineStatistics.document()`; `EngineStatistics.from_document` reads it.
     """
@@ -208,10 +209,10 @@ class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
 
     Attributes:
         text: the whole file.
-        pick: which query of the file, by its sink; None where there is one.
-        group: that it belongs to; empty where it runs alone.
-        from_now: in a group it sees no tuples from before it begins.
-        id: in a group, of this registration: another one under the same name takes its place.
+        pick: which query of the file, by its sink; None where the file has one query.
+        group: the group that the query belongs to; empty where it runs standalone.
+        from_now: whether a query of a group ignores tuples from before its start.
+        id: of this registration of a query of a group: a later registration under the same name replaces it.
     """
 
     name: str
@@ -223,10 +224,10 @@ class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
 
 
 class RegisteredGroup(_Message, frozen=True, kw_only=True, tag="group"):
-    """Several queries that run together, and come and go while they do.
+    """A group of queries that run together; queries are added and dropped while the others run.
 
     Attributes:
-        text: the file that it was made with; declares its streams and tables.
+        text: the file that the group was created with; it declares the group's streams and tables.
         streams: those that its queries may read, by name.
     """
 
@@ -235,16 +236,17 @@ class RegisteredGroup(_Message, frozen=True, kw_only=True, tag="group"):
     streams: tuple[str, ...]
 
 
-class Member(_Message, frozen=True, kw_only=True, tag="member"):
+class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
     """A query of a group, as one task runs it.
 
     Attributes:
         id: of its registration.
         text, pick: as in `RegisteredQuery`.
-        began: event time; its results begin there. None when the group could not take it.
-        ended: event time; its results end before it. None while it runs.
-        since: by alias, the least event time of tuples that it sees; absent where it sees all that its windows hold.
-        error: why the group could not take it.
+        began: event time from which the query has results. None when the group could not take the query.
+        ended: event time before which its results end. None while it runs.
+        since: by alias, the least event time of tuples that the query reads; an alias is absent where the query reads
+            all that its windows contain.
+        error: why the group could not take the query.
     """
 
     task: int
@@ -259,12 +261,12 @@ class Member(_Message, frozen=True, kw_only=True, tag="member"):
 
 
 class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
-    """What a task does not demand, and what it demands after all, of one of its partitions.
+    """What a task does not need, and what it needs again, of one of its partitions.
 
     Attributes:
-        topic, partition: an internal topic's, whose writers it is for.
+        topic, partition: of an internal topic; the message is for the tasks that write to it.
         suspend, resume: signatures, 8 bytes each, little endian (`operators.distributed.kinds`).
-        need: event time; the task may ask for what has not expired before it.
+        need: event time; the task may still request tuples that have not expired before it.
     """
 
     topic: str
@@ -275,17 +277,18 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
 
 
 class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals"):
-    """What a task has traced to partition groups that others hold (state-spill 5: UpdatePartitionStatistics).
+    """The results that a task has traced back to partition groups of other tasks (state-spill 5:
+    UpdatePartitionStatistics).
 
-    Totals since the life began, which never fall: of two for a group the larger one holds, so messages may be lost,
-    come twice or in any order.
+    The totals count since the incarnation started and never fall: of two for a group the larger one is right, so
+    messages may be lost, repeated or reordered.
 
     Attributes:
-        life: of the task that tells; see `Opened`.
-        operator: whose groups, as the sub-plan that it computes.
-        groups: numbers; `output` and `inter_bytes` are as long.
+        life: incarnation of the task that reports; see `Opened`.
+        operator: the operator that has the groups, given as the sub-plan that it computes.
+        groups: group numbers; `output` and `inter_bytes` have the same length.
         output: results of the query that went through each group.
-        inter_bytes: of intermediate results of each group in states of joins above.
+        inter_bytes: bytes of intermediate results from each group in the states of joins above.
     """
 
     query: str
@@ -298,7 +301,9 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
 
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
-ControlMessage = BarrierMessage | Statistics | RegisteredQuery | RegisteredGroup | Member | Demanded | PartitionTotals
+ControlMessage = (
+    BarrierMessage | Statistics | RegisteredQuery | RegisteredGroup | MemberRecord | Demanded | PartitionTotals
+)
 
 
 class _Head(msgspec.Struct, frozen=True):

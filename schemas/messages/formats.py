@@ -1,7 +1,7 @@
 """Durable formats and their versions: what a reader does with a version that is not its own.
 
-Whatever outlives a process is read by other versions of Weir: in a rolling upgrade by older ones too. Every format says
-its version where any version finds it, and every reader asks `check_format` before it reads on:
+Whatever outlives a process is read by other versions of Weir, and during a rolling upgrade also by older ones. Every
+format stores its version where any version finds it, and every reader calls `check_format` before it reads on:
 
 | format | where | version | reader |
 | --- | --- | --- | --- |
@@ -17,16 +17,15 @@ its version where any version finds it, and every reader asks `check_format` bef
 | spill folder | file `weir-spill` in it | the number in its text | `services.spill.block_store` |
 | debt | file `debt.json` in a spill folder | `"format"` | `services.spill.backlog` |
 
-- The reader's own version: read. A field that is absent has the value that it had before there was such a field; one
-  that is not known is passed over. So a field may be added that older readers may ignore; anything else is a new
-  version.
-- A newer version: `NewerFormatError`, and nothing is written, deleted or made again instead. A worker stops with that
-  line and exit code 1; at its start it looks at commits and control topics before it joins its group.
-- No version that ever was, or bytes that are not of the format at all: `StateError`. They are damaged, or another
-  program's.
+- The reader's own version: read. An absent field has the value that it had before the field existed; an unknown field
+  is ignored. So a field may be added if older readers may ignore it; any other change is a new version.
+- A newer version: `NewerFormatError`, and nothing is written, deleted or rebuilt. A worker stops with that error line
+  and exit code 1; at its start it looks at commits and control topics before it joins its group.
+- A version that never existed, or bytes that are not of the format at all: `StateError`. They are damaged, or belong to
+  another program.
 
-Two things beside have no version, since they may be lost or wrong at no cost but time: the `member` file in a state
-folder, and what a member tells its group of the tasks that it has (`services.kafka.assignor`).
+Two more things have no version, since they may be lost or wrong at no cost but time: the `member` file in a state
+folder, and the list of its tasks that a member sends to its consumer group (`services.kafka.assignor`).
 """
 
 from __future__ import annotations
@@ -35,15 +34,16 @@ from schemas.errors import NewerFormatError, StateError
 
 
 def check_format(found: object, reads: int, what: str) -> None:
-    """See that a format's version is the reader's own.
+    """Check that a format's version is the reader's own.
 
     Args:
-        found: the version as it was read.
-        what: the thing and its place, to begin the message with.
+        found: the version that was read.
+        reads: the version that the reader supports.
+        what: the thing and where it is, to begin the message with.
 
     Raises:
-        NewerFormatError: it is of a newer Weir.
-        StateError: there is no such version.
+        NewerFormatError: a newer Weir wrote it.
+        StateError: no such version exists, or it is older than the reader's.
     """
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise StateError(f"{what} is damaged: it says format {found!r}, formats are numbered from 1")

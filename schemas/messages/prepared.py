@@ -1,9 +1,9 @@
-"""What a transaction writes and commits, as a record inside the transaction itself.
+"""The transaction record: what a transaction writes and commits, stored inside the transaction itself.
 
 A task appends one such record per transaction to its partition of the group's transaction log
-(`services.delivery.transaction_log`). With it, the task's successor can tell which parts of a transaction Kafka has
-completed,
-and can complete the others: the records are still in the log of each partition, whether or not they are visible.
+(`services.delivery.transaction_log`). With it, the task's next incarnation can tell which parts of a transaction Kafka
+has completed, and can complete the others: the records are still in the log of each partition, whether or not they are
+visible.
 
 Format: JSON, keyed by transactional id.
 """
@@ -29,7 +29,7 @@ class Written:
     """The records of one transaction in one partition.
 
     Attributes:
-        since: an offset at or before the first of them; no earlier transaction of the task has records behind it.
+        since: an offset at or before the first of them; no earlier transaction of the task has records after it.
         records: how many there are.
     """
 
@@ -45,7 +45,7 @@ class Prepared:
         incarnation: of the task; its transactions follow each other, and each begins only when Kafka has confirmed
             the one before.
         written: by partition.
-        offsets: what is committed of each input partition: the next record to take, and its message
+        offsets: for each input partition, the offset that is committed (the next record to read), and the message
             (`schemas.messages.commits`).
     """
 

@@ -1,9 +1,9 @@
-"""What happened to the spilled state of a task, as its log keeps it.
+"""The spill log's messages: what happened to a task's spilled state, and when.
 
-Spilled state is a function of the input, of the plan and of these events. Groups that leave at an instant are from then
-on one part with what left before; what comes later meets it when the group is cleaned up. So a task that has died is
-made again by reading its windows again and doing the same at the same instants under the same plan, whatever its
-successor would have chosen.
+Spilled state is a function of the input, of the plan and of these events. Groups that leave memory at an instant form
+one part with their tuples that left before; tuples that arrive later meet that part when the group is cleaned up. So
+the state of a task that died is rebuilt by reading its windows again and repeating the events at the same instants
+under the same plan, whatever the next incarnation would have chosen itself.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ EVENTS_VERSION = 1
 
 
 class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
-    """Something that happened to spilled state between two slices.
+    """Something that happened to spilled state between two slices of input.
 
     Attributes:
-        at: everything before this event time had been processed, and nothing else.
-        kind: `leave`: the groups left memory; `clean`: what they owed was found; `plan`: the plan changed, nothing was
-            owed, and what came before this concerns nobody any more; `age`: of an operator that queries share (the
-            others are of partition groups), see `before` and `settled`.
+        at: event time; everything before it had been processed, and nothing else.
+        kind: `leave`: the groups left memory; `clean`: their pending results were produced; `plan`: the plan changed,
+            no results were pending, and earlier events do not matter any more; `age`: of an operator that queries share
+            (the other kinds are of partition groups), see `before` and `settled`.
         groups: per join of the plan, by its number, the numbers of its groups.
-        before: what was older than this was not in memory any more.
-        settled: and all results before this had been given.
+        before: tuples older than this were no longer in memory.
+        settled: and all results before this event time had been produced.
     """
 
     at: int
@@ -43,8 +43,8 @@ class SpillRecord(msgspec.Struct, frozen=True):
     """A message of the log.
 
     Attributes:
-        groups: how many each join has.
-        plan: that the task runs after the events; empty when a Weir has written it that did not say.
+        groups: how many groups each join has.
+        plan: the plan that the task runs after the events; empty in messages of a Weir that did not write it.
     """
 
     v: int
@@ -63,15 +63,15 @@ _DECODER = msgspec.json.Decoder(SpillRecord)
 
 
 def encode_events(events: Iterable[SpillEvent], groups: int, plan: str) -> bytes:
-    """Events as a message; see `SpillRecord`."""
+    """Encode events as a message; see `SpillRecord`."""
     return _ENCODER.encode(SpillRecord(EVENTS_VERSION, groups, tuple(events), plan))
 
 
 def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
-    """A message.
+    """Decode a message.
 
     Args:
-        groups: how many each join has to have.
+        groups: how many groups each join must have.
         place: where it was read, for errors.
 
     Raises:

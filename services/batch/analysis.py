@@ -1,7 +1,7 @@
-"""`weir explain --analyze` over files: runs the query, drops its results, and keeps what its operators did.
+"""`weir explain --analyze` over files: runs the query, drops its results, and reports what its operators did.
 
-States are empty when a file has ended, so the engine is looked at on the way, at least LOOKS times per shortest window:
-what is alive is averaged over event time, and states are taken at their largest.
+Entry: `analyze_files`. States are empty at the end of a run. So the engine is observed during the run, at least LOOKS
+times per shortest window: the number of live tuples is averaged over event time, and the largest states are reported.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from services.files.sources import SourceFile
 from services.files.tables import Tables
 
 LOOKS = 4
-"""Per shortest window."""
+"""Observations per shortest window, at least."""
 
 MOST_LOOKS = 64
-"""Per advance of the engine, so that a sparse year takes no longer than a busy hour."""
+"""Observations per advance of the engine, at most, so that a sparse year takes no longer than a busy hour."""
 
 
-class Averages:
-    """Averages and peaks of an engine's sizes; a `Watch` of a run."""
+class SizeObserver:
+    """Averages and peaks of an engine's sizes; a `RunObserver` of a run."""
 
     def __init__(self, window_ms: int) -> None:
         self._step = max(1, window_ms // LOOKS)
-        self._last: int | None = None
+        self._last_ts: int | None = None
         self._weight = 0
         self._living: dict[frozenset[str], float] = {}
         self._peaks: list[OperatorPeaks] = []
@@ -44,9 +44,9 @@ class Averages:
         return range(begin + step, end + 1, step)
 
     def note(self, at: int, statistics: EngineStatistics) -> None:
-        """Count what is alive for the time since the last look."""
-        weight = 1 if self._last is None else max(at - self._last, 1)
-        self._last = at
+        """Count the live tuples, weighted by the event time since the last observation."""
+        weight = 1 if self._last_ts is None else max(at - self._last_ts, 1)
+        self._last_ts = at
         self._weight += weight
         living: dict[frozenset[str], int] = {}
         self._peaks = self._peaks or [((0, 0), (0, 0), (0, 0))] * len(statistics.operators)
@@ -63,11 +63,11 @@ class Averages:
             self._living[aliases] = self._living.get(aliases, 0.0) + weight * count
 
     def living(self) -> dict[frozenset[str], float]:
-        """Tuples alive on average, by what they cover."""
+        """Average number of live tuples, by the aliases that they cover."""
         return {aliases: total / self._weight for aliases, total in self._living.items()}
 
-    def over(self, last: EngineStatistics) -> EngineStatistics:
-        """The last statistics with states at their largest, in place of what is left at the end."""
+    def with_peaks(self, last: EngineStatistics) -> EngineStatistics:
+        """The last statistics, with the largest states in place of those at the end."""
         if not self._peaks:
             return last
         operators = tuple(
@@ -98,15 +98,15 @@ def analyze_files(
         DataError: a source cannot be read.
     """
     windows = [source.window.size for source in query.sources if source.window.kind == "RANGE"]
-    averages = Averages(min((size for size in windows if size), default=10_000))
+    observer = SizeObserver(min((size for size in windows if size), default=10_000))
     sink = LineSink("--analyze", os.devnull)
     try:
         run = Run(
-            query, files, Outputs([sink]), epoch_ms=1000, plan=plan, executor=executor, tables=tables, watch=averages
+            query, files, Outputs([sink]), epoch_ms=1000, plan=plan, executor=executor, tables=tables, observer=observer
         )
         engine = run.run()
     finally:
         sink.close()
-    statistics = averages.over(engine.statistics())
-    (found,) = analyses(query, [Observation(0, statistics)], expected, averages=averages.living())
-    return found
+    statistics = observer.with_peaks(engine.statistics())
+    (analysis,) = analyses(query, [Observation(0, statistics)], expected, averages=observer.living())
+    return analysis

@@ -1,15 +1,15 @@
-"""How `weir run` drives an engine, on a laptop's threads: what is read when, where epochs end, what is written.
+"""`FileRun`: how `weir run` drives an engine over files. It decides what is read when, where epochs end, and writes.
 
-Three kinds of threads, joined by short queues: one per source decodes ahead (`services.files.readers`), the
-calling one runs the engine, one encodes and writes results (`services.files.sinks`). The first and the last do
-their work without the GIL.
+`query_run.Run` and `group_run.GroupRun` are its two forms. It uses three kinds of threads, connected by short queues:
+one per source decodes ahead (`services.files.readers`), the calling thread runs the engine, and one encodes and writes
+results (`services.files.sinks`). The first and the last work without the GIL.
 
 Invariants:
 
-- What comes next is `services.batch.source_feed`'s to say: the source that is behind in event time.
-- Which block comes next and where epochs are cut depends on the files alone, never on timing; so does every
-  output byte. Only for a live source (a pipe) is the engine advanced early, when there is nothing to read:
-  then the epochs, and with them the timeline, depend on timing; the results do not.
+- `services.batch.source_feed` chooses the next block: that of the source that is behind in event time.
+- The order of blocks and the ends of epochs depend on the files alone, never on timing; so does every output byte. Only
+  if a live source (a pipe) has nothing to read is the engine advanced early: then the epochs, and with them the
+  timeline, depend on timing; the results do not.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from services.batch.run_statistics import RunStatistics
 from services.batch.source_feed import SourceFeed
 from services.files.sinks import LineSink, ResultWriter
 from services.files.sources import SourceFile
-from services.spill.budget import Spill
+from services.spill.budget import SpillSetup
 
 COALESCED_TUPLES: Final = 100_000
-"""Epochs that are ready at once are processed as one when they hold fewer tuples than this."""
+"""Epochs that are ready at the same time are processed as one while they have fewer tuples than this."""
 
 
 E = TypeVar("E", Engine, GroupEngine)
@@ -39,7 +39,13 @@ E = TypeVar("E", Engine, GroupEngine)
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a run writes: results by their query's number; None where the option was not given."""
+    """Where a run writes.
+
+    Attributes:
+        results: the sinks of results, by the query's number.
+        late: of late records; None to write none.
+        dead_letters: of dead letters; None to write none.
+    """
 
     results: Sequence[LineSink]
     late: LineSink | None = None
@@ -50,9 +56,9 @@ class FileRun(ABC, Generic[E]):
     """One run over files.
 
     Attributes:
-        statistics: counters, filled while it runs.
+        statistics: counters, filled during the run.
         engine: None until the first block of every source has been seen.
-        written: results written.
+        written: how many results have been written.
     """
 
     def __init__(
@@ -62,13 +68,13 @@ class FileRun(ABC, Generic[E]):
         *,
         epoch_ms: int,
         least_tuples: int,
-        spill: Spill | None,
+        spill: SpillSetup | None,
         progress: Callable[[int], None] | None,
     ) -> None:
         """Args:
         sources: by stream name, one per stream that is read.
-        least_tuples: epochs that are ready at once are joined up to so many waiting tuples.
-        spill: the memory budget, if there is one, and where what leaves it goes.
+        least_tuples: epochs that are ready at the same time are processed as one up to so many waiting tuples.
+        spill: the memory budget and the store of spilled blocks; None without a budget.
         progress: called with the bytes read so far.
         """
         self.statistics = RunStatistics()
@@ -88,12 +94,12 @@ class FileRun(ABC, Generic[E]):
         return "" if self._feed is None else self._feed.first_dead
 
     def run(self) -> E:
-        """Read every source to its end; returns the engine as it is then.
+        """Read every source to its end; returns the engine in its final state.
 
         Raises:
             DataError: a source cannot be read further.
             StateError: an output cannot be written.
-            BrokenPipeError: nobody reads standard output any more.
+            BrokenPipeError: the reader of standard output has closed it.
         """
         began = time.perf_counter()
         self._feed = feed = SourceFeed(
@@ -126,11 +132,11 @@ class FileRun(ABC, Generic[E]):
         return engine
 
     def _boundary(self, ts: int) -> int:
-        """The start of the epoch that holds `ts`."""
+        """The start of the epoch that contains `ts`."""
         return ts // self._epoch_ms * self._epoch_ms
 
     def _advance(self, engine: E, writer: ResultWriter, least_tuples: int) -> None:
-        """Process the whole epochs before the watermark, once enough tuples wait."""
+        """Process the complete epochs before the watermark, if enough tuples wait."""
         if engine.pending_tuples < least_tuples:
             return
         cut = self._boundary(engine.watermark())
@@ -140,12 +146,16 @@ class FileRun(ABC, Generic[E]):
 
     @abstractmethod
     def _engine(self, samples: Mapping[str, Batch]) -> E:
-        """The engine, whose sources begin with these tuples."""
+        """Make the engine.
+
+        Args:
+            samples: the first tuples of each source, by stream name.
+        """
 
     @abstractmethod
     def _write(self, engine: E, writer: ResultWriter, cut: int) -> None:
-        """Process everything before a cut, and write what comes of it."""
+        """Process everything before a cut, and write the results."""
 
     @abstractmethod
     def _clean(self, engine: E, writer: ResultWriter) -> None:
-        """In the end, find what is owed for want of memory, and write it."""
+        """At the end of the run, produce and write the pending results of spilled state."""

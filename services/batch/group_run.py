@@ -1,7 +1,7 @@
-"""Several queries over files, as `weir run` runs them: one engine of all, results of every query to its own sink.
+"""`GroupRun`: `weir run` of several queries over files, with one engine and a sink per query.
 
-As `services.batch.query_run` for one query, and with the same bytes per query as that writes for it alone: epochs end
-at the same event times for all, and depend on the files alone.
+Each sink gets the same bytes as `services.batch.query_run` would write for that query alone: epochs end at the same
+event times for all queries, and depend on the files alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from services.batch.file_run import COALESCED_TUPLES, FileRun, Outputs
 from services.files.sinks import ResultWriter
 from services.files.sources import SourceFile
 from services.files.tables import Tables
-from services.spill.budget import Spill
+from services.spill.budget import SpillSetup
 
 
 class GroupRun(FileRun[GroupEngine]):
-    """One run of several queries over files, whose results go by their order to those of the outputs."""
+    """One run of several queries over files; query number n writes to `Outputs.results[n]`."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class GroupRun(FileRun[GroupEngine]):
         executor: str | None = None,
         least_tuples: int = COALESCED_TUPLES,
         tables: Tables | None = None,
-        spill: Spill | None = None,
+        spill: SpillSetup | None = None,
         feedback: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Args: those of `FileRun`, and
-        executor: see `operators.groups.sharing`; None for what suits the queries.
+        executor: see `operators.groups.sharing`; None to choose one that suits the queries.
         feedback: see `operators.groups.sharing.group_engine`.
         """
         super().__init__(
@@ -73,7 +73,7 @@ class GroupRun(FileRun[GroupEngine]):
         self._write_cleaned(engine, writer)
 
     def _write_cleaned(self, engine: GroupEngine, writer: ResultWriter) -> None:
-        found = engine.cleaned()
+        results = engine.cleaned()
         for number, query in enumerate(self.queries):
-            for batch in found.get(query.name, ()):
+            for batch in results.get(query.name, ()):
                 writer.write(batch, CLEANUP_PHASE, sink=number)

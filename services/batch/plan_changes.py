@@ -1,4 +1,4 @@
-"""Plan changes as they are written on the command line: `TS:PLAN:STRATEGY`."""
+"""Parses the plan changes of `weir run --migrate`: `TS:PLAN:STRATEGY`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """Change to `plan` at event time `cut` (ms) by `strategy`; where that is `auto`, by what serves `goal`."""
+    """Change to `plan` at event time `cut` (ms) by `strategy`; `auto` chooses the strategy that suits `goal` best."""
 
     cut: int
     plan: Plan
@@ -27,10 +27,10 @@ class PlanChange:
 
 
 def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None = None) -> PlanChange:
-    """A plan change of a query that runs as `executor`.
+    """Parse a plan change of a query that the given executor runs.
 
     Raises:
-        UsageError: it has another form, or the strategy cannot do it.
+        UsageError: the text has another form, or the strategy does not suit the query or executor.
         QueryError: the plan is wrong.
     """
     found = _FORM.fullmatch(text)
@@ -49,5 +49,5 @@ def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None 
         check_strategy(found["strategy"], executor, query)
     except UsageError as error:
         raise UsageError(f"--migrate: {error}") from None
-    plan = parse_plan(found["plan"], query, several=executor == JUGGLER)
+    plan = parse_plan(found["plan"], query, multiway=executor == JUGGLER)
     return PlanChange(cut, plan, found["strategy"], goal or Goal())

@@ -1,4 +1,4 @@
-"""One query over files, as `weir run` runs it: how its engine is chosen, watched, and made to pay what it owes."""
+"""`Run`: `weir run` of one query over files. It chooses the engine, lets an observer watch it, and cleans up."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from services.batch.plan_changes import PlanChange
 from services.files.sinks import ResultWriter
 from services.files.sources import SourceFile
 from services.files.tables import Tables
-from services.spill.budget import Spill
+from services.spill.budget import SpillSetup
 
 
-class Watch(Protocol):
-    """Looks at the engine at event times of its choice."""
+class RunObserver(Protocol):
+    """Observes the engine at event times that it chooses."""
 
     def stops(self, begin: int, end: int) -> Sequence[int]:
         """Ascending event times in begin < t <= end."""
         ...
 
     def note(self, at: int, statistics: EngineStatistics) -> None:
-        """What the engine is like when everything before `at` has been processed."""
+        """Receive the statistics of the engine when everything before `at` has been processed."""
         ...
 
 
@@ -50,16 +50,16 @@ class Run(FileRun[Engine]):
         tables: Tables | None = None,
         changes: Sequence[PlanChange] = (),
         feedback: bool = False,
-        spill: Spill | None = None,
+        spill: SpillSetup | None = None,
         cleans: bool = True,
         progress: Callable[[int], None] | None = None,
-        watch: Watch | None = None,
+        observer: RunObserver | None = None,
     ) -> None:
         """Args: those of `FileRun`, and
-        changes: plans to change to while it runs.
-        feedback: let operators tell each other what is not demanded.
-        cleans: find in the end what is owed for want of memory; else it stays owed.
-        watch: looks at the engine now and then.
+        changes: plan changes during the run.
+        feedback: let operators exchange feedback about results that are not demanded.
+        cleans: produce the pending results of spilled state at the end; else they stay pending.
+        observer: observes the engine during the run.
         """
         super().__init__(
             sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
@@ -71,10 +71,10 @@ class Run(FileRun[Engine]):
         self._changes = changes
         self._feedback = feedback
         self._cleans = cleans
-        self._watch = watch
+        self._observer = observer
 
     def _engine(self, samples: Mapping[str, Batch]) -> Engine:
-        """What was not asked for is chosen from the first blocks; a plan that was given is run as the tree it is."""
+        """Choose plan and executor, unless given, from the first blocks. A given plan runs as the tree that it is."""
         statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
         tree = self._plan is not None or bool(self._changes) or self._spill is not None
@@ -95,25 +95,25 @@ class Run(FileRun[Engine]):
         return engine
 
     def _write(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
-        if self._watch is not None:
-            self._watched(self._watch, engine, writer, cut)
+        if self._observer is not None:
+            self._write_observed(self._observer, engine, writer, cut)
         self._step(engine, writer, cut)
 
-    def _watched(self, watch: Watch, engine: Engine, writer: ResultWriter, cut: int) -> None:
-        """Go towards a cut in the steps of who watches."""
+    def _write_observed(self, observer: RunObserver, engine: Engine, writer: ResultWriter, cut: int) -> None:
+        """Advance towards a cut in the steps that the observer chooses."""
         feed = self._feed
         if feed is None or feed.earliest is None:
             return
-        for stop in watch.stops(max(engine.cut, feed.earliest), min(cut, feed.latest)):
+        for stop in observer.stops(max(engine.cut, feed.earliest), min(cut, feed.latest)):
             self._step(engine, writer, stop)
-            watch.note(stop, engine.statistics())
+            observer.note(stop, engine.statistics())
 
     def _step(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
         writer.write(engine.advance(cut))
         self._write_cleaned(engine, writer)
 
     def _clean(self, engine: Engine, writer: ResultWriter) -> None:
-        """Unless somebody else is to find it."""
+        """Produce the pending results, unless another command will (`weir cleanup`)."""
         if self._cleans:
             engine.clean(between=lambda: self._write_cleaned(engine, writer))
             self._write_cleaned(engine, writer)

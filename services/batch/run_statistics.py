@@ -1,4 +1,7 @@
-"""What `weir run --stats` writes: the design's keys, all of them always, counters from the engine."""
+"""The statistics file of `weir run --stats`, and the summary of migrations for the terminal.
+
+The file always has all keys of the design (section 4); the counters come from the engine.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ from schemas.timestamps import format_iso
 
 @dataclass(slots=True)
 class RunStatistics:
-    """Counters of a run, filled as it goes.
+    """Counters of a run, filled during the run.
 
     Attributes:
-        timeline: per advance of the engine (one or several epochs): the event time it went up to, what it
-            added to results and comparisons, and the state it left.
-        latest: event time of the latest tuple; None while there is none.
+        dead_letters: how many records could not be decoded.
+        seconds: duration of the run.
+        dead_by_stream: the same as `dead_letters`, per stream.
+        timeline: one entry per advance of the engine (one or several epochs): the event time (ms) that it reached, the
+            results and comparisons that it added, and the size of the state after it.
+        latest: largest event time (ms) of all tuples; None while there are none.
     """
 
     dead_letters: int = 0
@@ -38,7 +44,7 @@ class RunStatistics:
     _input_tuples: int = 0
 
     def advanced(self, event_time: int, engine: EngineStatistics | GroupStatistics) -> None:
-        """Note that everything before `event_time` has been processed; of no worth before the first tuple."""
+        """Add a timeline entry: everything before `event_time` has been processed. Nothing before the first tuple."""
         if not engine.input_tuples:
             return
         self.timeline.append(
@@ -57,10 +63,10 @@ class RunStatistics:
 
 
 def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> bytes:
-    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last one.
+    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last plan.
 
     Args:
-        engine: of the task, and of who has paid for it what it owed.
+        engine: the statistics of `task`, with those of a later cleanup where there was one.
     """
     document: dict[str, Any] = {
         "input_tuples": engine.input_tuples,
@@ -111,9 +117,9 @@ def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> by
 
 
 def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
-    """The statistics file of several queries: the same keys, of all together, and what is known of each in `queries`.
+    """The statistics file of several queries: the same keys for all together, and an entry per query in `queries`.
 
-    Queries that share an operator share its counters: `parts` has those, with the names of its queries.
+    Queries that share an operator share its counters: `parts` has an entry per operator, with the names of its queries.
     """
     document: dict[str, Any] = {
         "input_tuples": engine.input_tuples,
@@ -149,7 +155,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
                 "spill": _spill(part.spill),
                 "feedback": _feedback(part.feedback),
             }
-            for part in engine.parts
+            for part in engine.runners
         ],
         "migrations": [],
         "feedback": _feedback(engine.feedback),
@@ -160,7 +166,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
 
 
 def _feedback(edges: Sequence[EdgeStatistics]) -> dict[str, Any]:
-    """What was said and spared, in all and per edge; zeros without feedback."""
+    """Feedback messages and suppressed results, in total and per edge; zeros without feedback."""
     return {
         **{name: sum(getattr(edge, name) for edge in edges) for name in MESSAGES},
         "suppressed_results": sum(edge.suppressed for edge in edges),
@@ -170,13 +176,13 @@ def _feedback(edges: Sequence[EdgeStatistics]) -> dict[str, Any]:
 
 
 def _spill(spill: SpillStatistics | None) -> dict[str, Any]:
-    """What left memory and what is owed; zeros without a budget."""
-    found = asdict(spill or SpillStatistics("", 0))
-    return {**found, "cleanup_seconds": round(found.pop("cleanup_s"), 6)}
+    """Spilled state and pending results; zeros without a budget."""
+    document = asdict(spill or SpillStatistics("", 0))
+    return {**document, "cleanup_seconds": round(document.pop("cleanup_s"), 6)}
 
 
 def _prediction(record: MigrationRecord) -> dict[str, Any]:
-    """What was predicted of a strategy that `auto` chose, beside what came of it; null where it was named."""
+    """The prediction for a strategy that `auto` chose; null if the user chose the strategy."""
     if record.advice is None:
         return {"predicted": None, "reason": None, "considered": []}
     considered = [asdict(prediction) for prediction in record.advice.predictions]
@@ -184,7 +190,7 @@ def _prediction(record: MigrationRecord) -> dict[str, Any]:
 
 
 def idle_migrations(run: RunStatistics, task: Engine) -> list[str]:
-    """For people: of every migration that changed nothing, why."""
+    """For people: the reason for every migration that changed nothing."""
     return [note for record in task.migrations if (note := _idle(record, run.latest))]
 
 
@@ -201,7 +207,7 @@ def _idle(record: MigrationRecord, latest: int | None) -> str:
 
 
 def outcome_lines(task: Engine) -> list[str]:
-    """For people: of every migration what it cost, and where its strategy was chosen, why, and what was predicted."""
+    """For people: the cost of every migration and, if `auto` chose its strategy, the reason and the prediction."""
     lines: list[str] = []
     for record in task.migrations:
         if record.began_at is None:

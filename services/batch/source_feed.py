@@ -1,7 +1,7 @@
-"""Feeds a task from files: which block comes next, what of it is late or dead, and how far event time has come.
+"""`SourceFeed` feeds an engine from files: chooses the next block, writes late and dead records, tracks event time.
 
-The next block is taken from the source whose watermark is lowest, so that no source runs ahead of the others in event
-time and what waits in the task stays small. Which one that is depends on the files alone, never on timing.
+`FileRun` uses it. The next block comes from the source with the lowest watermark, so that no source runs ahead of the
+others in event time and few tuples wait in the engine. The order of blocks depends on the files alone, never on timing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PARTITION: Final = 0
 """A file is one partition of its stream."""
 
 
-class Task(Protocol):
-    """What takes the tuples."""
+class TupleReceiver(Protocol):
+    """The engine that receives the tuples."""
 
     def push(self, stream: str, partition: int, batch: Batch) -> Mask:
-        """Take tuples of one partition in arrival order; True where late."""
+        """Take tuples of one partition in arrival order; returns True for the late ones."""
         ...
 
     def close(self, stream: str, partition: int) -> None:
@@ -38,10 +38,11 @@ class Task(Protocol):
 
 
 class SourceFeed:
-    """The sources of a task, read to their ends.
+    """The sources of an engine, read to their ends.
 
     Attributes:
-        earliest, latest: event times of the tuples so far; None before the first, and 0.
+        earliest: smallest event time (ms) so far; None before the first tuple.
+        latest: largest event time (ms) so far; 0 before the first tuple.
         first_dead: the first dead letter as `file:line: reason`, for a message.
     """
 
@@ -56,8 +57,9 @@ class SourceFeed:
     ) -> None:
         """Args:
         sources: by stream name.
-        statistics: where dead letters are counted.
-        late, dead_letters: where those are written; None for nowhere.
+        statistics: counts the dead letters.
+        late: the file of late records; None to write none.
+        dead_letters: the file of dead letters; None to write none.
         progress: called with the bytes read so far.
         """
         self.earliest: int | None = None
@@ -74,27 +76,27 @@ class SourceFeed:
         self._first: dict[str, SourceBlock | None] = {}
 
     def samples(self) -> dict[str, Batch]:
-        """The first tuples of every source, waiting for them; `begin` gives them to the task."""
+        """Wait for the first block of every source; returns their tuples. `begin` hands them to the engine."""
         self._first = {name: reader.next() for name, reader in self._readers.items()}
         return {name: block.decoded.batch for name, block in self._first.items() if block is not None}
 
-    def begin(self, task: Task) -> None:
-        """Give the task what `samples` has read."""
+    def begin(self, task: TupleReceiver) -> None:
+        """Hand the engine the blocks that `samples` has read."""
         for name, block in self._first.items():
             self._take(task, name, block)
         self._first = {}
 
-    def next_source(self, task: Task) -> str | None:
-        """The source whose watermark is lowest; None when all have ended."""
+    def next_source(self, task: TupleReceiver) -> str | None:
+        """The source with the lowest watermark; None when all have ended."""
         return min(self._open, key=lambda name: task.partition_watermark(name, PARTITION), default=None)
 
     def waiting(self, name: str) -> bool:
-        """Whether `take` would wait for somebody who writes to a pipe."""
+        """Whether `take` would wait for the writer of a pipe."""
         reader = self._readers[name]
         return reader.source.live and not reader.ready()
 
-    def take(self, task: Task, name: str) -> None:
-        """Give the task the next block of a source, or close the partition of one that has ended.
+    def take(self, task: TupleReceiver, name: str) -> None:
+        """Hand the engine the next block of a source, or close the partition if the source has ended.
 
         Raises:
             DataError: the source cannot be read further.
@@ -106,7 +108,7 @@ class SourceFeed:
         for reader in self._readers.values():
             reader.stop()
 
-    def _take(self, task: Task, name: str, block: SourceBlock | None) -> None:
+    def _take(self, task: TupleReceiver, name: str, block: SourceBlock | None) -> None:
         if block is None:
             task.close(name, PARTITION)
             self._open.remove(name)
@@ -119,12 +121,12 @@ class SourceFeed:
             self.latest = max(self.latest, int(batch.ts.max()))
             self.earliest = min(int(batch.ts.min()), self.latest if self.earliest is None else self.earliest)
         if block.decoded.dead:
-            self._bury(name, block)
+            self._record_dead(name, block)
         if self._progress is not None:
             self._positions[name] = block.position
             self._progress(sum(self._positions.values()))
 
-    def _bury(self, name: str, block: SourceBlock) -> None:
+    def _record_dead(self, name: str, block: SourceBlock) -> None:
         """Count dead letters and write them to their file."""
         dead = block.decoded.dead
         self._statistics.dead_letters += len(dead)
@@ -141,7 +143,7 @@ class SourceFeed:
                     "source": name,
                     "file": self._sources[name].name,
                     "line": line,
-                    # Bytes that are no UTF-8 are shown as \xff; everything else is as it was.
+                    # Bytes that are not UTF-8 are written as \xff; everything else stays unchanged.
                     "raw": letter.raw.decode("utf-8", "backslashreplace"),
                 },
                 option=orjson.OPT_APPEND_NEWLINE,

@@ -163,7 +163,7 @@ def answers(bootstrap: str, timeout_s: float = 2.0) -> bool:
 
 
 def free_port(*taken: int) -> int:
-    """A loopback port that nobody listens on, from below the kernel's range for outgoing connections.
+    """A loopback port that no server listens on, from below the kernel's range for outgoing connections.
 
     Args:
         taken: ports that are about to be listened on, and so are none.
@@ -278,7 +278,7 @@ def _await_answer(broker: Broker, deadline_s: float, log_start: int = 0) -> None
 
 
 def _last_words(broker: Broker, log_start: int) -> str:
-    """The lines that tell why a broker ended, and where the rest is."""
+    """The log lines that show why a broker ended, and the path of the whole log."""
     lines: list[str] = []
     for path, begin in ((broker.log_file, log_start), (broker.data_dir / "jvm.log", 0)):
         if path.exists():
@@ -325,15 +325,15 @@ def _signal(pid: int, how: signal.Signals) -> None:
 
 
 def _mark(data_dir: Path) -> str:
-    """What a broker's command line carries to be known as the one of `data_dir`."""
+    """The argument that marks a command line as that of the broker of `data_dir`."""
     return f"-Dweir.broker.data={data_dir}"
 
 
 def _alive(pid: int, data_dir: Path) -> bool:
-    """Whether process `pid` is the broker of `data_dir`. An ended process that nobody waited for is not."""
+    """Whether process `pid` is the broker of `data_dir`. A zombie process is not."""
     if (child := _children.get(pid)) is not None:
         if child.poll() is None:
-            return True  # and not by its command line, which is empty for an instant while it begins
+            return True  # the command line is no evidence: it is empty for an instant while the process starts
         del _children[pid]
     if sys.platform == "linux":
         try:

@@ -1,9 +1,9 @@
-"""What the development broker runs on: a Java of the right age and Kafka's jars in a cache.
+"""Finds what the development broker needs: a recent Java (`find_java`), and Kafka's jars in a cache (`kafka_jars`).
 
-The jars are resolved by Maven, once per version, from `ops/kafka/pom.xml`, which alone names the version.
-They land in `<cache>/kafka/<version>`, where the cache is `WEIR_CACHE`, or `weir` under the XDG cache folder.
-The folder appears by a rename when it is whole, so a broken download or two first starts at once leave no
-half cache.
+Maven fetches the jars, once per version, as `ops/kafka/pom.xml` lists them; only that file names the version. They are
+stored in `<cache>/kafka/<version>`, where the cache is `WEIR_CACHE`, or `weir` under the XDG cache folder. The folder
+is renamed to its place when it is complete, so that a broken download or two simultaneous first starts leave no
+incomplete cache.
 """
 
 import os
@@ -79,8 +79,8 @@ def kafka_jars(java: Path, progress: Callable[[str], None]) -> Path:
     """The folder with the jars of the pinned Kafka release, fetched by Maven if the cache lacks them.
 
     Args:
-        java: runs Maven, so that it does not meet an older Java of its own choice.
-        progress: is told what happens, in a few words, while jars arrive.
+        java: runs Maven, which might otherwise choose an older Java.
+        progress: called with a short text while jars are fetched.
 
     Raises:
         BrokerError: Maven is missing or could not fetch a jar.
@@ -115,7 +115,7 @@ def kafka_jars(java: Path, progress: Callable[[str], None]) -> Path:
 
 
 def _replace(folder: Path, fresh: Path, pom: bytes) -> None:
-    """Rename `fresh` to `folder`; the jars of another POM give way, those of a simultaneous fetch stay."""
+    """Rename `fresh` to `folder`. The jars of another POM are replaced, those of a simultaneous fetch stay."""
     kept_pom = folder / "pom.xml"
     if folder.exists() and not (kept_pom.is_file() and kept_pom.read_bytes() == pom):
         shutil.rmtree(folder)

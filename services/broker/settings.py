@@ -1,7 +1,7 @@
 """The Kafka server settings of a single-node broker, and their text as Kafka reads it.
 
-Used by the development broker and by the tests' container; `docker-compose.yml` says the same (a test
-compares).
+Used by the development broker and by the tests' container; `docker-compose.yml` has the same settings, which a test
+checks.
 """
 
 import re
@@ -19,8 +19,8 @@ SINGLE_NODE_SETTINGS: Mapping[str, str] = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    # One replica is all there is; few partitions for the internal topics make the first group and the first
-    # transaction quick.
+    # There is one node, so one replica. With few partitions in the internal topics the first group and the first
+    # transaction start quickly.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -39,23 +39,23 @@ SINGLE_NODE_SETTINGS: Mapping[str, str] = {
     # Records of 16 MiB, with room for keys, headers and batch framing.
     "message.max.bytes": str(17 * 2**20),
     "replica.fetch.max.bytes": str(17 * 2**20),
-    # Event times are the data's own: history must not be deleted as expired, nor any time be refused.
+    # Event times come from the data: old records must not be deleted as expired, nor any time be refused.
     "log.retention.ms": "-1",
     "log.message.timestamp.after.max.ms": str(_LARGEST_LONG),
-    # A developer comes back after weeks and finds the groups' offsets.
+    # A developer who returns after weeks still finds the groups' offsets.
     "offsets.retention.minutes": str(365 * 24 * 60),
     # Kafka's default takes 128 MiB of heap.
     "log.cleaner.dedupe.buffer.size": str(16 * 2**20),
-    # After kill -9 the controller refuses the newcomer until the old registration's session has passed.
+    # After kill -9 the controller refuses the restarted broker until the session of the old registration has passed.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
-"""What makes one Kafka node a whole cluster; listeners and folders are added by whoever starts it."""
+"""The settings that make one Kafka node a whole cluster, without listeners and folders."""
 
 
 @dataclass(frozen=True)
 class SaslUser:
-    """Who may use the SASL_PLAINTEXT (PLAIN) listener. The password is never shown."""
+    """The user of the SASL_PLAINTEXT (PLAIN) listener. `repr` does not show the password."""
 
     user: str
     password: str
@@ -63,11 +63,6 @@ class SaslUser:
     def __repr__(self) -> str:
         return f"SaslUser(user={self.user!r})"
 
-
-def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Server settings as the environment variables that the `apache/kafka` image turns into settings."""
-    spelled = str.maketrans({".": "_", "_": "__", "-": "___"})
-    return {f"KAFKA_{name.translate(spelled).upper()}": value for name, value in settings.items()}
 
 
 def check_sasl(sasl: SaslUser) -> None:
@@ -106,7 +101,7 @@ def server_properties(
 
 
 def _escape(value: str) -> str:
-    """A value as a Java properties file wants it: ASCII, backslashes doubled."""
+    """A value in the syntax of a Java properties file: ASCII, backslashes doubled."""
     doubled = value.replace("\\", "\\\\")
     units = doubled.encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))

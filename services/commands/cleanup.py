@@ -1,4 +1,4 @@
-"""`weir cleanup`: pays what a run with `--cleanup none` has left owed."""
+"""`weir cleanup`: produces the pending results that a run with `--cleanup none` has left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
 if TYPE_CHECKING:
-    from services.spill.backlog import OpenDebt
+    from services.spill.backlog import OpenBacklog
     from services.spill.destinations import Destination
 
 Share = Annotated[
@@ -27,7 +27,7 @@ Share = Annotated[
         envvar="WEIR_SHARE",
         metavar="FOLDER",
         help="With Spark: folder or URI, such as s3://bucket/folder, that the driver and all executors see. Default: "
-        "below the debt's folder.",
+        "below DIR.",
     ),
 ]
 
@@ -71,13 +71,14 @@ def cleanup(
         typer.Option(
             envvar="WEIR_QUERY_FILE",
             metavar="QUERY",
-            help="Pay only if it is this query that owes: a file, or the name of a registered query. Default: any.",
+            help="Go on only if the pending results are of this query: a file, or the name of a registered query. "
+            "Default: any query.",
         ),
     ] = None,
     *,
     clients: KafkaClients,
 ) -> None:
-    """Find the results that a run owes for want of memory, and write them, each once.
+    """Produce the results that a run has left pending for lack of memory, and write each once.
 
     A command that was interrupted is repeated as it was, and goes on; one that was finished says so and does nothing.
     Exit codes: 0 all is paid; 2 the arguments are wrong; 1 anything else.
@@ -88,87 +89,87 @@ def cleanup(
         raise UsageError(f"--out {out} and --topic {topic}: results go to one of them")
     if share is not None and spark is None:
         raise UsageError(f"--share {share} has no effect without --spark, such as --spark 'local[*]'")
-    from services.spill.backlog import check_query, debt_in, open_debt
+    from services.spill.backlog import check_query, manifest_in, open_backlog
 
-    manifest = debt_in(folder)
+    manifest = manifest_in(folder)
     if of is not None:
         check_query(manifest, find_query(of, None, clients))
     if manifest.results is not None:
         _say(f"the debt in {folder} is paid: {manifest.results:,} results, to {manifest.destination}; nothing to do")
         return
     if spark is not None:
-        # Before the debt is opened: without Spark there is nothing to wait for.
+        # Checked before the backlog is opened: without Spark this cannot succeed.
         from ops.spark.session import check_installed
 
         check_installed()
     began = time.perf_counter()
-    with open_debt(folder) as debt:
-        name, destination = _destination(debt, out, topic, clients)
+    with open_backlog(folder) as backlog:
+        name, destination = _destination(backlog, out, topic, clients)
         try:
             with closing(destination), progress() as say:
-                results = pay(debt, name, destination, spark, share, say)
+                results = clean_up_backlog(backlog, name, destination, spark, share, say)
         except BrokenPipeError:
             raise typer.Exit(1) from None
     _say(f"{results:,} results that were owed are in {name}, {time.perf_counter() - began:.1f} s")
 
 
-def _destination(debt: OpenDebt, out: str, topic: str | None, clients: KafkaClients) -> tuple[str, Destination]:
-    """Where results go, and what that is called in the debt's record.
+def _destination(backlog: OpenBacklog, out: str, topic: str | None, clients: KafkaClients) -> tuple[str, Destination]:
+    """The destination of the results, and its name for the record in the backlog.
 
     Raises:
-        UsageError: a payment to another place has begun, or there cannot be such a file.
+        UsageError: a cleanup to another destination has begun, or the file cannot be created.
         BrokerError: Kafka does not answer.
     """
     from services.files.sinks import STDOUT
-    from services.spill.backlog import begin, check_destination
+    from services.spill.backlog import check_destination, note_destination
     from services.spill.destinations import destination_of
 
     if topic is None:
         name = "standard output" if out == STDOUT else str(Path(out).absolute())
-        check_destination(debt, name)
-        return name, destination_of(out, debt.manifest.id, lambda: begin(debt, name))
+        check_destination(backlog, name)
+        return name, destination_of(out, backlog.manifest.id, lambda: note_destination(backlog, name))
     from ops.spark.delivery import TopicDestination
     from services.kafka.topics import TopicAdmin
 
     name = f"topic {topic} of cluster {TopicAdmin(clients).cluster_id()}"
-    check_destination(debt, name)
-    root = len(debt.query.sources) - 2
+    check_destination(backlog, name)
+    root = len(backlog.query.sources) - 2
     return name, TopicDestination(
-        clients, topic, debt.query.name, debt.manifest.id, root, lambda: begin(debt, name), say=_say
+        clients, topic, backlog.query.name, backlog.manifest.id, root, lambda: note_destination(backlog, name), say=_say
     )
 
 
-def pay(
-    debt: OpenDebt,
+def clean_up_backlog(
+    backlog: OpenBacklog,
     name: str,
     destination: Destination,
     spark: str | None,
     share: str | None,
     say: Callable[[str], None],
 ) -> int:
-    """Find what is owed, deliver it and settle the debt; how many results.
+    """Produce and deliver the pending results, and remove the backlog; returns how many results there were.
 
     Args:
-        name: of the destination, for the debt's record.
-        say: told what is done just now.
+        name: of the destination, for the record in the backlog.
+        say: called with a text about the current step.
 
     Raises:
-        WeirError: it cannot be paid now; the debt stays.
+        WeirError: the cleanup cannot finish now; the backlog stays.
     """
     from services.spill.destinations import deliver
 
     if spark is None:
-        from operators.spill.cleanup.offline import Payer, pay_all
+        from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 
-        owed = debt.manifest.debt
-        groups = pay_all(Payer(debt.query, owed), owed, debt.blocks, destination.paid())
-        return deliver(debt, name, destination, groups)
-    from ops.spark.cleanup import Cluster, forget, results_of_debt
+        owed = backlog.manifest.debt
+        groups = clean_up_all(OfflineCleanup(backlog.query, owed), owed, backlog.blocks, destination.delivered_groups())
+        return deliver(backlog, name, destination, groups)
+    from ops.spark.cleanup import Cluster, forget, results_of_backlog
 
     cluster = Cluster(spark, share)
-    with closing(results_of_debt(debt, cluster, say)) as groups:
-        results = deliver(debt, name, destination, groups)
-    forget(debt, cluster)
+    with closing(results_of_backlog(backlog, cluster, say)) as groups:
+        results = deliver(backlog, name, destination, groups)
+    forget(backlog, cluster)
     return results
 
 

@@ -1,4 +1,4 @@
-"""`weir explain` of several queries: the operator that they share, and the plans of those that run apart."""
+"""`weir explain` of several queries: their shared operator, and the plans of the standalone queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weir migrate`: another plan for a query that runs."""
+"""`weir migrate`: changes the plan of a running query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
 from services.commands.run import Preference
-from services.control.plan_requests import PlanRequest, Progress
+from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
 from services.registry.query_registry import find_query
@@ -125,8 +125,8 @@ def _event_time(text: str) -> int:
     return found
 
 
-def _stage(progress: Progress, wait: bool) -> str:
-    """What is going on, for a terminal."""
+def _stage(progress: MigrationProgress, wait: bool) -> str:
+    """The current stage of the change, for a terminal."""
     if progress.change is None:
         if not progress.answered:
             return "waiting for the coordinator and the tasks"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from schemas.errors import UsageError
-from schemas.messages.control import Member, RegisteredQuery
+from schemas.messages.control import MemberRecord, RegisteredQuery
 from schemas.timestamps import format_progress
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryName, Replication
@@ -130,7 +130,7 @@ def _members(clients: KafkaClients, entry: GroupEntry, group: str) -> list[str]:
     return [*lines, *(f"{m.name}: ended {format_progress(m.ended or 0)}" for m in ended)]
 
 
-def _state(tasks: list[Member]) -> str:
+def _state(tasks: list[MemberRecord]) -> str:
     if not tasks:
         return "not begun: does a worker run?"
     first = tasks[0]

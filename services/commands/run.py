@@ -41,7 +41,7 @@ class Executor(StrEnum):
 
 
 class Preference(StrEnum):
-    """What a plan change should cost least of."""
+    """The cost that the strategy `auto` minimizes."""
 
     WORK = "work"
     SILENCE = "silence"
@@ -49,7 +49,7 @@ class Preference(StrEnum):
 
 
 class Cleanup(StrEnum):
-    """Where spilled state is joined."""
+    """Which process produces the pending results of spilled state."""
 
     LOCAL = "local"
     SPARK = "spark"
@@ -190,8 +190,8 @@ def run(
         typer.Option(
             envvar="WEIR_CLEANUP",
             help=(
-                "Who finds what is still owed at the end: local is this process, spark a Spark job, none nobody: what "
-                "is owed stays in the folder of --spill-dir, and `weir cleanup` finds it later."
+                "What produces the results that are still pending at the end: local (this process), spark (a Spark "
+                "job) or none: they stay pending in the folder of --spill-dir, and `weir cleanup` produces them later."
             ),
         ),
     ] = Cleanup.LOCAL,
@@ -232,7 +232,7 @@ def run(
         run_queries(query, queries, options)
         return
     bound = queries[0]
-    tree = parse_plan(plan, bound, several=executor is Executor.JUGGLER) if plan is not None else None
+    tree = parse_plan(plan, bound, multiway=executor is Executor.JUGGLER) if plan is not None else None
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
     if memory is not None:
@@ -249,7 +249,7 @@ def run(
     from services.files.sinks import LineSink, check_outputs
     from services.files.sources import SourceFile
     from services.files.tables import read_tables
-    from services.spill.budget import spill_of
+    from services.spill.budget import spill_setup
 
     goal = Goal(prefer=prefer.value)
     changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
@@ -265,7 +265,7 @@ def run(
     tables = read_tables(bound, rows)
     sinks = {option: LineSink(option, path) for option, path in given.items() if path is not None}
     outputs = Outputs([sinks["--out"]], sinks.get("--late"), sinks.get("--dead-letters"))
-    with spill_of(memory, spill, spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
+    with spill_setup(memory, spill, spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
         with read_progress(files) as shown:
             job = Run(
                 bound,
@@ -288,7 +288,7 @@ def run(
             if spilling is not None and cleanup is not Cleanup.LOCAL:
                 payer = spark if cleanup is Cleanup.SPARK else None
                 began = time.perf_counter()
-                counters = _leave(engine, spilling.blocks, query, sinks["--out"], payer)
+                counters = _save_pending(engine, spilling.blocks, query, sinks["--out"], payer)
                 job.statistics.seconds += time.perf_counter() - began
             if "--stats" in sinks:
                 sinks["--stats"].write(stats_json(job.statistics, engine, counters))
@@ -302,10 +302,10 @@ def run(
 
 
 def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: Path | None) -> None:
-    """Refuse what cannot be done about debts, before anything is read.
+    """Check the options about pending results, before anything is read.
 
     Raises:
-        UsageError: the message says why.
+        UsageError: they cannot work together; the message says why.
     """
     if memory is None:
         if cleanup is not Cleanup.LOCAL:
@@ -325,24 +325,26 @@ def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: 
             raise UsageError(f"--spill-dir is needed with --spark {spark}: a folder that all its machines see")
 
 
-def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark: str | None) -> EngineStatistics:
-    """Leave what is owed in the spill folder, and let Spark pay it if there is one.
+def _save_pending(
+    engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark: str | None
+) -> EngineStatistics:
+    """Save the backlog of pending results in the spill folder, and let Spark produce them if a master is given.
 
     Returns:
-        What the engine has done, and Spark; what is owed after that.
+        the statistics of the engine, with those of Spark added.
 
     Raises:
-        StateError: it cannot be written, or paid; then it stays in a folder that was named.
+        StateError: the backlog cannot be written, or not be cleaned up; then it stays in the folder if that was named.
     """
-    from services.spill.backlog import DebtBlocks, OpenDebt, leave
+    from services.spill.backlog import BacklogBlocks, OpenBacklog, save_backlog
 
     before = engine.statistics()
     owed_pairs = 0 if before.spill is None else before.spill.owed
-    debt = engine.debt()
+    debt = engine.write_backlog()
     if debt is None or before.spill is None:
         print("weir: nothing is owed", file=sys.stderr)
         return before
-    manifest = leave(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
+    manifest = save_backlog(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
     if spark is None:
         print(
             f"weir: {owed_pairs:,} pairs of tuples were not compared for want of memory; `weir cleanup {blocks.path}` "
@@ -350,19 +352,19 @@ def _leave(engine: Engine, blocks: SpillStore, query: Path, out: LineSink, spark
             file=sys.stderr,
         )
         return before
-    from services.commands.cleanup import pay
+    from services.commands.cleanup import clean_up_backlog
     from services.commands.history import progress
     from services.spill.destinations import LineDestination
 
     with progress() as say:
-        owing = OpenDebt(blocks.path, manifest, engine.query, DebtBlocks(blocks))
+        backlog = OpenBacklog(blocks.path, manifest, engine.query, BacklogBlocks(blocks))
         began = time.perf_counter()
-        found = pay(owing, out.path, LineDestination(out), spark, None, say)
-    paid = replace(
+        found = clean_up_backlog(backlog, out.path, LineDestination(out), spark, None, say)
+    spill = replace(
         before.spill,
         owed=0,
         on_disk_tuples=0,
         cleanup_results=before.spill.cleanup_results + found,
         cleanup_s=before.spill.cleanup_s + time.perf_counter() - began,
     )
-    return replace(before, results=before.results + found, spill=paid)
+    return replace(before, results=before.results + found, spill=spill)

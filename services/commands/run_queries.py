@@ -1,4 +1,4 @@
-"""`weir run` of several queries, or by a group's executor: each query's results in a file of its own."""
+"""`weir run` of several queries, or with a group's executor: each query's results go to a separate file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     from services.files.sinks import LineSink, check_outputs
     from services.files.sources import SourceFile
     from services.files.tables import read_tables
-    from services.spill.budget import budget_of, spill_of
+    from services.spill.budget import budget_of, spill_setup
 
     for query in queries:
         check_output_names(query)
@@ -90,7 +90,7 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     sinks = {name: LineSink("--out", path) for name, path in results.items()}
     others = {option: LineSink(option, path) for option, path in beside.items() if path is not None}
     outputs = Outputs([sinks[query.name] for query in queries], others.get("--late"), others.get("--dead-letters"))
-    with spill_of(options.memory, options.spill, options.spill_dir, cleans=True) as spilling:
+    with spill_setup(options.memory, options.spill, options.spill_dir, cleans=True) as spilling:
         with read_progress(files) as shown:
             job = GroupRun(
                 queries,

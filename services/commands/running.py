@@ -1,4 +1,4 @@
-"""What runs over files have in common on a terminal: a bar of progress, how they end, what they say in the end."""
+"""Terminal functions of runs over files: progress bar, exit on a signal, final messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Counters(Protocol):
 
 @contextmanager
 def ending(job: Job) -> Iterator[None]:
-    """Let a run that is stopped from outside end with its exit code."""
+    """Let a run that a signal stops end with the signal's exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def read_progress(files: Mapping[str, SourceFile]) -> Iterator[Callable[[int], N
 
 
 def report(job: Job, counters: Counters, plan: str, late_unseen: bool, dead_unseen: bool, verbose: bool) -> None:
-    """Say what would else be lost in silence, and with -v what was done."""
+    """Report records that were not used and, with -v, a summary of the run."""
     dead = job.statistics.dead_letters
     if dead and dead_unseen:
         kept = "--dead-letters FILE keeps them"

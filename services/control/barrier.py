@@ -1,43 +1,43 @@
-"""The barrier of plan changes: what the log of `<group>.control` says, folded message by message.
+"""The barrier of plan changes: all tasks of a query agree on the event time at which they switch to a new plan.
 
-A change of plans needs every task of a query to switch at the same event time, the cut, although tasks progress
-independently, die, move between workers and come back. The log of the control topic is the only truth: everyone
-reads all of it from the beginning and folds it with the same function, so everyone holds the same opinion of each
-message, whatever its sender believed. Nobody's clock decides anything.
+`Barrier` folds the log of the control topic `<group>.control`, message by message; `View` is the result. Every task of
+a query must switch at the same event time, the cut, although tasks progress independently, crash, move between workers
+and restart. The log is the only truth. Every process reads all of it from the beginning and folds it with the same
+function, so all of them judge each message alike, whatever its sender believed. No clock decides anything.
 
 1. `weir migrate` appends a `Request`.
-2. A coordinator takes it up with a `Propose`. One proposal is open at a time; another counts for nothing.
+2. A coordinator takes it up with a `Propose`. One proposal is open at a time; any other has no effect.
 3. Every task appends an `Answer`: how far it has come, and a bound that it *promises* not to pass until it has read
-   the decision. The bound lies a little ahead, so that a task whose answer is soon met by a decision never waits.
+   the decision. The bound lies a little ahead, so that a task does not wait if the decision soon follows its answer.
 4. The decision is the first of these in the log:
-   - a valid `Cut`: each of the proposal's tasks has answered in its newest life, without an error; the cut is not
-     below any bound, and it is above the cut before. It makes the next *version* of the plan.
-   - a `Withdraw` by anybody: the coordinator when answers are missing, or a task whose patience has ended, because
-     a coordinator that died must not hold it up. The task goes on only when it has read its own withdrawal, or
-     whatever came before it.
-   What comes after the decision counts for nothing; so does a cut that is not valid.
-5. Every task changes plans at the cut (`Started`) and says when the new plan stands alone (`Done`). These are for
-   people: nothing waits for them.
+   - a valid `Cut`: the newest incarnation of each of the proposal's tasks has answered without an error; the cut is not
+     below any bound, and it is above the previous cut. It makes the next *version* of the plan.
+   - a `Withdraw` by any process: by the coordinator when answers are missing, or by a task that has waited too long,
+     because a crashed coordinator must not block it. The task continues only when it has read its own withdrawal, or an
+     earlier decision.
+   Messages after the decision have no effect; nor has a cut that is not valid.
+5. Every task changes plans at the cut (`Started`) and reports when only the new plan runs (`Done`). Both reports are
+   for people: nothing waits for them.
 
-A task begins each life with an `Opened` and reads the log up to it before it takes any input. From there on the
-answers of its earlier lives count no more, so what a zombie still appends does no harm.
+Each incarnation of a task starts with an `Opened` and reads the log up to it before it takes any input. From there on
+the answers of earlier incarnations do not count, so messages of a zombie do no harm.
 
 **Invariant.** No task has passed a valid cut when it reads it. Let T be the cut. Before it in the log the task's
-newest life L promised a bound <= T; L has not passed the bound before it read the decision, which is this cut. A
-later life L' of the task wrote its `Opened` after the cut (else L's answer would not have counted), so L' knows
-the cut before it begins; and it begins where an earlier life has committed.
+newest incarnation L promised a bound <= T; L has not passed the bound before it read the decision, which is this cut. A
+later incarnation L' of the task wrote its `Opened` after the cut (else L's answer would not have counted), so L' knows
+the cut before it starts; and it starts where an earlier incarnation has committed.
 
-**Why it holds at every crash.** A lost coordinator: the tasks withdraw after their patience; its successor folds the
-same log and goes on from there. Two coordinators: whose cut comes first in the log, counts; the other comes
-after the decision. A lost task: its next life's `Opened` voids its answer, the coordinator's cut is void or waits
-for the new answer, the others are free at the latest after their patience. A lost message: senders look for their
-own message in the log and send it again. Duplicates: see 4.
+**Why it holds at every crash.** A lost coordinator: the tasks withdraw when they have waited too long; its successor
+folds the same log and continues from there. Two coordinators: the cut that comes first in the log counts; the other
+comes after the decision. A lost task: the `Opened` of its next incarnation voids its answer, so the coordinator's cut
+is void or waits for the new answer; the other tasks are free at the latest when they have waited too long. A lost
+message: senders look for their own message in the log and send it again. Duplicates: see 4.
 
-**What it rests on.** A task's former life takes no more input when its `Opened` is written: with exactly-once its
-producer is fenced by then, and what it did is not committed. With at-least-once a zombie goes on; and where two
-lives of a task begin at once, the loser's `Opened` may come last, until the other one says again that it lives
-(`services.control.participant`). Should a task find a cut behind it, it changes plans at once and reports that it was
-not exact. Results are the same under every plan, so nothing is lost by it.
+**Assumption.** A task's former incarnation takes no more input when the next `Opened` is written. With exactly-once its
+producer is fenced by then, and its later work is not committed. With at-least-once a zombie continues; and if two
+incarnations of a task start at once, the loser's `Opened` may come last, until the other one claims again that it is
+the newest (`services.control.participant`). If a task finds that it has already passed the cut, it changes plans at
+once and reports that the change was not exact. Results are the same under every plan, so no result is lost.
 
 Cost: a message folds in O(1), except decisions. Everything here is pure.
 """
@@ -51,15 +51,18 @@ from types import MappingProxyType
 from schemas.messages.control import Answer, BarrierMessage, Cut, Done, Opened, Propose, Request, Started, Withdraw
 
 KEPT_REPORTS = 32
-"""Of how many of the newest plan changes the tasks' reports are kept."""
+"""The tasks' reports are kept for so many of the newest plan changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A decided change of plans of a query of `tasks` tasks: tuples with ts >= `cut` are new to the plan of `version`.
+    """A decided change of plans of a query with `tasks` tasks.
 
     Attributes:
-        prefer: what the strategy `auto` makes least.
+        version: of the new plan; from 1.
+        id: of the request.
+        cut: event time in ms; tuples with ts >= cut are new under the new plan.
+        prefer: what the strategy `auto` minimizes.
     """
 
     version: int
@@ -73,17 +76,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the log says up to some message.
+    """The state of the barrier after some message of the log. Immutable.
 
     Attributes:
         changes: all plan changes; version v is changes[v - 1].
         open: the proposal that tasks must answer; None when there is none.
-        answers: to it, by task, of each task's newest life.
+        answers: to the open proposal, by task; only of each task's newest incarnation.
         waiting: requests that no proposal has taken up yet, oldest first.
-        withdrawn: why, by id.
-        lives: the newest life of each task.
-        started, done: what tasks have reported of the newest changes, by (id, task).
-        tasks: how many the newest of them says there are; 0 where that is known without them.
+        withdrawn: the withdrawals, by the id of their request.
+        incarnations: the id of each task's newest incarnation.
+        started: reports of the newest changes, by (id, task).
+        done: reports of the newest changes, by (id, task).
+        tasks: how many tasks there are according to the newest `Opened`; 0 where readers know that without it.
     """
 
     changes: tuple[Change, ...] = ()
@@ -91,21 +95,21 @@ class View:
     answers: Mapping[int, Answer] = field(default_factory=dict)
     waiting: tuple[Request, ...] = ()
     withdrawn: Mapping[str, Withdraw] = field(default_factory=dict)
-    lives: Mapping[int, str] = field(default_factory=dict)
+    incarnations: Mapping[int, str] = field(default_factory=dict)
     started: Mapping[tuple[str, int], Started] = field(default_factory=dict)
     done: Mapping[tuple[str, int], Done] = field(default_factory=dict)
     tasks: int = 0
 
     def change(self, id_: str) -> Change | None:
-        """The change of plans that came of a request, if one did."""
+        """The change of plans that was decided for a request; None if there is none."""
         return next((change for change in reversed(self.changes) if change.id == id_), None)
 
-    def reports_of(self, id_: str) -> bool:
-        """Whether the log's readers still keep reports of a change."""
+    def keeps_reports_of(self, id_: str) -> bool:
+        """Whether the tasks' reports of a change are still kept."""
         return any(change.id == id_ for change in self.changes[-KEPT_REPORTS:])
 
     def version_at(self, event_time: int) -> int:
-        """The version in force for tuples of that time: how many cuts are at or before it."""
+        """The plan version for tuples of that event time: the number of cuts at or before it."""
         return sum(change.cut <= event_time for change in self.changes)
 
     @property
@@ -115,18 +119,18 @@ class View:
 
     @property
     def refusals(self) -> tuple[Answer, ...]:
-        """Answers to the open proposal that say no."""
+        """Answers that refuse the open proposal."""
         return tuple(answer for answer in self.answers.values() if answer.error)
 
     @property
     def least_cut(self) -> int:
-        """What a valid cut of the open proposal is not below."""
+        """The smallest valid cut of the open proposal."""
         bounds = [answer.bound for answer in self.answers.values()]
         return max([*bounds, *(change.cut + 1 for change in self.changes[-1:]), 0])
 
 
 class Barrier:
-    """The fold. Apply every message of the log in its order; ask for the `view` when there is time."""
+    """Folds the log. Apply every message in the order of the log; `view` returns the state."""
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
@@ -135,20 +139,20 @@ class Barrier:
         self._waiting: dict[str, Request] = {}
         self._decided: set[str] = set()
         self._withdrawn: dict[str, Withdraw] = {}
-        self._lives: dict[int, str] = {}
+        self._incarnations: dict[int, str] = {}
         self._started: dict[tuple[str, int], Started] = {}
         self._done: dict[tuple[str, int], Done] = {}
         self._tasks = 0
 
     def view(self) -> View:
-        """What the messages so far say; later ones do not change it."""
+        """The state after the messages so far; a copy that later messages do not change."""
         return View(
             changes=tuple(self._changes),
             open=self._open,
             answers=MappingProxyType(dict(self._answers)),
             waiting=tuple(self._waiting.values()),
             withdrawn=MappingProxyType(dict(self._withdrawn)),
-            lives=MappingProxyType(dict(self._lives)),
+            incarnations=MappingProxyType(dict(self._incarnations)),
             started=MappingProxyType(dict(self._started)),
             done=MappingProxyType(dict(self._done)),
             tasks=self._tasks,
@@ -158,21 +162,21 @@ class Barrier:
         """Fold the next message of the log."""
         match message:
             case Opened():
-                self._lives[message.task] = message.life
+                self._incarnations[message.task] = message.life
                 self._tasks = message.tasks or self._tasks
                 answer = self._answers.get(message.task)
                 if answer is not None and answer.life != message.life:
                     del self._answers[message.task]
             case Request():
-                taken = self._open is not None and self._open.id == message.id
-                if not taken and message.id not in self._decided:
+                taken_up = self._open is not None and self._open.id == message.id
+                if not taken_up and message.id not in self._decided:
                     self._waiting.setdefault(message.id, message)
             case Propose():
                 if self._open is None and message.id not in self._decided:
                     self._waiting.pop(message.id, None)
                     self._open, self._answers = message, {}
             case Answer():
-                if self._is_open(message.id) and self._lives.get(message.task) == message.life:
+                if self._is_open(message.id) and self._incarnations.get(message.task) == message.life:
                     self._answers.setdefault(message.task, message)
             case Cut():
                 self._cut(message)
@@ -181,16 +185,16 @@ class Barrier:
                     self._withdrawn[message.id] = message
                     self._close(message.id)
             case Started():
-                if self._reports_of(message.id):
+                if self._keeps_reports_of(message.id):
                     self._started.setdefault((message.id, message.task), message)
             case Done():
-                if self._reports_of(message.id):
+                if self._keeps_reports_of(message.id):
                     self._done.setdefault((message.id, message.task), message)
 
     def _is_open(self, id_: str) -> bool:
         return self._open is not None and self._open.id == id_
 
-    def _reports_of(self, id_: str) -> bool:
+    def _keeps_reports_of(self, id_: str) -> bool:
         return any(change.id == id_ for change in self._changes[-KEPT_REPORTS:])
 
     def _cut(self, message: Cut) -> None:
@@ -199,9 +203,11 @@ class Barrier:
         view = self.view()
         if view.missing or view.refusals or message.cut < view.least_cut:
             return
-        version, asked = len(self._changes) + 1, self._open
+        version, proposal = len(self._changes) + 1, self._open
         self._changes.append(
-            Change(version, asked.id, asked.plan, asked.strategy, message.cut, asked.tasks, asked.prefer)
+            Change(
+                version, proposal.id, proposal.plan, proposal.strategy, message.cut, proposal.tasks, proposal.prefer
+            )
         )
         self._close(message.id)
         if version > KEPT_REPORTS:

@@ -1,11 +1,12 @@
-"""The control topic as its readers see it: read from the beginning by a thread of its own, folded, appended to.
+"""Reads, folds and appends to a query's control topic. Workers, coordinators and `weir migrate` use `ControlLog`.
 
-Everyone who takes part in the barrier needs every message, so this is a plain consumer without a group: an agent of
-the worker's Faust app would share the topic's one partition with the other members of the group. Reading begins
-anew with every process; the topic holds some hundred bytes per task and plan change (`TopicAdmin.control`).
+A thread reads the topic from the beginning. Every participant of the barrier needs every message, so this is a plain
+consumer without a group: an agent of the worker's Faust app would share the topic's one partition with the other
+members of the group. Every process reads the whole topic; it holds some hundred bytes per task and plan change
+(`TopicAdmin.control`).
 
-Nothing here waits for anything to be written: whoever appends looks for the message in the log, and appends it
-again. Only a task's `Opened` is waited for (`open`), since the task may not begin before it.
+Appending does not wait for the write: the sender looks for its message in the log, and appends it again if it is
+missing. Only `open` waits for the task's `Opened`, since the task may not start before it is written.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from services.process.security import KafkaClients
 POLL_S = 0.1
 
 MESSAGE_TIMEOUT_S = 10.0
-"""What could not be written for so long is given up; see the module."""
+"""A message that could not be written for so long is given up; see the module."""
 
 OPEN_S = 30.0
-"""How long a task's beginning waits for the control topic."""
+"""How long opening a task waits for the control topic."""
 
 
 class ControlLog:
     """One process's copy of the log.
 
     Attributes:
-        view: what the log says as far as it has been read. Replaced, never changed: any thread may read it.
-        refused: a newer Weir has written here; nothing more is read then, and whoever waits for it is told.
+        view: the state of the barrier as far as the log has been read. Replaced, never changed: any thread may read it.
+        refused: set when a newer Weir has written to the topic; then reading ends, and waiting calls raise this error.
     """
 
     def __init__(self, clients: KafkaClients, topic: str, client_id: str) -> None:
@@ -56,12 +57,12 @@ class ControlLog:
         self._topic = topic
         self._log = get_log("control", topic=topic)
         self._barrier = Barrier()
-        self._news = threading.Condition()
-        self._next = 0
+        self._updated = threading.Condition()
+        self._next_offset = 0
         self._at_end = False
         self._stop = False
         self._unwritten: set[str] = set()
-        self._trouble = ""
+        self._read_error = ""
         self._settings = clients.librdkafka(
             client__id=client_id,
             enable__idempotence=True,
@@ -75,16 +76,16 @@ class ControlLog:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> ControlLog:
-        """Begin to read."""
+        """Start to read."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Write what is on its way, if that is quick, and stop reading."""
+        """Write the queued messages, if that is quick, and stop reading."""
         self._stop = True
-        with self._news:
-            # Who begins a task meanwhile need not wait for what nobody reads any more.
-            self._news.notify_all()
+        with self._updated:
+            # A thread that waits in `open` must not wait for a reader that has stopped.
+            self._updated.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         self._producer.flush(2.0)
@@ -93,19 +94,19 @@ class ControlLog:
     # --- Writing ------------------------------------------------------------------------------------
 
     def append(self, *messages: BarrierMessage) -> None:
-        """Send messages on their way."""
+        """Queue messages for writing."""
         for message in messages:
             self._send(self._topic, message)
 
     def publish(self, topic: str, key: str, message: Statistics | RegisteredQuery | Demanded) -> None:
-        """Send a message to another topic's first partition."""
+        """Queue a message for the first partition of another topic."""
         self._send(topic, message, key.encode())
 
     def _send(self, topic: str, message: ControlMessage, key: bytes | None = None) -> None:
         try:
             self._producer.produce(topic, encode_control(message), key, partition=0, on_delivery=self._delivered)
         except BufferError:
-            return  # Kafka has been away for long; as with every message that gets lost
+            return  # Kafka has been unreachable for long; the sender appends again, as after every loss
         except KafkaException as error:
             self._log.warning("control message not accepted", reason=error.args[0].str())
 
@@ -114,7 +115,7 @@ class ControlLog:
         if error is None:
             self._unwritten.discard(topic)
             return
-        self._look_at(error)
+        self._note_timeout(error)
         if topic not in self._unwritten:
             self._unwritten.add(topic)
             why = reason(error, f"WRITE on topic {topic!r}")
@@ -123,46 +124,53 @@ class ControlLog:
     # --- Reading ------------------------------------------------------------------------------------
 
     def refuse(self, problem: NewerFormatError) -> None:
-        """A newer Weir has written to a topic of the group."""
-        with self._news:
+        """Note that a newer Weir has written to a topic of the group."""
+        with self._updated:
             self.refused = self.refused or problem
-            self._news.notify_all()
+            self._updated.notify_all()
 
     def _wait_for(self, happened: Callable[[], object], seconds: float) -> bool:
-        """Whether it happened in time.
+        """Wait for a condition; whether it became true in time.
 
         Raises:
             NewerFormatError: a newer Weir has written here.
         """
-        found = self._news.wait_for(lambda: self.refused is not None or happened(), seconds)
+        found = self._updated.wait_for(lambda: self.refused is not None or happened(), seconds)
         if self.refused is not None:
             raise self.refused
         return bool(found)
 
     def wait(self, seen: View, seconds: float) -> View:
-        """The view, as soon as it is another one than `seen`, at the latest after `seconds`.
+        """The view, as soon as it differs from `seen`, at the latest after `seconds`.
 
         Raises:
             NewerFormatError: a newer Weir has written here.
         """
-        with self._news:
+        with self._updated:
             self._wait_for(lambda: self.view is not seen or self._stop, seconds)
             return self.view
 
     def read_to_end(self, seconds: float) -> View:
-        """The view once all that was in the log has been read.
+        """The view after the reader has reached the end of the log.
 
         Raises:
-            BrokerError: it could not be read in time.
+            BrokerError: the log could not be read in time.
             NewerFormatError: a newer Weir has written here.
         """
-        with self._news:
+        with self._updated:
             if not self._wait_for(lambda: self._at_end, seconds):
                 raise BrokerError(f"control topic {self._topic} could not be read within {seconds:g} s{self._why()}")
             return self.view
 
-    def open(self, task: int, life: str, tasks: int = 0) -> View:
-        """Begin a new life of a task, one of so many: what the log says up to its `Opened`.
+    def open(self, task: int, incarnation: str, tasks: int = 0) -> View:
+        """Start a new incarnation of a task: append its `Opened`, and wait until the log has been read up to there.
+
+        Args:
+            incarnation: a name that no other incarnation of any task has.
+            tasks: how many tasks the query has; 0 where readers know that without it.
+
+        Returns:
+            the view after that `Opened`.
 
         Raises:
             BrokerError: Kafka does not answer.
@@ -173,87 +181,87 @@ class ControlLog:
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self._look_at(error)
+                self._note_timeout(error)
                 failed.append(error)
             else:
                 written.append(message.offset() or 0)
-            with self._news:
-                self._news.notify_all()
+            with self._updated:
+                self._updated.notify_all()
 
-        opened = encode_control(Opened(task=task, life=life, tasks=tasks))
+        opened = encode_control(Opened(task=task, life=incarnation, tasks=tasks))
         try:
             self._producer.produce(self._topic, opened, partition=0, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
             raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
-        with self._news:
-            self._wait_for(lambda: failed or self._stop or (written and self._next > written[0]), OPEN_S)
+        with self._updated:
+            self._wait_for(lambda: failed or self._stop or (written and self._next_offset > written[0]), OPEN_S)
             if failed:
                 why = reason(failed[0], f"WRITE on topic {self._topic!r}")
                 raise BrokerError(f"control topic {self._topic} cannot be written: {why}")
-            if not written or self._next <= written[0]:
+            if not written or self._next_offset <= written[0]:
                 raise BrokerError(f"control topic {self._topic} does not answer within {OPEN_S:g} s{self._why()}")
             return self.view
 
     def _why(self) -> str:
-        return self._trouble and f": {self._trouble}"
+        return self._read_error and f": {self._read_error}"
 
     def _run(self) -> None:
-        trouble = ""
+        problem = ""
         while not self._stop and self.refused is None:
             try:
                 self._producer.poll(0)
                 if self._timed_out:
-                    self._renew()
+                    self._replace_producer()
                 messages = self._reader.read(POLL_S)
             except (KafkaException, RuntimeError) as error:
                 messages = []
-                trouble = self._told(trouble, str(error))
+                problem = self._note_error(problem, str(error))
                 time.sleep(POLL_S)
             if messages:
-                trouble = self._told(trouble, self._read(messages))
+                problem = self._note_error(problem, self._read(messages))
 
-    def _look_at(self, error: KafkaError) -> None:
+    def _note_timeout(self, error: KafkaError) -> None:
         self._timed_out = self._timed_out or error.code() == KafkaError._MSG_TIMED_OUT
 
-    def _renew(self) -> None:
-        """Go on with another producer: one whose messages time out was seen never to get one through again."""
+    def _replace_producer(self) -> None:
+        """Replace the producer. Tests have shown producers that never wrote again once messages had timed out."""
         former, self._producer = self._producer, Producer(self._settings)
         self._timed_out = False
         former.purge()
-        former.flush(1.0)  # whoever waits for a message is told that it is lost
+        former.flush(1.0)  # calls the delivery callbacks, so that `open` learns that its message is lost
 
-    def _told(self, before: str, now: str) -> str:
-        self._trouble = now
+    def _note_error(self, before: str, now: str) -> str:
+        self._read_error = now
         if now and now != before:
             self._log.warning("control topic cannot be read, trying on", reason=now)
         return now
 
     def _read(self, messages: Iterable[Message]) -> str:
-        """Fold messages; what is wrong with the topic, if something is."""
-        trouble = ""
-        at_end, changed, following = self._at_end, False, self._next
+        """Fold messages; returns what is wrong with the topic, or an empty string."""
+        problem = ""
+        at_end, changed, following = self._at_end, False, self._next_offset
         for message in messages:
             error = message.error()
             if error is not None:
                 ended = error.code() == KafkaError._PARTITION_EOF
                 at_end = at_end or ended
-                trouble = trouble if ended else reason(error, f"READ on topic {self._topic!r}")
+                problem = problem if ended else reason(error, f"READ on topic {self._topic!r}")
                 continue
             following = (message.offset() or 0) + 1
             try:
                 decoded = decode_control(message.value(), f"{self._topic}[0]@{following - 1}")
-            except NewerFormatError as problem:
-                self.refuse(problem)
-                return trouble
-            except StateError as problem:
-                self._log.warning("control message passed over", reason=str(problem))
+            except NewerFormatError as refused:
+                self.refuse(refused)
+                return problem
+            except StateError as damaged:
+                self._log.warning("control message passed over", reason=str(damaged))
                 continue
             if not isinstance(decoded, Statistics | RegisteredQuery | Demanded):
                 self._barrier.apply(decoded)
                 changed = True
-        with self._news:
-            self._at_end, self._next = at_end, following
+        with self._updated:
+            self._at_end, self._next_offset = at_end, following
             if changed:
                 self.view = self._barrier.view()
-            self._news.notify_all()
-        return trouble
+            self._updated.notify_all()
+        return problem

@@ -1,8 +1,8 @@
-"""The coordinator's side of the barrier: takes requests up, waits for answers, decides.
+"""The coordinator's side of the barrier: takes up requests, waits for answers, decides.
 
-Pure: it is shown views of the log and returns what to append. It remembers nothing that the log does not say,
-but since when it has waited, so a successor goes on where it ended; two at once do no harm. The protocol is in
-`services.control.barrier`.
+`coordinator.Coordinator` calls `Coordination.decide` with each view of the log and appends the messages that it
+returns. Pure. Apart from how long it has waited it remembers nothing that is not in the log, so a successor continues
+where it ended, and two coordinators at once do no harm. The protocol is in `services.control.barrier`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from schemas.messages.control import BarrierMessage, Cut, Propose, Request, With
 from services.control.barrier import View
 
 RESEND_S = 1.0
-"""What has had no effect in the log after this long is sent again."""
+"""A message that has had no effect in the log after this long is sent again."""
 
 BY = "coordinator"
 
@@ -22,7 +22,7 @@ class Coordination:
     """Decides for one query.
 
     Args:
-        tasks: how many the query has, where its tasks do not say so themselves (`schemas.messages.control.Opened`).
+        tasks: how many the query has, where its tasks do not report it (`schemas.messages.control.Opened`).
         check: why a request cannot be taken up; empty when it can.
     """
 
@@ -34,9 +34,10 @@ class Coordination:
         self._sent: tuple[BarrierMessage, float] | None = None
 
     def decide(self, view: View, now: float) -> list[BarrierMessage]:
-        """What to append, after a look at the log.
+        """The messages to append now.
 
         Args:
+            view: the newest view of the log.
             now: monotonic seconds.
         """
         message = self._next(view, now)
@@ -62,9 +63,9 @@ class Coordination:
         waited_s = proposal.timeout_ms / 1000
         if now - self._since < waited_s:
             return None
-        some = ", ".join(map(str, view.missing[:8])) + (", ..." if len(view.missing) > 8 else "")
+        named = ", ".join(map(str, view.missing[:8])) + (", ..." if len(view.missing) > 8 else "")
         reason = (
-            f"{len(view.missing)} of {proposal.tasks} tasks did not answer within {waited_s:g} s (task {some}): "
+            f"{len(view.missing)} of {proposal.tasks} tasks did not answer within {waited_s:g} s (task {named}): "
             "is their worker running, and not still recovering?"
         )
         return Withdraw(id=proposal.id, reason=reason, by=BY)

@@ -1,6 +1,6 @@
 """The coordinator of a query: runs `services.control.coordination` on the control topic until it is stopped.
 
-It keeps nothing but what it reads: any number may run, and one that is killed is started again anywhere.
+`weir coordinator` runs it. It stores nothing: any number may run, and one that was killed can be restarted anywhere.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
 
 LOOK_S = 0.2
-"""How often it looks at its clock while the log is silent."""
+"""How often the coordinator checks its time limits while the log is silent."""
 
 STALE_S = 60.0
-"""A request older than this is refused: who asked has given up, and the reasons for it may be gone."""
+"""A request older than this is refused: its sender has given up, and the reasons for it may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class Coordinator:
             while not stop.is_set():
                 messages = coordination.decide(view, time.monotonic())
                 for message in messages:
-                    self._tell(message)
+                    self._log_message(message)
                 log.append(*messages)
                 seen, view = view, log.wait(view, LOOK_S)
-                self._tell_decisions(seen, view)
+                self._log_decisions(seen, view)
         finally:
             log.close()
             self._log.info("coordinator stopped")
@@ -95,7 +95,7 @@ class Coordinator:
             return str(error)
         return ""
 
-    def _tell(self, message: BarrierMessage) -> None:
+    def _log_message(self, message: BarrierMessage) -> None:
         match message:
             case Propose():
                 self._log.info("plan proposed", id=message.id, plan=message.plan, strategy=message.strategy)
@@ -104,7 +104,7 @@ class Coordinator:
             case Withdraw():
                 self._log.warning("plan withdrawn", id=message.id, reason=message.reason)
 
-    def _tell_decisions(self, seen: View, view: View) -> None:
+    def _log_decisions(self, seen: View, view: View) -> None:
         for change in view.changes[len(seen.changes) :]:
             self._log.info("plan decided", id=change.id, version=change.version, plan=change.plan, cut=change.cut)
         for key in view.done.keys() - seen.done.keys():

@@ -1,7 +1,7 @@
-"""The feedback topic as a worker's tasks use it: they send what they demand, and hear what their readers do.
+"""The feedback topic of a distributed query: tasks send their demands, and receive the demands of their readers.
 
-Every worker reads all of it, from its end: what was asked before is asked again by those who still wait
-(`services.task.feedback`). Nothing depends on a message being heard, or heard once, or soon.
+Each worker has one `FeedbackLog`, which reads the whole topic, starting from its end: tasks that still wait repeat
+earlier demands (`services.task.feedback`). Results do not depend on whether a message arrives, how often, or how soon.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Inbox = queue.SimpleQueue[Demanded]
 
 
 class FeedbackLog:
-    """One worker's end.
+    """One worker's connection to the feedback topic.
 
     Args:
-        control: what sends for the worker.
+        control: sends the worker's messages.
     """
 
     def __init__(self, clients: KafkaClients, topic: str, client_id: str, control: ControlLog) -> None:
@@ -43,7 +43,7 @@ class FeedbackLog:
         self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
 
     def start(self) -> FeedbackLog:
-        """Begin to read."""
+        """Start to read."""
         self._thread.start()
         return self
 
@@ -55,14 +55,14 @@ class FeedbackLog:
         self._reader.close()
 
     def send(self, message: Demanded) -> None:
-        """Send a message on its way."""
+        """Queue a message for writing."""
         self._control.publish(self._topic, f"{message.topic}[{message.partition}]", message)
 
     def open(self, topics: Iterable[str], wake: Callable[[], None] = lambda: None) -> Inbox:
-        """What is said from now on to those who write to some topics.
+        """An inbox for all later demands to the writers of some topics.
 
         Args:
-            wake: called, from another thread, when somebody waits for what has been put in.
+            wake: called from another thread when a message has arrived that another task waits for.
         """
         inbox: Inbox = queue.SimpleQueue()
         with self._lock:
@@ -71,45 +71,45 @@ class FeedbackLog:
         return inbox
 
     def leave(self, inbox: Inbox) -> None:
-        """Somebody listens no more."""
+        """Put no more messages into an inbox."""
         with self._lock:
-            for topic, listening in list(self._inboxes.items()):
-                self._inboxes[topic] = left = [one for one in listening if one[0] is not inbox]
-                if not left:
+            for topic, entries in list(self._inboxes.items()):
+                self._inboxes[topic] = remaining = [entry for entry in entries if entry[0] is not inbox]
+                if not remaining:
                     del self._inboxes[topic]
 
     def _run(self) -> None:
-        trouble = ""
+        logged = ""
         while not self._stop:
             try:
-                found = self._read(self._reader.read(POLL_S))
+                problem = self._read(self._reader.read(POLL_S))
             except (KafkaException, RuntimeError) as error:
-                found = str(error)
+                problem = str(error)
                 time.sleep(POLL_S)
-            if found and found != trouble:
-                self._log.warning("feedback topic cannot be read, trying on; results may wait for it", reason=found)
-            trouble = found or trouble
+            if problem and problem != logged:
+                self._log.warning("feedback topic cannot be read, trying on; results may wait for it", reason=problem)
+            logged = problem or logged
 
     def _read(self, messages: Iterable[Message]) -> str:
-        """Hand messages out; what is wrong with the topic, if something is."""
-        trouble = ""
+        """Distribute messages to inboxes; returns what is wrong with the topic, or an empty string."""
+        read_error = ""
         for message in messages:
             error = message.error()
             if error is not None:
-                trouble = trouble if error.code() == KafkaError._PARTITION_EOF else error.str()
+                read_error = read_error if error.code() == KafkaError._PARTITION_EOF else error.str()
                 continue
             try:
-                said = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")
+                demanded = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")
             except NewerFormatError as problem:
                 self._control.refuse(problem)
                 continue
             except StateError as problem:
                 self._log.warning("feedback message passed over", reason=str(problem))
                 continue
-            if isinstance(said, Demanded) and len(said.suspend) % 8 == len(said.resume) % 8 == 0:
+            if isinstance(demanded, Demanded) and len(demanded.suspend) % 8 == len(demanded.resume) % 8 == 0:
                 with self._lock:
-                    for inbox, wake in self._inboxes.get(said.topic, ()):
-                        inbox.put(said)
-                        if said.resume:
+                    for inbox, wake in self._inboxes.get(demanded.topic, ()):
+                        inbox.put(demanded)
+                        if demanded.resume:
                             wake()
-        return trouble
+        return read_error

@@ -1,4 +1,7 @@
-"""What the tasks of a running query say of themselves: the statistics topic, read for a few seconds."""
+"""Observes a running query for `weir explain --analyze`: reads the statistics topic for a few seconds.
+
+Entry: `read_observations`.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 
 RECENT_S = 6.0
-"""Tasks publish every second: who has not for so long does not run."""
+"""Tasks publish every second. A task that has not published for so long does not run."""
 
 APART_S = 1.5
-"""Least time between the two statements that rates are taken from."""
+"""Least time between the two messages that rates are computed from."""
 
 PATIENCE_S = 4.0
-"""How long to wait for more statements."""
+"""How long to wait for more messages."""
 
 TIMEOUT_S = 15.0
 
 
 def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observation], int]:
-    """The tasks of a group that run, by their numbers, and how many tasks the query has.
+    """Observations of the running tasks of a group, in the order of their numbers, and how many tasks the query has.
 
     Raises:
-        NewerFormatError: a newer worker has said it.
-        BrokerError: nothing runs, or Kafka does not answer.
+        NewerFormatError: a newer worker has published statistics.
+        BrokerError: no task runs, or Kafka does not answer.
     """
     topic = ControlTopics.of(group).statistics
     if not TopicAdmin(clients).exists(topic):
@@ -43,20 +46,20 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     try:
         since = TopicPartition(topic, 0, int((time.time() - RECENT_S) * 1000))
         consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))
-        said = _collect(consumer, topic)
+        statistics = _collect(consumer, topic)
     except KafkaException as error:
         raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
     finally:
         consumer.close()
-    if not said:
+    if not statistics:
         raise BrokerError(f"no task of group {group!r} has said anything for {RECENT_S:g} s: does a worker run?")
-    tasks = max(messages[-1].tasks for messages in said.values())
-    return [_observation(messages) for _, messages in sorted(said.items())], tasks
+    tasks = max(messages[-1].tasks for messages in statistics.values())
+    return [_observation(messages) for _, messages in sorted(statistics.items())], tasks
 
 
 def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
-    """Statements per task, oldest first, until each task has made two that are far enough apart."""
-    said: dict[int, list[Statistics]] = {}
+    """Messages per task, oldest first. Returns when each task has sent two that are far enough apart."""
+    found: dict[int, list[Statistics]] = {}
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for message in consumer.consume(1_000, 0.2):
@@ -67,15 +70,15 @@ def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
             except StateError:
                 continue  # damaged, or another program's
             if isinstance(decoded, Statistics):
-                said.setdefault(decoded.task, []).append(decoded)
-        enough = said and len(said) >= max(messages[-1].tasks for messages in said.values())
-        if enough and all(_before(messages) is not None for messages in said.values()):
+                found.setdefault(decoded.task, []).append(decoded)
+        enough = found and len(found) >= max(messages[-1].tasks for messages in found.values())
+        if enough and all(_before(messages) is not None for messages in found.values()):
             break
-    return said
+    return found
 
 
 def _before(messages: list[Statistics]) -> Statistics | None:
-    """The latest statement of the same life that is far enough from the last one."""
+    """The latest message of the same incarnation that is far enough from the last one."""
     last = messages[-1]
     same = [m for m in messages if m.life == last.life and last.seconds - m.seconds >= APART_S]
     return same[-1] if same else None

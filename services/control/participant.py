@@ -1,7 +1,8 @@
-"""A task's side of the barrier: answers proposals, keeps its promises, ends them when its patience does.
+"""A task's side of the barrier: answers proposals, keeps its promises, and withdraws a proposal that takes too long.
 
-Pure: it is shown views of the log and its own progress, and returns what to append. It sends again whatever it
-does not find in the log. The protocol and its invariant are in `services.control.barrier`.
+The task calls `Participant.look` with each view of the log and its own progress, and appends the returned messages.
+Pure. It sends a message again if the log does not contain it. The protocol and its invariant are in
+`services.control.barrier`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from schemas.messages.control import Answer, BarrierMessage, Opened, Propose, Wi
 from services.control.barrier import Change, View
 
 MARGIN_S = 0.5
-"""How long a task could go on at its recent speed before it reaches the bound that it promises: longer than a
-decision usually takes, so that nothing stands still for it."""
+"""How long a task could continue at its recent speed before it reaches its promised bound. This is longer than a
+decision usually takes, so that no task has to wait."""
 
 GRACE_S = 1.0
 """A task waits for a decision this much longer than the coordinator waits for answers, then withdraws."""
 
 RESEND_S = 1.0
-"""What is not in the log after this long is sent again."""
+"""A message that is not in the log after this long is sent again."""
 
 
 @dataclass(slots=True)
@@ -32,23 +33,24 @@ class _Promise:
 
 
 class Participant:
-    """One life of one task.
+    """One incarnation of one task.
 
     Args:
         check: why the task cannot change to a proposed plan; empty when it can.
-        taken: how many of the log's changes the task has been told of when it begins.
+        taken: how many of the log's changes the task knows when it starts.
 
     Attributes:
-        superseded: since when (monotonic seconds) another life has been the task's newest in the log; None when this
-            one is. Usually this one is to end then. But where two lives began at once, the loser's `Opened` may be the
-            later one; that it is not the loser a life knows when it could commit after it saw the other's `Opened`.
+        superseded: since when (monotonic seconds) another incarnation has been the task's newest in the log; None when
+            this one is. Usually this one must end then. But if two incarnations started at once, the loser's `Opened`
+            may be the later one. An incarnation knows that it is not the loser when it could commit after it had seen
+            the other's `Opened`.
     """
 
     superseded: float | None
 
-    def __init__(self, task: int, life: str, check: Callable[[Propose], str], taken: int) -> None:
+    def __init__(self, task: int, incarnation: str, check: Callable[[Propose], str], taken: int) -> None:
         self._task = task
-        self._life = life
+        self._incarnation = incarnation
         self._check = check
         self._taken = taken
         self._promise: _Promise | None = None
@@ -59,24 +61,25 @@ class Participant:
 
     @property
     def bound(self) -> int | None:
-        """Event time that must not be passed now; None when there is no promise."""
+        """Event time (ms) that the task must not pass now; None when there is no promise."""
         if self._promise is None or self._promise.answer.error:
             return None
         return self._promise.answer.bound
 
     def changes(self, view: View) -> tuple[Change, ...]:
-        """Changes that are decided and have not been asked for yet, oldest first. To be asked for before `look`."""
+        """Decided changes that earlier calls have not returned, oldest first. Call this before `look`."""
         new = view.changes[self._taken :]
         self._taken = max(self._taken, len(view.changes))
         return new
 
     def look(self, view: View, *, reached: int, speed: float, committed: float, now: float) -> list[BarrierMessage]:
-        """What to append, after a look at the log.
+        """The messages to append now.
 
         Args:
-            reached: event time that the task has processed.
-            speed: event time (ms) per second that it has made lately.
-            committed: when the last commit that succeeded was begun, in monotonic seconds.
+            view: the newest view of the log.
+            reached: event time (ms) up to which the task has processed its input.
+            speed: its recent speed, in event time (ms) per second.
+            committed: when the last successful commit was begun, in monotonic seconds.
             now: monotonic seconds.
         """
         messages = self._claim(view, committed, now)
@@ -91,7 +94,7 @@ class Participant:
             answer = Answer(
                 id=view.open.id,
                 task=self._task,
-                life=self._life,
+                life=self._incarnation,
                 watermark=reached,
                 bound=reached + max(0, round(speed * MARGIN_S)),
                 error=error,
@@ -100,7 +103,7 @@ class Participant:
             return [*messages, answer]
         promise = self._promise
         recorded = view.answers.get(self._task)
-        if (recorded is None or recorded.life != self._life) and now - promise.sent >= RESEND_S:
+        if (recorded is None or recorded.life != self._incarnation) and now - promise.sent >= RESEND_S:
             promise.sent = now
             messages.append(promise.answer)
         patience_s = view.open.timeout_ms / 1000 + GRACE_S
@@ -111,8 +114,8 @@ class Participant:
         return messages
 
     def _claim(self, view: View, committed: float, now: float) -> list[BarrierMessage]:
-        """Say again that this life is the newest, where that is so."""
-        if view.lives.get(self._task) == self._life:
+        """Append `Opened` again if this incarnation has proved to be the newest."""
+        if view.incarnations.get(self._task) == self._incarnation:
             self.superseded = None
             return []
         if self.superseded is None:
@@ -120,22 +123,22 @@ class Participant:
         if committed <= self.superseded or now - self._claimed < RESEND_S:
             return []
         self._claimed = now
-        return [Opened(task=self._task, life=self._life)]
+        return [Opened(task=self._task, life=self._incarnation)]
 
-    # --- How long a promise held the task up -------------------------------------------------------
+    # --- How long a promise delayed the task --------------------------------------------------------
 
     def hold(self, now: float) -> None:
-        """The task has more to do, but its promise forbids it."""
+        """The task has more input to process, but its promise forbids it."""
         if self._held_since is None:
             self._held_since = now
 
     def let_go(self, now: float) -> None:
-        """The task goes on."""
+        """The task continues."""
         if self._held_since is not None and self._promise is not None:
             id_ = self._promise.answer.id
             self._waited_s[id_] = max(self._waited_s.get(id_, 0.0), now - self._held_since)
         self._held_since = None
 
     def take_waited(self, id_: str) -> float:
-        """Seconds that the promise for a change has held the task up at most; forgotten then."""
+        """The longest delay, in seconds, that the promise for a change caused; the next call returns 0."""
         return self._waited_s.pop(id_, 0.0)

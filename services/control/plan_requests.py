@@ -1,4 +1,7 @@
-"""Asking for another plan, and following what becomes of it: what `weir migrate` does, without its output."""
+"""Requests another plan for a running query and follows the request; `weir migrate` without its output.
+
+Entry: `PlanRequest.run`.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,19 @@ LOOK_S = 0.2
 
 
 class Withdrawn(WeirError):
-    """The plan stays as it is; the message says why."""
+    """The plan stays as it is; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a migration stands.
+class MigrationProgress:
+    """The progress of a migration.
 
     Attributes:
-        tasks: how many the query has; 0 before the coordinator has said so.
-        answered: tasks that have answered.
-        change: None before it was decided.
-        started, done: the tasks' reports.
+        tasks: how many the query has; 0 before the coordinator has made its proposal.
+        answered: how many tasks have answered.
+        change: None before the decision.
+        started: the tasks' reports that they have changed plans, by task.
+        done: the tasks' reports that only the new plan runs, by task.
     """
 
     tasks: int = 0
@@ -52,23 +56,27 @@ class Progress:
 
 
 class PlanRequest:
-    """One request, from asking to done.
+    """One request for a plan, until the change is done.
 
     Args:
-        watch: called whenever there may be news.
+        watch: called with the progress whenever it may have changed.
     """
 
-    def __init__(self, query: Query, clients: KafkaClients, group: str, watch: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, query: Query, clients: KafkaClients, group: str, watch: Callable[[MigrationProgress], None]
+    ) -> None:
         self._query = query
         self._clients = clients
         self._group = group
         self._watch = watch
 
-    def run(self, plan: str, strategy: str, *, prefer: str, at: int | None, timeout_ms: int, wait: bool) -> Progress:
-        """Ask, and return when the change is decided, or with `wait` when every task is done.
+    def run(
+        self, plan: str, strategy: str, *, prefer: str, at: int | None, timeout_ms: int, wait: bool
+    ) -> MigrationProgress:
+        """Send the request; return when the change is decided, or with `wait` when every task is done.
 
         Raises:
-            Withdrawn: it was decided against.
+            Withdrawn: the request was refused.
             BrokerError: no worker or no coordinator runs, or Kafka does not answer.
         """
         topic = ControlTopics.of(self._group).control
@@ -113,21 +121,21 @@ class PlanRequest:
                 sent = now
                 log.append(request)
             if view.open is not None or waiting[:1] not in ([], [request.id]):
-                patience = now + COORDINATOR_S  # it is at work, for us or for those before us
+                patience = now + COORDINATOR_S  # the coordinator works on our request, or on an earlier one
             if now > patience + RESEND_S:
                 raise BrokerError(f"topic {ControlTopics.of(self._group).control} does not answer")
             if now > patience:
-                # Into the log, so that a coordinator that starts tomorrow does not take it up.
-                log.append(Withdraw(id=request.id, reason=NOBODY, by="weir migrate"))
+                # In the log it keeps a coordinator that starts tomorrow from taking the request up.
+                log.append(Withdraw(id=request.id, reason=NO_COORDINATOR, by="weir migrate"))
             view = log.wait(view, LOOK_S)
         return view
 
-    def _progress(self, view: View, id_: str) -> Progress:
+    def _progress(self, view: View, id_: str) -> MigrationProgress:
         answered = 0
         change, tasks = view.change(id_), 0
         if view.open is not None and view.open.id == id_:
             tasks, answered = view.open.tasks, len(view.answers)
-        progress = Progress(
+        progress = MigrationProgress(
             tasks=tasks if change is None else change.tasks,
             answered=answered,
             change=change,
@@ -138,11 +146,11 @@ class PlanRequest:
         return progress
 
 
-NOBODY = "no coordinator took it up"
+NO_COORDINATOR = "no coordinator took it up"
 
 
 def _withdrawn(message: Withdraw, group: str) -> WeirError:
-    if message.reason == NOBODY:
+    if message.reason == NO_COORDINATOR:
         return BrokerError(
             f"no coordinator of group {group!r} answers within {COORDINATOR_S:g} s: start one with `weir coordinator`, "
             "given the same query and group"

@@ -1,23 +1,24 @@
-"""Which plan of a placed query is in force, and how the next one takes over.
+"""Decides which plan of a distributed query is in force, and how the next plan takes over. Workers use `PlanVersions`.
 
-Every plan is a *version*: version 0 is the workers' own, version v what change v of the control log says
-(`services.control.barrier`). Each has its own tasks, internal topics and consumer group, `<group>.v<v>` from version 1
-on, so that nothing of one is ever taken for the other's. A change of plans with cut T goes like this:
+Every plan is a *version*: version 0 is the workers' own plan, version v is that of change v in the control log
+(`services.control.barrier`). Each version has its own tasks, internal topics and consumer group, `<group>.v<v>` from
+version 1 on, so that data of two versions is never mixed up. A change of plans with cut T takes three steps:
 
-1. Every task of the old version processes everything before T, sends on and commits that, and stops for good; its last
-   commit says of every partition that it reads how far it came. The barrier sees to it that nobody has passed T.
-2. When the commits of all old tasks say T, the workers leave the old version's group and join the new one's.
-3. The new tasks read the sources from where the query's windows at T begin, with the clocks and refusals of then, and
-   so rebuild their states; of the results the sink gets those with ts >= T.
+1. Every task of the old version processes everything before T, sends its output on, commits, and stops for good. Its
+   last commit records how far it came in each partition that it reads. The barrier ensures that no task has passed T.
+2. When the commits of all old tasks have reached T, the workers leave the old version's group and join the new one's.
+3. The new tasks read the sources from where the query's windows at T begin, with the clocks and refusals of that time,
+   and so rebuild their states. Of their results only those with ts >= T are delivered.
 
-Results are exactly those of the old plan before T, and of the new one from T on: a result with ts >= T is made of
-tuples that live at T or come later, and all of these are read again. The old version's last result is committed
-before the new one's first, so they also come in order. It is the paper's moving state strategy (HybMig 2.2), with
-the log as the state that is moved: nothing comes out while the states are rebuilt.
+Results are exactly those of the old plan before T, and of the new plan from T on: a result with ts >= T consists of
+tuples that are alive at T or arrive later, and all of these are read again. The old version's last result is committed
+before the new version's first, so results also stay in order. This is the paper's moving state strategy (HybMig 2.2),
+with the log as the state that is moved: no results are produced while the states are rebuilt.
 
-What is in force is read off Kafka alone: the newest version that has committed something, or whose predecessor has
-come to its cut. A worker that starts or comes back at any time finds the same answer, or, from commits that Kafka has
-not completed, that of a moment before: then it finds the older version's tasks at their end.
+Kafka alone determines the version in force: it is the newest version that has committed something, or whose predecessor
+has reached its cut. A worker that starts or restarts at any time finds the same answer. If Kafka has not completed some
+commits, the worker may find the answer of a moment before; then the tasks of the older version find that they have
+ended.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from operators.distributed.decompose import check_placeable, decompose
+from operators.distributed.decompose import check_distributable, decompose
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.control.barrier import View
 from services.kafka.topics import ControlTopics, Lane
-from services.placement.distributed import PlacedLayout
+from services.placement.distributed import DistributedLayout
 from services.process.settings import WorkerSettings
 from services.recovery.committed_offsets import POLL_S, TIMEOUT_S, read_commits
 from services.recovery.starting_point import Committed
 
 STRATEGIES = ("moving-state", "auto")
-"""What a change of plans may be asked for by; `auto` has no other to choose."""
+"""The strategies of a distributed query; `auto` chooses moving-state, since there is no other."""
 
 
-class Versions:
-    """The versions of one placed query.
+class PlanVersions:
+    """The plan versions of one distributed query.
 
     Args:
         own: the plan of version 0.
@@ -62,24 +63,24 @@ class Versions:
         """The plan of a version."""
         return self._own if version == 0 else parse_plan(view.changes[version - 1].plan, self._query)
 
-    def layout(self, version: int, view: View) -> PlacedLayout:
+    def layout(self, version: int, view: View) -> DistributedLayout:
         """The tasks of a version."""
         prefix = ControlTopics.of(self.group(version)).control.removesuffix("control")
         split = self._settings.operator_partitions
         operators = decompose(
             self._query, self.plan(version, view), self._counts, split, prefix, feedback=self._settings.jit
         )
-        return PlacedLayout(operators, self._counts)
+        return DistributedLayout(operators, self._counts)
 
     def objection(self, plan: Plan, strategy: str) -> str:
-        """Why plans cannot be changed so; empty when they can."""
+        """Why the query cannot change to this plan by this strategy; empty when it can."""
         if strategy not in STRATEGIES:
             return (
                 f"placed operators change plans by moving-state only, not by {strategy}: another strategy works on "
                 "states of both plans in one place"
             )
         try:
-            check_placeable(self._query, plan)
+            check_distributable(self._query, plan)
             decompose(self._query, plan, self._counts, self._settings.operator_partitions)
         except UsageError as error:
             return str(error)
@@ -91,7 +92,7 @@ class Versions:
         """The version in force.
 
         Raises:
-            BrokerError: Kafka does not say.
+            BrokerError: Kafka does not answer.
         """
         for version in range(len(view.changes), 0, -1):
             if self.begun(version, view) or self.over(version - 1, view):
@@ -99,20 +100,20 @@ class Versions:
         return 0
 
     def begun(self, version: int, view: View) -> bool:
-        """True when some task of a version has committed something."""
+        """True when a task of the version has committed something."""
         return bool(self._commits(version, _lanes(self.layout(version, view))))
 
     def over(self, version: int, view: View) -> bool:
-        """True when all tasks of a version have come to the cut where the next one begins."""
+        """True when all tasks of the version have reached the cut where the next version begins."""
         return version < len(view.changes) and self._last_commits(version, view) is not None
 
     def handed_over(self, version: int, view: View) -> dict[Lane, Committed]:
-        """What the tasks of a version that is over have committed last; of partitions, sources or not, that they read.
+        """The last commits of a version that is over, by each partition, source or internal, that its tasks read.
 
-        A broker that restarts may say for a moment that they have committed less, or nothing.
+        While a broker restarts it may for a moment report older commits, or none; then this asks again.
 
         Raises:
-            BrokerError: Kafka does not say, or no longer has it.
+            BrokerError: Kafka does not answer, or no longer has the commits.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
@@ -127,7 +128,7 @@ class Versions:
             time.sleep(POLL_S)
 
     def _last_commits(self, version: int, view: View) -> dict[Lane, Committed] | None:
-        """What a version has committed when all of its tasks have come to their cut."""
+        """The last commits of a version; None unless all of its tasks have reached their cut."""
         cut, lanes = view.changes[version].cut, _lanes(self.layout(version, view))
         found = self._commits(version, lanes)
         over = len(found) == len(lanes) and all(commit.message.cut >= cut for commit in found.values())
@@ -137,5 +138,5 @@ class Versions:
         return read_commits(self._settings.clients, self.group(version), lanes)
 
 
-def _lanes(layout: PlacedLayout) -> list[Lane]:
+def _lanes(layout: DistributedLayout) -> list[Lane]:
     return [lane for task in range(layout.tasks) for lane in layout.lanes(task)]

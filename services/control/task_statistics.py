@@ -1,6 +1,6 @@
-"""What running tasks say of themselves on the statistics topic, about once a second each.
+"""Publishes the statistics of running tasks to the statistics topic, about once a second each.
 
-Nothing depends on it: what cannot be written is not written again.
+Workers use `Publisher`; `observations` reads the topic. Nothing depends on a message, so a lost one is not sent again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Publisher:
         self._query = query
         self._tasks = tasks
 
-    def of(self, task: int, life: str) -> Callable[[EngineStatistics, int], None]:
-        """What one life of a task calls with its engine's statistics and its plan's version."""
+    def of(self, task: int, incarnation: str) -> Callable[[EngineStatistics, int], None]:
+        """The function that one incarnation of a task calls with its engine's statistics and its plan's version."""
         began = time.monotonic()
 
         def publish(engine: EngineStatistics, plan_version: int) -> None:
@@ -31,7 +31,7 @@ class Publisher:
                 query=self._query,
                 task=task,
                 tasks=self._tasks,
-                life=life,
+                life=incarnation,
                 sent_ms=int(time.time() * 1000),
                 seconds=time.monotonic() - began,
                 plan_version=plan_version,

@@ -1,19 +1,24 @@
-"""Which transactions of a task have to be completed: a pure decision from what the partitions hold.
+"""Decides which of a task's transactions Kafka completed only in part, and what to write again.
+
+`services.delivery.transactional` calls `complete` when a task starts. The decision depends only on what the partitions
+hold.
 
 Kafka should give a transaction one outcome in all partitions. Kafka 4.3.0 and 4.3.1 skip the marker in a partition that
-has no leader when the transaction ends (KAFKA-20734): the records stay *open* there, invisible, and the next marker of
-the same producer decides about them, whatever the coordinator has promised. So a task's new incarnation looks at each
+has no leader when the transaction ends (KAFKA-20734). The records then stay *open* there, invisible. The next marker of
+the same producer decides their fate, whatever the coordinator has promised. So a task's new incarnation looks at each
 partition before it trusts the committed offsets:
 
-- What Kafka made visible anywhere, or has confirmed to the task, has happened; its missing parts are written again.
-- What is visible nowhere, and was never confirmed, has not happened; the new incarnation computes it anew.
+- A transaction *has happened* if Kafka made a part of it visible anywhere, or confirmed it to the task. Its missing
+  parts are written again.
+- A transaction that is visible nowhere and was never confirmed has not happened. The new incarnation computes its
+  results again.
 
 A transaction that is open in some partition and complete in all counts as confirmed: its coordinator considered it
-ended, since a new incarnation begins only after that. Writing it again is right in any case, because a transaction
-depends on nothing but those before it, and these have happened.
+ended, since a new incarnation starts only after that. Writing it again is right in any case, because a transaction
+depends only on those before it, and these have happened.
 
-Only the last incarnation that got anything done can have unfinished transactions: each one completes those before it
-first.
+Only the last incarnation that delivered anything can have unfinished transactions, because each incarnation first
+completes the transactions of those before it.
 """
 
 from __future__ import annotations
@@ -38,18 +43,20 @@ class Fate(Enum):
     PARTIAL = auto()
     """Some records were never written: the transaction died before it was prepared."""
     THINNED = auto()
-    """As PARTIAL, but the log has gaps: a compacted topic may have dropped the others for newer ones of their keys."""
+    """As PARTIAL, but the log has gaps: compaction may have dropped the other records for newer ones of their keys."""
     GONE = auto()
-    """Deleted by retention, or with the topic: nobody can tell, and nobody can read them."""
+    """Retention, or deletion of the topic, removed the records: their fate is unknown, and no reader can see them."""
 
 
-class Stretch(NamedTuple):
+class RecordRun(NamedTuple):
     """Consecutive records of one producer in a partition, or a marker that ends its transaction (`records` 0).
 
     Attributes:
-        producer, epoch: Kafka's names for the producer; each incarnation of a task has a later epoch. A marker may
-            have a later one than the records that it ends.
-        committed: of a marker.
+        producer, epoch: Kafka's producer id and producer epoch. Each incarnation of a task has a later epoch. A marker
+            may have a later epoch than the records that it ends.
+        offset: of the first record, or of the marker.
+        records: how many records; 0 for a marker.
+        committed: whether a marker commits.
     """
 
     producer: int
@@ -61,11 +68,12 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A prepared transaction, and what became of it.
+    """A transaction from the transaction log, and its fate in each partition.
 
     Attributes:
-        producer: number and epoch of the producer that wrote it.
-        fates: by partition, that of the record itself included.
+        prepared: the record in the transaction log.
+        producer: id and epoch of the producer that wrote the transaction.
+        fates: fate by partition, including the partition of the transaction log.
     """
 
     prepared: Prepared
@@ -73,20 +81,20 @@ class Transaction:
     fates: Mapping[Partition, Fate]
 
 
-class Mark(NamedTuple):
-    """The commit that a task's committed offsets are of."""
+class CommitId(NamedTuple):
+    """Identifies a commit of a task."""
 
     incarnation: str
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """What has to be done for one transaction.
+class TransactionRepair:
+    """What must be done for one transaction.
 
     Attributes:
-        partitions: where its records are to be written again.
-        offsets: whether its offsets are to be committed.
+        partitions: the partitions to which its records must be written again.
+        offsets: whether its offsets must be committed.
     """
 
     transaction: Transaction
@@ -94,25 +102,25 @@ class Missing:
     offsets: bool
 
 
-def fate(stretches: Iterable[Stretch], producer: tuple[int, int], written: Written) -> Fate:
-    """What became of a transaction in a partition.
+def fate(runs: Iterable[RecordRun], producer: tuple[int, int], written: Written) -> Fate:
+    """Determine the fate of a transaction in one partition.
 
     Args:
-        stretches: of the partition, in order, from where the transaction's records begin.
-        producer: its number and epoch.
+        runs: the partition's content in order, from where the transaction's records begin.
+        producer: id and epoch of the transaction's producer.
         written: what the transaction wrote there.
     """
     number, epoch = producer
     found, gaps, end = 0, 0, written.since
-    for stretch in stretches:
-        gaps += max(0, stretch.offset - end)
-        end = stretch.offset + max(1, stretch.records)
-        if stretch.producer != number:
+    for run in runs:
+        gaps += max(0, run.offset - end)
+        end = run.offset + max(1, run.records)
+        if run.producer != number:
             continue
-        if stretch.records:
-            found += stretch.records if stretch.epoch == epoch else 0
+        if run.records:
+            found += run.records if run.epoch == epoch else 0
         elif found >= written.records:
-            return Fate.COMMITTED if stretch.committed else Fate.ABORTED
+            return Fate.COMMITTED if run.committed else Fate.ABORTED
         elif found:
             break
     else:
@@ -121,78 +129,79 @@ def fate(stretches: Iterable[Stretch], producer: tuple[int, int], written: Writt
     return Fate.THINNED if found + gaps >= written.records else Fate.PARTIAL
 
 
-def mark_of(offsets: Mapping[Partition, tuple[int, str]]) -> Mark | None:
-    """The newest commit among offsets and their messages; None where there are none.
+def commit_id_of(offsets: Mapping[Partition, tuple[int, str]]) -> CommitId | None:
+    """Find the newest commit among offsets and their messages; None without offsets.
 
     Raises:
         StateError: a message cannot be read.
     """
     messages = [decode_commit(text, f"{topic}[{number}]") for (topic, number), (_, text) in offsets.items()]
     newest = max(messages, key=lambda message: message.epoch, default=None)
-    return None if newest is None else Mark(newest.incarnation, newest.epoch)
+    return None if newest is None else CommitId(newest.incarnation, newest.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What there is to do.
+    """The repair that a new incarnation must perform.
 
     Attributes:
-        missing: has to be written again, transactions in order.
-        commit: the newest commit that has happened; the committed offsets must be of it once that is done. None where
-            the log does not know.
+        missing: the transactions to repair, in order.
+        commit: the newest commit that has happened. After the repair the committed offsets must be of this commit. None
+            if the log does not know it.
     """
 
-    missing: tuple[Missing, ...] = ()
-    commit: Mark | None = None
+    missing: tuple[TransactionRepair, ...] = ()
+    commit: CommitId | None = None
 
 
-def complete(transactions: Sequence[Transaction], committed: Mark | None) -> Completion:
-    """Decide.
+def complete(transactions: Sequence[Transaction], committed: CommitId | None) -> Completion:
+    """Decide what a task's new incarnation must repair.
 
     Args:
-        transactions: of a task, in the order of its log; the log may have lost its beginning.
-        committed: what the task's committed offsets say; None where there are none.
+        transactions: the task's transactions in the order of its log; the log may have lost its beginning.
+        committed: the commit of the task's committed offsets; None without offsets.
 
     Raises:
-        StateError: records of a transaction that has happened are not there.
+        StateError: a transaction that has happened lacks records that cannot be recovered.
     """
-    marks = [mark_of(each.prepared.offsets) for each in transactions]
-    if _untracked([mark for mark in marks if mark is not None], committed):
+    commit_ids = [commit_id_of(each.prepared.offsets) for each in transactions]
+    if _untracked([commit_id for commit_id in commit_ids if commit_id is not None], committed):
         return Completion()
-    # Offsets are committed up to here. A repair commits an earlier incarnation's again: their newest place counts.
-    reached = max((i for i, mark in enumerate(marks) if mark is not None and mark == committed), default=-1)
+    # Offsets are committed up to here. A repair commits earlier offsets again, so the last position counts.
+    reached = max((i for i, own in enumerate(commit_ids) if own is not None and own == committed), default=-1)
     end = len(transactions)
     while end > 0:
         begin = _incarnation_begins(transactions, end)
         happened = max((i for i in range(begin, end) if _has_happened(transactions[i], i <= reached)), default=-1)
-        # Each was confirmed before the next one began.
+        # Each transaction was confirmed before the next began.
         happened = max(happened, end - 2 if end - 2 >= begin else -1)
         if happened >= 0:
-            commits = [i for i in range(begin, happened + 1) if marks[i] is not None]
+            commits = [i for i in range(begin, happened + 1) if commit_ids[i] is not None]
             newest = commits[-1] if commits else -1
-            found = [_missing(transactions[i], i <= reached) for i in range(begin, happened + 1)]
-            if any(each.partitions for each in found) and newest >= 0:
-                # The repair says in the log which commit was the newest: those that have not happened are there too.
-                found[newest - begin] = replace(found[newest - begin], offsets=True)
-            todo = tuple(each for each in found if each.partitions or each.offsets)
-            return Completion(todo, marks[newest] if newest >= 0 else None)
+            repairs = [_missing(transactions[i], i <= reached) for i in range(begin, happened + 1)]
+            if any(each.partitions for each in repairs) and newest >= 0:
+                # The repair records the newest commit in the log, which also holds commits that have not happened.
+                repairs[newest - begin] = replace(repairs[newest - begin], offsets=True)
+            todo = tuple(each for each in repairs if each.partitions or each.offsets)
+            return Completion(todo, commit_ids[newest] if newest >= 0 else None)
         end = begin
     return Completion()
 
 
 def _incarnation_begins(transactions: Sequence[Transaction], end: int) -> int:
-    """The position of the first transaction of the incarnation that the one before `end` belongs to."""
+    """Position of the first transaction of the incarnation that wrote the transaction before `end`."""
     begin = end - 1
     while begin > 0 and transactions[begin - 1].prepared.incarnation == transactions[begin].prepared.incarnation:
         begin -= 1
     return begin
 
 
-def _untracked(marks: Sequence[Mark], committed: Mark | None) -> bool:
-    """Whether the committed offsets are not of these transactions: a Weir that kept no log has committed since."""
-    if not marks or committed is None:
+def _untracked(commit_ids: Sequence[CommitId], committed: CommitId | None) -> bool:
+    """Whether a Weir version without a transaction log has committed since these transactions."""
+    if not commit_ids or committed is None:
         return False
-    return committed.incarnation not in {mark.incarnation for mark in marks} and committed.epoch >= marks[0].epoch
+    known = {commit_id.incarnation for commit_id in commit_ids}
+    return committed.incarnation not in known and committed.epoch >= commit_ids[0].epoch
 
 
 def _has_happened(transaction: Transaction, committed: bool) -> bool:
@@ -202,7 +211,7 @@ def _has_happened(transaction: Transaction, committed: bool) -> bool:
     return Fate.OPEN in fates and not fates & {Fate.PARTIAL, Fate.THINNED}
 
 
-def _missing(transaction: Transaction, committed: bool) -> Missing:
+def _missing(transaction: Transaction, committed: bool) -> TransactionRepair:
     lost = [lane for lane, found in transaction.fates.items() if found is Fate.PARTIAL]
     if lost:
         topic, number = lost[0]
@@ -214,4 +223,4 @@ def _missing(transaction: Transaction, committed: bool) -> Missing:
         )
     unseen = (Fate.ABORTED, Fate.OPEN)
     again = tuple(lane for lane in transaction.prepared.written if transaction.fates[lane] in unseen)
-    return Missing(transaction, again, bool(transaction.prepared.offsets) and not committed)
+    return TransactionRepair(transaction, again, bool(transaction.prepared.offsets) and not committed)

@@ -1,4 +1,7 @@
-"""What one epoch delivers: results, letters, and the offsets that make them final."""
+"""Defines what one epoch delivers: results, rejected records, and the offsets that make them final.
+
+`services.task.task` fills a `Delivery`; `services.delivery.sink` sends it to Kafka.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,13 @@ from services.kafka.topics import Lane
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A record that went elsewhere than into a window, with where it came from and why, as headers."""
+class RejectedRecord:
+    """An input record that entered no window, or a result that is too large for its topic.
+
+    Attributes:
+        topic: the late or dead-letter topic that receives the record.
+        headers: the reason, and for an input record its stream, topic, partition and offset.
+    """
 
     topic: str
     value: bytes | None
@@ -21,34 +29,36 @@ class Letter:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what it takes on the wire."""
+        """Approximate size on the wire."""
         headers = sum(len(name) + len(value) for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + headers
 
 
 @dataclass(slots=True)
-class Letters:
+class RejectedRecords:
     """Collects an epoch's late tuples and dead letters.
 
     Attributes:
-        late_topic, dead_topic: where they go.
+        late_topic, dead_topic: the topics that receive them.
+        records: the collected records, in the order in which they were added.
+        size_bytes: their approximate size on the wire.
         late, dead: how many of each were added.
     """
 
     late_topic: str
     dead_topic: str
-    letters: list[Letter] = field(default_factory=list)
+    records: list[RejectedRecord] = field(default_factory=list)
     size_bytes: int = 0
     late: int = 0
     dead: int = 0
 
     def add_late(self, batch: RecordBatch, row: int, stream: str, idle: bool) -> None:
-        """A tuple behind its partition's watermark, or (`idle`) only behind the task's."""
+        """Add a tuple that is behind its partition's watermark or, with `idle`, only behind the task's."""
         self.late += 1
         self._add(self.late_topic, batch, row, stream, "idle" if idle else "late")
 
     def add_dead(self, batch: RecordBatch, row: int, stream: str, reason: str) -> None:
-        """A record that is no tuple of `stream`."""
+        """Add a record that is not a tuple of `stream`."""
         self.dead += 1
         self._add(self.dead_topic, batch, row, stream, reason)
 
@@ -61,14 +71,14 @@ class Letters:
             ("partition", str(batch.partition).encode()),
             ("offset", str(record.offset).encode()),
         )
-        letter = Letter(topic, record.value, record.key, headers)
-        self.letters.append(letter)
-        self.size_bytes += letter.size_bytes
+        rejected = RejectedRecord(topic, record.value, record.key, headers)
+        self.records.append(rejected)
+        self.size_bytes += rejected.size_bytes
 
-    def take(self) -> list[Letter]:
-        """What has been collected; afterwards the collection is empty."""
-        letters, self.letters, self.size_bytes, self.late, self.dead = self.letters, [], 0, 0, 0
-        return letters
+    def take(self) -> list[RejectedRecord]:
+        """Return the collected records and empty the collection."""
+        records, self.records, self.size_bytes, self.late, self.dead = self.records, [], 0, 0, 0
+        return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,9 @@ class BlockRecord:
     """A record of an internal topic: a block of intermediate results, or a spill event.
 
     Attributes:
-        written: told the record's offset once it is in the log.
+        partition: number of the partition that receives the record.
+        tuples: how many tuples the block holds; 0 for a spill event.
+        written: called with the record's offset once Kafka has confirmed the record.
     """
 
     topic: str
@@ -89,15 +101,16 @@ class BlockRecord:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One commit.
+    """The output of one commit.
 
     Attributes:
-        results: with the topic that they go to, in order per topic.
-        offsets: per partition the next record to take, and its commit message.
-        blocks: to other operators and to the log of spills, in order.
+        results: encoded results with their topic, in order per topic.
+        rejected: late and dead-letter records.
+        offsets: per partition, the offset of the next record to take and the commit message.
+        blocks: records for other operators and for the spill log, in order.
     """
 
     results: Sequence[tuple[str, Encoded]]
-    letters: Sequence[Letter]
+    rejected: Sequence[RejectedRecord]
     offsets: Mapping[Lane, tuple[int, str]]
     blocks: Sequence[BlockRecord] = ()

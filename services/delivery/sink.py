@@ -1,12 +1,13 @@
-"""Delivers epochs to Kafka: what both guarantees have in common, and at least once as a whole.
+"""Delivers epochs to Kafka: the parts that both guarantees share, and the at-least-once sink.
 
-Exactly once is in `services.delivery.transactional`.
+`services.task.task` calls `Sink.deliver` at the end of each epoch. The exactly-once sink is in
+`services.delivery.transactional`.
 
-**At least once.** An idempotent producer without transactions; results are visible as soon as they are
-written, and offsets follow when they are. What was written after the last commit comes again after a crash.
+**At least once.** An idempotent producer without transactions. Results are visible as soon as they are written; offsets
+are committed afterwards. After a crash, everything that was written after the last commit is written again.
 
-What can go wrong ends in one of three ways: `Fenced` (another worker has the task: drop it), `Aborted` (go
-back to the last commit and on from there), or `BrokerError` (this worker cannot go on).
+Every failure is one of three errors: `Fenced` (another worker has the task: drop it), `Aborted` (restart from the last
+commit), or `BrokerError` (this worker cannot go on).
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from schemas.codecs.encode import Encoded
 from schemas.errors import BrokerError, WeirError
-from services.delivery.epoch_output import BlockRecord, Delivery, Letter
+from services.delivery.epoch_output import BlockRecord, Delivery, RejectedRecord
 from services.delivery.transaction_log import TransactionLog
 from services.kafka.topics import Lane, OutputTopics
 from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
-from services.recovery.committed_offsets import TRANSIENT, ask
+from services.recovery.committed_offsets import TRANSIENT, read_once
 from services.recovery.starting_point import Committed
 
 ATTEMPT_S = 5.0
-"""How long one call to a coordinator may take before we look whether to give up."""
+"""How long one call to a coordinator may take before the sink checks whether to give up."""
 
 PATIENCE_S = 60.0
-"""How long a producer's call may be repeated. Then another producer is needed: one may find no broker any more
-(`services.process.security.TRANSACTIONAL`)."""
+"""How long a producer's call may be repeated. Then a new producer is needed, because a producer may lose all brokers
+for good (`services.process.security.TRANSACTIONAL`)."""
 
 ASKING_S = 10.0
-"""How long one consumer asks for committed offsets before another does, for the same reason."""
+"""How long one consumer asks for committed offsets before a new consumer replaces it, for the same reason."""
 
 HEADER_BYTES = 512
-"""Room kept below a topic's record limit for what Kafka adds to a record."""
+"""Bytes kept free below a topic's record limit for what Kafka adds to a record."""
 
 CHUNK_RECORDS = 2_000
 
@@ -61,12 +62,12 @@ class Aborted(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What had to be done about transactions that Kafka had not ended everywhere.
+    """The repair of transactions that Kafka had not ended everywhere. False if nothing needed repair.
 
     Attributes:
-        records: written again, by partition.
-        commits: whose offsets were committed.
-        ended: partitions with records that Kafka had left open, which are now aborted.
+        records: how many records were written again, by partition.
+        commits: how many transactions' offsets were committed.
+        ended: partitions with records that Kafka had left open; these records are now aborted.
     """
 
     records: Mapping[Lane, int] = field(default_factory=dict)
@@ -78,33 +79,35 @@ class Repair:
 
 
 class Sink(Protocol):
-    """Where a task delivers.
+    """Delivers a task's output to Kafka.
 
     Attributes:
-        incarnation: what its commits are signed with; empty where nothing needs to tell them apart.
+        incarnation: the name that commits carry; empty if commits of incarnations need not be told apart.
     """
 
     incarnation: str
 
     def open(self) -> Repair:
-        """Take the task over from whoever had it; what of its last transactions had to be completed."""
+        """Take the task over from its former worker; returns the repair of its last transactions."""
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        """Committed offsets and messages; partitions without are absent."""
+        """Read committed offsets and messages; partitions without a commit are absent."""
 
     def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
-        """Per partition an offset behind all that earlier incarnations of the task have written and committed.
+        """Find, per partition, an offset behind everything that earlier incarnations have written and committed.
 
-        To be read up to: a broker that its peers have cut off tells an earlier end. Empty where nothing proves it.
+        Readers must read up to this offset: a broker that its peers have cut off reports an earlier end. The result is
+        empty for a sink that cannot prove the end.
         """
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
-        """Deliver and commit; by topic, how many results were too large for it and became dead letters."""
+        """Deliver and commit; returns by topic how many results were too large for it and became dead letters."""
 
-    def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
-        """A question that another thread may ask Kafka: are the transactions up to now complete everywhere?
+    def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
+        """Return a function that asks Kafka whether all transactions up to now are complete in every partition.
 
-        The answer is None when they are not yet, or what may be deleted of the sink's own log when they are.
+        Any thread may call the function. It returns None while some are incomplete. Otherwise it returns, per partition
+        of the sink's own log, the offset before which records may be deleted.
         """
 
     def close(self) -> None:
@@ -112,9 +115,9 @@ class Sink(Protocol):
 
 
 class ProducerSink:
-    """What both sinks share: the producer, and reading committed offsets.
+    """The parts that both sinks share: the producer, and reading committed offsets.
 
-    `_transactions` notes where records are written; None where nobody will look for them.
+    `_transactions` tracks where records are written; None for a sink without transactions.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class ProducerSink:
                 message__max__bytes=1_000_000_000 // 10,
                 queue__buffering__max__messages=100_000,
                 queue__buffering__max__kbytes=256 * 1024,
-                # The default of 100 ms is what a transaction waits when it follows the last one closely.
+                # With the default of 100 ms, a transaction that closely follows another would wait that long.
                 retry__backoff__ms=5,
                 retry__backoff__max__ms=250,
                 enable__idempotence=True,
@@ -157,36 +160,36 @@ class ProducerSink:
         self._offsets = self._consumer()
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        asked, begun_s, told = list(lanes), time.monotonic(), False
+        asked, since_s, reported = list(lanes), time.monotonic(), False
         while True:
             try:
-                return ask(self._offsets, self._group, asked)
+                return read_once(self._offsets, self._group, asked)
             except KafkaException as error:
                 cause, what = error.args[0], f"committed offsets of group {self._group!r} cannot be read"
                 if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
                     raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
                 if self._give_up.is_set():
                     raise Aborted(f"{what}: {cause.str()}; stopped trying") from None
-            if time.monotonic() - begun_s > ASKING_S:
-                if not told:
+            if time.monotonic() - since_s > ASKING_S:
+                if not reported:
                     self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
                 self._offsets.close()
-                self._offsets, begun_s, told = self._consumer(), time.monotonic(), True
+                self._offsets, since_s, reported = self._consumer(), time.monotonic(), True
             time.sleep(0.05)
 
     def _consumer(self) -> Consumer:
-        """Who asks for committed offsets."""
+        """Make the consumer that asks for committed offsets."""
         more = {"group__id": self._group, "isolation__level": "read_committed"}
         return Consumer(self._clients.librdkafka(**more, enable__auto__commit=False, log_level=0))
 
     def _produce(self, delivery: Delivery) -> Counter[str]:
-        """Hand everything to the producer's queue; results over their topic's limit become dead letters, counted."""
+        """Hand everything to the producer's queue; returns how many results became dead letters for their size."""
         refused = [(topic, self._produce_results(topic, encoded)) for topic, encoded in delivery.results]
-        for letter in (*delivery.letters, *(letter for _, letters in refused for letter in letters)):
-            self._produce_letter(letter)
+        for rejected in (*delivery.rejected, *(rejected for _, records in refused for rejected in records)):
+            self._produce_rejected(rejected)
         for block in delivery.blocks:
             self._produce_block(block)
-        return Counter(topic for topic, letters in refused for _ in letters)
+        return Counter(topic for topic, records in refused for _ in records)
 
     def _produce_block(self, block: BlockRecord) -> None:
         self._produce_one((block.topic, block.partition), block.value, block.key, written=block.written)
@@ -201,7 +204,10 @@ class ProducerSink:
         timestamp: int = 0,
         written: Callable[[int], None] | None = None,
     ) -> None:
-        """Hand a record to the producer's queue; `written` is told its offset. A timestamp of 0 is now."""
+        """Hand a record to the producer's queue. Kafka's confirmation calls `written` with the offset.
+
+        A timestamp of 0 stands for the current time.
+        """
         confirmed = self._confirmed(lane, 1, written)
         while True:
             try:
@@ -218,20 +224,20 @@ class ProducerSink:
             except BufferError:
                 self._make_room()
             except KafkaException as error:
-                raise sorted_error(error, f"record not accepted by {lane[0]}") from None
+                raise delivery_error(error, f"record not accepted by {lane[0]}") from None
 
-    def _produce_results(self, topic: str, encoded: Encoded) -> list[Letter]:
+    def _produce_results(self, topic: str, encoded: Encoded) -> list[RejectedRecord]:
         limit = self._topics.limits[topic] - HEADER_BYTES
-        refused: list[Letter] = []
+        refused: list[RejectedRecord] = []
         chunk: list[dict[str, Any]] = []
         values = _records(encoded)
         keys = [None] * len(values) if encoded.keys is None else _records(encoded.keys)
         for value, key in zip(values, keys, strict=True):
             size = len(value) if key is None else len(value) + len(key)
             if size > limit:
-                reason = f"result of {size} bytes, topic {topic!r} takes {limit}"
-                headers = (("reason", reason.encode()), ("topic", topic.encode()))
-                refused.append(Letter(self._topics.dead, value, key, headers))
+                why = f"result of {size} bytes, topic {topic!r} takes {limit}"
+                headers = (("reason", why.encode()), ("topic", topic.encode()))
+                refused.append(RejectedRecord(self._topics.dead, value, key, headers))
                 continue
             chunk.append({"value": value} if key is None else {"value": value, "key": key})
             if len(chunk) == CHUNK_RECORDS:
@@ -246,13 +252,13 @@ class ProducerSink:
         partition = self._task % self._topics.partitions[topic]
         chunk[-1]["callback"] = self._confirmed((topic, partition), len(chunk), None)
         while todo:
-            # A full queue marks the messages that found no place; they stay in order, being the last ones.
+            # A full queue marks the messages that it refused. They are the last ones, so the order stays.
             try:
                 self._producer.produce_batch(topic, todo, partition=partition, on_delivery=self._delivered)
             except BufferError:
                 pass
             except KafkaException as error:
-                raise sorted_error(error, "result not accepted") from None
+                raise delivery_error(error, "result not accepted") from None
             todo = [
                 {name: message[name] for name in ("value", "key", "callback") if name in message}
                 for message in todo
@@ -261,27 +267,27 @@ class ProducerSink:
             if todo:
                 self._make_room()
 
-    def _produce_letter(self, letter: Letter) -> None:
-        limit = self._topics.limits[letter.topic] - HEADER_BYTES
-        value, headers = letter.value, list(letter.headers)
-        key = letter.key
-        if letter.size_bytes > limit:
-            room = max(0, limit - (letter.size_bytes - len(value or b"")))
+    def _produce_rejected(self, rejected: RejectedRecord) -> None:
+        limit = self._topics.limits[rejected.topic] - HEADER_BYTES
+        value, headers = rejected.value, list(rejected.headers)
+        key = rejected.key
+        if rejected.size_bytes > limit:
+            room = max(0, limit - (rejected.size_bytes - len(value or b"")))
             headers.append(("truncated", str(len(value or b"")).encode()))
             value = (value or b"")[:room]
             if len(key or b"") > limit:
                 key = None
-        lane = letter.topic, self._task % self._topics.partitions[letter.topic]
+        lane = rejected.topic, self._task % self._topics.partitions[rejected.topic]
         self._produce_one(lane, value, key, headers)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and not self._failed:  # what fails after the first fails because of it
+        if error is not None and not self._failed:  # later failures follow from the first
             self._failed = reason(error, f"WRITE on topic {message.topic()!r}")
 
     def _confirmed(
         self, lane: Lane, records: int, written: Callable[[int], None] | None
     ) -> Callable[[KafkaError | None, Message], None]:
-        """What is called with the last of some records for a partition, once Kafka has it."""
+        """Make the callback for the last of `records` records to a partition, called once Kafka has it."""
         transactions = self._transactions
         if transactions is None and written is None:
             return self._delivered
@@ -307,13 +313,13 @@ class ProducerSink:
 
     def close(self) -> None:
         self._producer.purge()
-        # Records that nobody was told of keep their callbacks, and these the producer with its threads, for ever.
+        # Unconfirmed records keep their callbacks alive, and the callbacks keep the producer and its threads alive.
         while True:
             try:
                 self._producer.poll(0)
                 break
             except KafkaException:
-                pass  # A fatal error, told once by whatever asks next; the records behind it have still to be told.
+                pass  # The next call raises a fatal error once; callbacks of the records behind it are still due.
         self._offsets.close()
 
 
@@ -325,8 +331,8 @@ def _records(encoded: Encoded) -> list[bytes]:
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
-def sorted_error(error: KafkaException, what: str, right: str = "more rights") -> WeirError:
-    """The error in our terms, by what the task can do about it; `right` is what Kafka may have refused."""
+def delivery_error(error: KafkaException, what: str, right: str = "more rights") -> WeirError:
+    """Classify a Kafka error by what the task can do about it; `right` is the permission that may be missing."""
     cause = error.args[0]
     if cause.code() in _FENCED:
         return Fenced(f"{what}: {cause.str()}")
@@ -357,19 +363,19 @@ class IdempotentSink(ProducerSink):
     incarnation = ""
 
     def open(self) -> Repair:
-        """Nothing to take over."""
+        """Take over nothing: there are no transactions."""
         return Repair()
 
     def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
-        """Nothing: what is written here, everybody reads."""
+        """Return nothing: without transactions every written record is visible."""
         return {}
 
-    def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
-        """There are no transactions, and no log."""
+    def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
+        """Return a check that succeeds: there are no transactions, and no log."""
         return dict
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
-        """Write, wait until written, then commit offsets if there are any."""
+        """Write, wait until Kafka confirms, then commit the offsets if there are any."""
         refused = self._produce(delivery)
         while self._producer.flush(0.5):
             if self._give_up.is_set():

@@ -1,12 +1,13 @@
-"""The transaction log: one record per transaction of a task, so that what Kafka completes in part can be completed.
+"""The transaction log: one record per transaction of a task, so that a transaction can be repaired after a Kafka fault.
 
-Each task has a partition of `<group>.transactions`. Its transactions write a record there that says what else they
-write and commit (`schemas.messages.prepared`). `TransactionLog` makes these records while the task runs; `read_back`
-finds out at the beginning of the next incarnation what became of the last ones, for `services.delivery.completion` to
-decide what is missing.
+`services.delivery.transactional` writes and reads it. Each task has a partition of `<group>.transactions`. Each
+transaction writes a record there that lists what else it writes and commits (`schemas.messages.prepared`).
+`TransactionLog` makes these records while the task runs. `read_back` determines the fate of the last transactions when
+the next incarnation starts; `services.delivery.completion` then decides what is missing.
 
-Cost while running: one small record per transaction, sent together with the others. Records are deleted once their
-transactions are seen to be complete everywhere (`TransactionLog.stable`), which is every half minute.
+Cost while running: one small record per transaction, sent together with its other records. Every half minute the task
+checks whether its transactions are complete everywhere (`services.delivery.sink.Sink.completion_check`), and deletes
+the records of those that are.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from typing import Any
 
 from schemas.errors import StateError
 from schemas.messages.prepared import Prepared, Written, decode_prepared
-from services.delivery.completion import Fate, Stretch, Transaction, fate
+from services.delivery.completion import Fate, RecordRun, Transaction, fate
 from services.kafka.partition_log import GoneError, PartitionLogs, StoredBatch
 from services.kafka.topics import Lane
 
 
 class TransactionLog:
-    """What one incarnation of a task writes.
+    """Tracks what one incarnation of a task writes, and makes its log records.
 
     Args:
         lane: the task's partition of the log.
-        name: the transactional id, the records' key.
-        end: asks Kafka for a partition's end.
+        name: the transactional id, which is the key of the log records.
+        end: asks Kafka for the end offset of a partition.
 
     Attributes:
-        incarnation: a name for this one.
-        ends: the offset behind its last record of each partition that it has written to.
-        blind: True once Kafka has confirmed a record without saying where it is: what follows could not be found
+        key: the key of the log records.
+        incarnation: a random name of this incarnation.
+        ends: by partition that the task writes to, the offset behind its last record there.
+        offsets_unknown: True once Kafka has confirmed a record without its offset. Later records could not be found
             again.
     """
 
@@ -44,18 +46,18 @@ class TransactionLog:
         self.lane = lane
         self.key = name.encode()
         self.incarnation = uuid.uuid4().hex[:8]
-        self.blind = False
+        self.offsets_unknown = False
         self.ends: dict[Lane, int] = {}
         self._end = end
         self._since: dict[Lane, int] = {}
         self._records: Counter[Lane] = Counter()
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """Start a new transaction."""
         self._since, self._records = {}, Counter()
 
     def writes(self, lane: Lane, records: int) -> None:
-        """The transaction is about to write records to a partition."""
+        """Note that the transaction is about to write records to a partition."""
         if lane not in self.ends:
             self.ends[lane] = self._end(lane)
         if lane not in self._since:
@@ -63,14 +65,14 @@ class TransactionLog:
         self._records[lane] += records
 
     def written(self, lane: Lane, offset: int | None) -> None:
-        """Kafka has confirmed a record, the last of those that the transaction wrote there so far."""
+        """Note the offset of the last record that the transaction wrote to a partition so far; Kafka confirmed it."""
         if offset is None or offset < 0:
-            self.blind = True
+            self.offsets_unknown = True
             return
         self.ends[lane] = max(self.ends[lane], offset + 1)
 
     def prepared(self, offsets: Mapping[Lane, tuple[int, str]]) -> bytes:
-        """The record of the transaction, with the offsets that it commits."""
+        """Encode the log record of the transaction, with the offsets that it commits."""
         written = {lane: Written(self._since[lane], records) for lane, records in self._records.items() if records}
         return Prepared(self.incarnation, written, offsets).encode()
 
@@ -78,12 +80,13 @@ class TransactionLog:
 def read_back(
     logs: PartitionLogs, lane: Lane, first: int, key: bytes, until: Mapping[Lane, int]
 ) -> list[Transaction]:
-    """The last transactions of a task, in order, with what became of them.
+    """Read the last transactions of a task, in order, with their fates.
 
     Args:
-        first: the first offset of the task's partition of the log.
-        key: of the task's records.
-        until: by partition, up to where it is read: see `PartitionLogs.batches`.
+        lane: the task's partition of the log.
+        first: the first offset of that partition.
+        key: the key of the task's records.
+        until: by partition, the offset up to which to read; see `PartitionLogs.batches`.
 
     Raises:
         BrokerError: Kafka does not answer, or refuses.
@@ -96,12 +99,12 @@ def read_back(
             if record.key == key:
                 prepared = decode_prepared(record.value or b"", f"{lane[0]}[{lane[1]}]@{record.offset}")
                 found.append((prepared, batch.producer, record.offset))
-    stretches = [_stretch(batch) for batch in own]
-    offsets = [stretch.offset for stretch in stretches]
+    runs = [_record_run(batch) for batch in own]
+    offsets = [run.offset for run in runs]
     fates: list[dict[Lane, Fate]] = []
     for _, producer, offset in found:
-        # A batch may hold records of one transaction only, and a transaction has one.
-        behind = islice(stretches, max(0, bisect_left(offsets, offset + 1) - 1), None)
+        # All records of a batch belong to one transaction, and a transaction has one log record.
+        behind = islice(runs, max(0, bisect_left(offsets, offset + 1) - 1), None)
         fates.append({lane: fate(behind, producer, Written(offset, 1))})
     for written in {each for prepared, _, _ in found for each in prepared.written}:
         touching = [i for i, (prepared, _, _) in enumerate(found) if written in prepared.written]
@@ -115,11 +118,11 @@ def read_back(
 
 
 def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> list[Any]:
-    """The records of a transaction in a partition, in order: objects with `key`, `value`, `headers` and `timestamp`.
+    """Read a transaction's records in a partition, in order: objects with `key`, `value`, `headers` and `timestamp`.
 
     Raises:
         BrokerError: Kafka does not answer, or refuses.
-        StateError: they are not there any more.
+        StateError: the records are not there any more.
     """
     written = transaction.prepared.written[lane]
     found: list[Any] = []
@@ -137,10 +140,10 @@ def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> lis
 def _fates_in(
     logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[Written, tuple[int, int]]], until: int | None
 ) -> list[tuple[int, Fate]]:
-    """What became of transactions in a partition, by their position.
+    """Determine the fates of transactions in a partition, with their positions.
 
-    The newest are looked at first: where one is committed, so are those before it, since a producer's marker counts for
-    all that it has left open. So a few records are read, and not all that the log tells of.
+    The search starts with the newest transactions. If one is committed, so are those before it, because a producer's
+    marker ends everything that the producer has left open. So this reads a few records, not all that the log mentions.
     """
     became = [Fate.COMMITTED] * len(transactions)
     looked, more = len(transactions), 1
@@ -161,22 +164,22 @@ def _fates_since(
     begin: int,
     until: int | None,
 ) -> Iterator[tuple[int, Fate]]:
-    """What became of the transactions from one position on."""
-    stretches: list[Stretch] = []
+    """Determine the fates of the transactions from position `begin` on."""
+    runs: list[RecordRun] = []
     while begin < len(transactions):
         try:
-            stretches = [_stretch(batch) for batch in logs.batches(lane, transactions[begin][0].since, until)]
+            runs = [_record_run(batch) for batch in logs.batches(lane, transactions[begin][0].since, until)]
             break
         except GoneError:
             yield begin, Fate.GONE
             begin += 1
-    offsets = [stretch.offset for stretch in stretches]
+    offsets = [run.offset for run in runs]
     for i in range(begin, len(transactions)):
         written, producer = transactions[i]
-        behind = islice(stretches, bisect_left(offsets, written.since), None)
+        behind = islice(runs, bisect_left(offsets, written.since), None)
         yield i, fate(behind, producer, written)
 
 
-def _stretch(batch: StoredBatch) -> Stretch:
+def _record_run(batch: StoredBatch) -> RecordRun:
     number, epoch = batch.producer
-    return Stretch(number, epoch, batch.offset, batch.size, batch.marker is True)
+    return RecordRun(number, epoch, batch.offset, batch.size, batch.marker is True)

@@ -1,30 +1,30 @@
 """Delivers epochs to Kafka exactly once: results, late and dead-letter records, and offsets.
 
-One transactional producer per task. Its transactional id names the group and the task, so `open` (init_transactions)
-makes Kafka refuse every older producer of the same task: a worker that was cut off, paused or believed dead cannot add
-anything afterwards. An epoch is one transaction. Offsets are sent with the group but without a member generation:
-Apache Kafka accepts that from transactions while the group has members, and fencing rests on the transactional id
-alone, which holds also when group and task disagree about who is who.
+Entry: `TransactionalSink`. Each task has one transactional producer, and an epoch is one transaction. The transactional
+id names the group and the task, so `open` (init_transactions) makes Kafka refuse every older producer of the same task:
+a worker that was cut off, paused or believed dead cannot add anything afterwards. Offsets are sent with the group but
+without a member generation. Apache Kafka accepts that from transactions while the group has members. Fencing therefore
+rests on the transactional id alone, which holds even if group and task disagree about the owner.
 
-**What Kafka has completed is verified.** A broker that dies between the decision about a transaction and its markers
-may forget markers; then some parts of the transaction are visible and others are not (`services.delivery.completion`).
-So before committed offsets are read, `open`
+**The sink verifies what Kafka has completed.** A broker that dies between the decision about a transaction and its
+markers may forget markers; then some parts of the transaction are visible and others are not
+(`services.delivery.completion`). So before committed offsets are read, `open` takes three steps:
 
-1. reads the last transactions back from the task's transaction log, and from each partition what became of them. A
-   broker that its peers have cut off answers as if it led its partitions still, and shows as open or missing what has
-   long been committed. So the log is read up to a record that is written for that alone, and so are the partitions
-   where something seems not to be committed (`mark_end`);
-2. aborts whatever this task's producers have left open: the producer's next marker would decide about it;
-3. writes again what is missing of the transactions that have happened, from the records in the partitions themselves,
-   and commits their offsets, in one transaction.
+1. It reads the last transactions from the task's transaction log, and their fates from each partition. A broker that
+   its peers have cut off still answers as if it led its partitions, and shows long-committed records as open or
+   missing. So the sink writes a record to the log for this purpose alone and reads the log up to it. It does the same
+   in partitions where something seems uncommitted (`mark_end`).
+2. It aborts whatever this task's producers have left open, because the producer's next marker would decide its fate.
+3. It writes again what is missing of the transactions that have happened, from the records in the partitions
+   themselves, and commits their offsets, in one transaction.
 
-While a task runs, `settlement` asks twice a minute whether Kafka has ended its transactions everywhere. If it has not
-for a minute, the task begins anew, which repairs it.
+While a task runs, `completion_check` asks twice a minute whether Kafka has ended its transactions everywhere. If Kafka
+has not for a minute, the task restarts, which repairs it.
 
 **Limits.** A transactional id that was not used for a week (Kafka's `transactional.id.expiration.ms`) gets another
-producer number, and what the former one has left open cannot be aborted by the new one: a warning says so. Of a
-running task's transactions only the newest parts are looked at: a marker that aborts one partition's share of an older
-transaction, which no broker writes by itself, goes unnoticed.
+producer id. The new producer cannot abort what the former one left open; a warning reports that. The check of a running
+task looks only at the end of each partition. It misses a marker that aborts one partition's share of an older
+transaction, which no broker writes by itself.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from schemas.errors import StateError
-from services.delivery.completion import Fate, Mark, Missing, Transaction, complete
+from services.delivery.completion import CommitId, Fate, Transaction, TransactionRepair, complete
 from services.delivery.epoch_output import Delivery
-from services.delivery.sink import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, sorted_error
+from services.delivery.sink import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, delivery_error
 from services.delivery.transaction_log import TransactionLog, read_back, records_of
 from services.kafka.call_thread import CallThread
 from services.kafka.partition_log import PartitionLogs
@@ -50,7 +50,7 @@ from services.process.security import KafkaClients
 from services.recovery.starting_point import Committed
 
 OVERDUE_S = 2 * ATTEMPT_S
-"""When an attempt that has not returned is given up: librdkafka does not always keep to its time limits."""
+"""When the sink gives up an attempt that has not returned: librdkafka does not always keep to its time limits."""
 
 ENDED_S = 10.0
 """How long Kafka may take to show that an open transaction has been aborted."""
@@ -58,23 +58,23 @@ ENDED_S = 10.0
 ATTEMPTS = 3
 """How often aborting it is tried."""
 
-HELD_S = 60.0
-"""How long a transaction may seem open after it was committed: another task's can be open as long in the same partition
-(`transaction_timeout_ms`)."""
+MAX_OPEN_S = 60.0
+"""How long a transaction may seem open after its commit. Another task's transaction can be open this long in the same
+partition (`transaction_timeout_ms`)."""
 
 OFFSETS_S = 30.0
-"""How long Kafka may answer with committed offsets that are older than the newest commit."""
+"""How long Kafka may report committed offsets that are older than the newest commit."""
 
-SETTLED_S = 1.0
-"""How long `settlement` waits for transactions that are just being ended."""
+CHECK_WAIT_S = 1.0
+"""How long `completion_check` waits for transactions that Kafka is just ending."""
 
-ENDED = (Fate.COMMITTED, Fate.ABORTED)
-"""What does not change any more, whoever tells it."""
+FINAL_FATES = (Fate.COMMITTED, Fate.ABORTED)
+"""Fates that cannot change any more, even if a stale broker reports them."""
 
 POLL_S = 0.05
 
-NOTHING: tuple[None, bytes, Headers] = (None, b"weir", [("weir", b"aborted")])
-"""Value, key and headers of a record that is written to be aborted."""
+ABORTED_RECORD: tuple[None, bytes, Headers] = (None, b"weir", [("weir", b"aborted")])
+"""Value, key and headers of a record that is only written to be aborted."""
 
 
 class TransactionalSink(ProducerSink):
@@ -82,7 +82,7 @@ class TransactionalSink(ProducerSink):
 
     Args:
         log: the task's partition of the group's transaction log.
-        writes: partitions that the task may write to, as far as they are known.
+        writes: further partitions that the task may write to, as far as they are known.
     """
 
     def __init__(
@@ -107,22 +107,23 @@ class TransactionalSink(ProducerSink):
             transactional__id=self.transactional_id,
             transaction__timeout__ms=transaction_timeout_ms,
         )
-        own = ((topic, task % count) for topic, count in topics.partitions.items())
-        self._writes = {*writes, *own, log}
+        outputs = ((topic, task % count) for topic, count in topics.partitions.items())
+        self._writes = {*writes, *outputs, log}
         self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
-        self._member = self._offsets.consumer_group_metadata()
-        self._calls = CallThread(f"offsets-{task}")
-        self._written = TransactionLog(log, self.transactional_id, lambda lane: admin.log_ranges([lane])[lane][1])
-        self._transactions = self._written
-        self._unsettled = ""
-        self._commit_known: Mark | None = None
-        self._late: dict[Lane, tuple[int, float]] = {}
+        self._group_metadata = self._offsets.consumer_group_metadata()
+        self._call_thread = CallThread(f"offsets-{task}")
+        self._transactions = self._transaction_log = TransactionLog(
+            log, self.transactional_id, lambda lane: admin.log_ranges([lane])[lane][1]
+        )
+        self._incomplete = ""
+        self._commit_known: CommitId | None = None
+        self._open_since: dict[Lane, tuple[int, float]] = {}
 
     @property
     def incarnation(self) -> str:
-        """What its commits are signed with."""
-        return self._written.incarnation
+        """The name of this incarnation, which its commits carry."""
+        return self._transaction_log.incarnation
 
     # --- Taking over ------------------------------------------------------------------------------------
 
@@ -135,56 +136,58 @@ class TransactionalSink(ProducerSink):
         """
         right = f"WRITE on transactional id {self.transactional_id!r}"
         self._until_done(lambda: self._producer.init_transactions(ATTEMPT_S), "task cannot be taken over", right)
-        written, admin = self._written, self._admin
+        written, admin = self._transaction_log, self._admin
         until = self.mark_end([written.lane])
         first, _ = admin.log_ranges([written.lane])[written.lane]
         with PartitionLogs(self._clients) as logs:
             transactions = read_back(logs, written.lane, first, written.key, until)
             fates = [item for each in transactions for item in each.fates.items()]
-            if doubtful := {lane for lane, fate in fates if fate not in ENDED} - until.keys():
+            if doubtful := {lane for lane, fate in fates if fate not in FINAL_FATES} - until.keys():
                 until |= self.mark_end(doubtful)
                 transactions = read_back(logs, written.lane, first, written.key, until)
             lanes = self._writes.union(*(each.prepared.written for each in transactions))
-            held = {lane: end for lane, (stable, end) in admin.stable_ends(lanes).items() if stable < end}
-            if transactions or held:
-                self._abort_open(held)
+            blocked = {lane: end for lane, (stable, end) in admin.stable_ends(lanes).items() if stable < end}
+            if transactions or blocked:
+                self._abort_open(blocked)
             for lane, (_, end) in admin.stable_ends(lanes).items():
                 written.ends[lane] = max(written.ends.get(lane, 0), end)
-            completion = complete(transactions, self._mark(transactions))
+            completion = complete(transactions, self._committed_id(transactions))
             records = self._complete(logs, completion.missing) if completion.missing else {}
             self._commit_known = completion.commit
         ended = {lane for each in transactions for lane, fate in each.fates.items() if fate is Fate.OPEN}
         return Repair(records, sum(each.offsets for each in completion.missing), tuple(sorted(ended)))
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        """As `Sink.committed`, and not before they are of the newest commit that the transaction log knows.
+        """As `Sink.committed`, but wait until the offsets are of the newest commit in the transaction log.
 
-        Kafka's group coordinator answers for a moment with older offsets, or with none, while a broker restarts: it
-        loses the leadership of its topic while it reads it. A task that believed it began anew and doubled results.
+        While a broker restarts, Kafka's group coordinator briefly reports older offsets, or none: it loses the
+        leadership of its topic while it reads it. A task that trusted such an answer would restart from it and
+        duplicate results.
 
         Raises:
-            StateError: Kafka has lost them.
+            StateError: Kafka has lost the offsets.
         """
         lanes, deadline = list(lanes), time.monotonic() + OFFSETS_S
         while True:
             found = super().committed(lanes)
-            mark, known = _mark_of(found), self._commit_known
-            if known is None or mark == known or (mark is not None and mark.incarnation == self.incarnation):
+            commit_id, known = _commit_id_of(found), self._commit_known
+            own = commit_id is not None and commit_id.incarnation == self.incarnation
+            if known is None or commit_id == known or own:
                 return found
             if self._give_up.is_set():
                 raise Aborted("stopped while committed offsets were read")
             if time.monotonic() > deadline:
-                said = "none" if mark is None else f"those of commit {mark.epoch}"
-                topic, number = self._written.lane
+                reported = "none" if commit_id is None else f"those of commit {commit_id.epoch}"
+                topic, number = self._transaction_log.lane
                 raise StateError(
                     f"group {self._group!r} should have the offsets of commit {known.epoch}, which {topic}[{number}] "
-                    f"tells of, and Kafka has {said}: they have expired, or somebody has deleted or set them. Give the "
-                    "query a new group (--group) to start anew"
+                    f"tells of, and Kafka has {reported}: they have expired, or somebody has deleted or set them. Give "
+                    "the query a new group (--group) to start anew"
                 )
             time.sleep(POLL_S)
 
     def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
-        """As `Sink.mark_end`: a record in each, of a transaction that is aborted. Only the true leader can confirm it.
+        """As `Sink.mark_end`: write a record to each partition and abort. Only the true leader can confirm it.
 
         Raises:
             Fenced, Aborted, BrokerError: see `services.delivery.sink`.
@@ -193,19 +196,19 @@ class TransactionalSink(ProducerSink):
         try:
             self._begin()
             for lane in set(lanes):
-                self._produce_one(lane, *NOTHING, written=partial(offsets.__setitem__, lane))
+                self._produce_one(lane, *ABORTED_RECORD, written=partial(offsets.__setitem__, lane))
             self._flush("the end of its transactions was found")
             if self._failed:
-                # Says why, where Kafka has refused the transaction.
-                self._send([TopicPartition(*self._written.lane, 0)])
+                # Raises the reason if Kafka has refused the transaction.
+                self._send([TopicPartition(*self._transaction_log.lane, 0)])
                 raise Aborted(f"the end of its transactions is not found: {self._failed}")
             self._abort()
         except KafkaException as error:
-            raise sorted_error(error, "transaction") from None
+            raise delivery_error(error, "transaction") from None
         return offsets
 
     def _flush(self, before: str) -> None:
-        # Not by `flush`: it calls back for more records after a fatal error has been raised, and then raises anything.
+        # Not by `flush`: after raising a fatal error it still runs callbacks, and then raises arbitrary exceptions.
         while len(self._producer):
             self._producer.poll(POLL_S)
             if self._give_up.is_set():
@@ -216,52 +219,53 @@ class TransactionalSink(ProducerSink):
         self._until_done(lambda: self._producer.abort_transaction(ATTEMPT_S), "not aborted", right)
 
     def _abort_open(self, ends: Mapping[Lane, int]) -> None:
-        """End what this producer's predecessors have left open, by a transaction that is aborted.
+        """Abort what this producer's predecessors left open, by a transaction that is itself aborted.
 
         Args:
-            ends: of the partitions in which somebody has something open. The group's offsets are always seen to.
+            ends: the end offset of each partition that holds an open transaction of any producer. The group's offsets
+                are always included.
         """
-        held = dict(ends)
+        blocked = dict(ends)
         for _ in range(ATTEMPTS):
             try:
                 self._begin()
-                for lane in held:
-                    self._produce_one(lane, *NOTHING)
-                # Of the log itself, whose committed offset nobody reads.
-                self._send([TopicPartition(*self._written.lane, 0)])
+                for lane in blocked:
+                    self._produce_one(lane, *ABORTED_RECORD)
+                # The committed offset of the log itself, which nothing reads.
+                self._send([TopicPartition(*self._transaction_log.lane, 0)])
                 self._flush("transactions that Kafka had left open were ended")
                 self._abort()
             except KafkaException as error:
-                raise sorted_error(error, "transaction") from None
-            held = self._held_back(held, time.monotonic() + ENDED_S / ATTEMPTS)
-            if not held:
+                raise delivery_error(error, "transaction") from None
+            blocked = self._lanes_behind(blocked, time.monotonic() + ENDED_S / ATTEMPTS)
+            if not blocked:
                 return
-        for (topic, number), end in held.items():
+        for (topic, number), end in blocked.items():
             self._log.warning(
                 f"readers of {topic}[{number}] do not come to offset {end}: a transaction is open there that this task "
                 "cannot end; see `kafka-transactions.sh find-hanging`",
                 task=self._task,
             )
 
-    def _held_back(self, ends: Mapping[Lane, int], deadline: float) -> dict[Lane, int]:
-        """Those partitions whose committed records do not reach the given ends in time."""
-        held = dict(ends)
-        while held:
-            stable = self._admin.stable_ends(held)
-            held = {lane: end for lane, end in held.items() if lane in stable and stable[lane][0] < end}
+    def _lanes_behind(self, ends: Mapping[Lane, int], deadline: float) -> dict[Lane, int]:
+        """Find the partitions whose committed records do not reach the given ends by the deadline."""
+        blocked = dict(ends)
+        while blocked:
+            stable = self._admin.stable_ends(blocked)
+            blocked = {lane: end for lane, end in blocked.items() if lane in stable and stable[lane][0] < end}
             if time.monotonic() > deadline:
                 break
-            if held:
+            if blocked:
                 time.sleep(POLL_S)
-        return held
+        return blocked
 
-    def _mark(self, transactions: Iterable[Transaction]) -> Mark | None:
-        """Which commit the committed offsets are of, as far as the transactions' partitions say."""
+    def _committed_id(self, transactions: Iterable[Transaction]) -> CommitId | None:
+        """Find the commit of the committed offsets, judged by the transactions' partitions."""
         lanes = {lane for each in transactions for lane in each.prepared.offsets}
-        return _mark_of(super().committed(lanes)) if lanes else None
+        return _commit_id_of(super().committed(lanes)) if lanes else None
 
-    def _complete(self, logs: PartitionLogs, todo: Iterable[Missing]) -> dict[Lane, int]:
-        """Write again what is missing, and commit; how many records, by partition."""
+    def _complete(self, logs: PartitionLogs, todo: Iterable[TransactionRepair]) -> dict[Lane, int]:
+        """Write missing records again, and commit; returns how many records, by partition."""
         records: Counter[Lane] = Counter()
         offsets: dict[Lane, tuple[int, str]] = {}
         try:
@@ -276,35 +280,36 @@ class TransactionalSink(ProducerSink):
                     offsets |= each.transaction.prepared.offsets
             self._commit(offsets)
         except KafkaException as error:
-            raise sorted_error(error, "transaction") from None
+            raise delivery_error(error, "transaction") from None
         return dict(records)
 
     # --- Epochs -----------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
-        """One transaction.
+        """Deliver an epoch in one transaction.
 
         Raises:
-            Fenced, Aborted, BrokerError: see `services.delivery.sink`; after Aborted the sink must be made anew.
+            Fenced, Aborted, BrokerError: see `services.delivery.sink`; after Aborted the caller must make a new sink.
         """
-        if self._unsettled:
-            raise Aborted(self._unsettled)
+        if self._incomplete:
+            raise Aborted(self._incomplete)
         try:
             self._begin()
             refused = self._produce(delivery)
             self._commit(delivery.offsets)
             return refused
         except KafkaException as error:
-            raise sorted_error(error, "transaction") from None
+            raise delivery_error(error, "transaction") from None
 
     def _begin(self) -> None:
-        if self._written.blind:
+        if self._transaction_log.offsets_unknown:
             raise Aborted("Kafka has confirmed a record without its offset")
         self._producer.begin_transaction()
-        self._written.begin()
+        self._transaction_log.begin()
 
     def _commit(self, offsets: Mapping[Lane, tuple[int, str]]) -> None:
-        self._produce_one(self._written.lane, self._written.prepared(offsets), self._written.key)
+        log = self._transaction_log
+        self._produce_one(log.lane, log.prepared(offsets), log.key)
         if offsets:
             sent = [TopicPartition(topic, number, at, text) for (topic, number), (at, text) in offsets.items()]
             self._send(sent)
@@ -316,70 +321,67 @@ class TransactionalSink(ProducerSink):
         self._until_done(lambda: self._send_offsets(offsets), "offsets not accepted", right)
 
     def _send_offsets(self, offsets: list[TopicPartition]) -> None:
-        """One attempt. When it does not return, the transaction stays open until the task's next producer fences this
-        one: whatever still becomes of the call, nobody commits it."""
-        producer, member = self._producer, self._member
+        """Make one attempt. If the call does not return, the transaction stays open until the task's next producer
+        fences this one. Nothing commits it, whatever the call still does."""
+        producer, member = self._producer, self._group_metadata
         try:
-            self._calls.run(lambda: producer.send_offsets_to_transaction(offsets, member, ATTEMPT_S), OVERDUE_S)
+            self._call_thread.run(lambda: producer.send_offsets_to_transaction(offsets, member, ATTEMPT_S), OVERDUE_S)
         except TimeoutError:
             raise Aborted(f"offsets not accepted: the Kafka client has not come back for {OVERDUE_S:g} s") from None
 
-    def settlement(self) -> Callable[[], Mapping[Lane, int] | None]:
-        """A question that another thread may ask Kafka: are the transactions up to now complete everywhere?
+    def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
+        """As `Sink.completion_check`, of the transaction log."""
+        ends = dict(self._transaction_log.ends)
 
-        The answer is None when they are not, or what may be deleted of the transaction log when they are.
-        """
-        ends = dict(self._written.ends)
-
-        def settled() -> Mapping[Lane, int] | None:
+        def check() -> Mapping[Lane, int] | None:
             now = time.monotonic()
-            held = self._held_back(ends, now + SETTLED_S)
-            self._late = {lane: self._late.get(lane, (ends[lane], now)) for lane in held}
-            for (topic, number), (end, since) in self._late.items():
-                if now - since > HELD_S and self._held_back({(topic, number): end}, now):
-                    self._unsettled = f"Kafka has not ended a committed transaction in {topic}[{number}], offset {end}"
-            # The newest record stays: it says which incarnation was the last.
-            return None if held else {self._written.lane: ends[self._written.lane] - 1}
+            blocked = self._lanes_behind(ends, now + CHECK_WAIT_S)
+            self._open_since = {lane: self._open_since.get(lane, (ends[lane], now)) for lane in blocked}
+            for (topic, number), (end, since) in self._open_since.items():
+                if now - since > MAX_OPEN_S and self._lanes_behind({(topic, number): end}, now):
+                    self._incomplete = f"Kafka has not ended a committed transaction in {topic}[{number}], offset {end}"
+            # The newest record stays: it names the last incarnation.
+            return None if blocked else {self._transaction_log.lane: ends[self._transaction_log.lane] - 1}
 
-        return settled
+        return check
 
     def close(self) -> None:
         """As `Sink.close`."""
-        self._calls.close()
+        self._call_thread.close()
         super().close()
 
     def _until_done(self, call: Callable[[], Any], what: str, right: str) -> None:
-        """Repeat a call that Kafka calls retriable: its outcome is unknown until it returns.
+        """Repeat a call while its error is retriable, since its outcome is unknown until it returns.
 
-        In the end the task begins anew, with another client: Kafka has aborted the transaction by then, or will, or it
-        has happened, which `open` finds out.
+        After the time limit the task restarts with a new client. By then Kafka has aborted the transaction, or will
+        abort it, or the transaction has happened; `open` finds out which.
         """
-        told, deadline = False, time.monotonic() + self._patience_s
+        reported, deadline = False, time.monotonic() + self._patience_s
         while True:
             try:
                 call()
-                if told:
+                if reported:
                     self._log.info("Kafka answers again", task=self._task)
                 return
             except KafkaException as error:
                 cause = error.args[0]
                 if not cause.retriable() or cause.txn_requires_abort() or self._give_up.is_set():
                     if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                        # Of all partitions of a transaction at once, without a name.
-                        denied = self._admin.not_writable(topic for topic, _ in self._written.ends)
+                        # The error covers all partitions of a transaction and names none.
+                        denied = self._admin.not_writable(topic for topic, _ in self._transaction_log.ends)
                         right = f"WRITE on topic {denied[0]!r}" if denied else right
-                    problem = sorted_error(error, what, right)
+                    problem = delivery_error(error, what, right)
                     if self._failed and isinstance(problem, Aborted):
                         raise Aborted(f"{problem}; a record was not written: {self._failed}") from None
                     raise problem from None
                 if time.monotonic() > deadline:
                     raise Aborted(f"{what}: no answer from Kafka for {self._patience_s:g} s: {cause.str()}") from None
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
 
 
-def _mark_of(committed: Mapping[Lane, Committed]) -> Mark | None:
-    """The newest commit that committed offsets are of."""
+def _commit_id_of(committed: Mapping[Lane, Committed]) -> CommitId | None:
+    """Find the newest commit of committed offsets."""
     newest = max((found.message for found in committed.values()), key=lambda message: message.epoch, default=None)
-    return None if newest is None else Mark(newest.incarnation, newest.epoch)
+    return None if newest is None else CommitId(newest.incarnation, newest.epoch)

@@ -1,4 +1,4 @@
-"""Files as sources, as reference tables, as queries and as sinks: JSON lines, CSV and Parquet.
+"""Files: sources, reference tables, query texts and sinks, as JSON lines, CSV and Parquet.
 
 Imports no other package of `services`.
 """

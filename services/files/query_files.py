@@ -1,4 +1,4 @@
-"""A query file and its `--source` and `--table` options, checked against each other."""
+"""Reads query files, and checks the `--source` and `--table` options against the query."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from schemas.query import Query
 
 
 def read_query(path: Path, name: str | None) -> Query:
-    """The query of a file; `name` picks one by its sink where there are several.
+    """The query of a file; `name` picks one by its sink if there are several.
 
     Raises:
-        UsageError: the file cannot be read, or holds no query or several.
+        UsageError: the file cannot be read, or has no query, or several.
         QueryError: the text is wrong; shows where.
     """
     return pick_query(_text(path), name, str(path))
 
 
 def read_queries(path: Path, name: str | None) -> tuple[Query, ...]:
-    """All queries of a file, at least one; only the one whose sink is `name` where that is given.
+    """All queries of a file, at least one; or only the query whose sink is `name`, if given.
 
     Raises:
-        UsageError: the file cannot be read, or holds no query, or none of that name.
+        UsageError: the file cannot be read, or has no query, or none of that name.
         QueryError: the text is wrong; shows where.
     """
     text = _text(path)
@@ -43,10 +43,14 @@ def _text(path: Path) -> str:
 
 
 def pick_query(text: str, name: str | None, place: str) -> Query:
-    """The query of a text; `name` picks one by its sink where there are several, `place` is for errors.
+    """The query of a text.
+
+    Args:
+        name: picks a query by its sink if there are several.
+        place: describes the text in errors.
 
     Raises:
-        UsageError: it holds no query or several.
+        UsageError: the text has no query, or several.
         QueryError: the text is wrong; shows where.
     """
     queries = parse_program(text).queries
@@ -66,7 +70,7 @@ def table_paths(query: Query, file: Path, given: Sequence[str]) -> dict[str, str
     """Path by table name, in the tables' order: as declared, beside the query's file, or from `NAME=PATH` options.
 
     Args:
-        file: the query's file; where there is none, paths are beside the working directory.
+        file: the query's file; if it does not exist, paths are relative to the working directory.
 
     Raises:
         UsageError: another form, an unknown or repeated name.

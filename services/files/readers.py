@@ -1,4 +1,4 @@
-"""A thread per file that decodes ahead of the engine, at most DEPTH blocks: memory stays bounded."""
+"""`SourceReader` decodes a file in a thread ahead of the engine, by at most DEPTH blocks, so that memory is bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAKE_SECONDS: Final = 0.2
 
 
 class SourceReader:
-    """Reads one source in a daemon thread, so that a pipe without data cannot hold the process up."""
+    """Reads one source in a daemon thread, so that a pipe without data cannot keep the process from ending."""
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source
@@ -32,10 +32,10 @@ class SourceReader:
         """The next block, waiting for it; None at the end of the file.
 
         Raises:
-            DataError: what the thread met.
+            DataError: the thread cannot read the file further.
         """
-        # Wake up now and then: once polars has written, a signal no longer interrupts a wait, and Ctrl-C is
-        # seen only when the interpreter runs.
+        # Wake up regularly: once polars has written, a signal no longer interrupts a wait, and Ctrl-C is handled only
+        # when the interpreter runs.
         item: SourceBlock | BaseException | None
         while True:
             try:
@@ -48,7 +48,7 @@ class SourceReader:
         return item
 
     def stop(self) -> None:
-        """Let the thread end; it drops what it has read. Does not wait for a read that blocks."""
+        """Let the thread end and drop its blocks. Does not wait for a read that blocks."""
         self._stopped.set()
         while not self._queue.empty():
             self._queue.get_nowait()

@@ -1,4 +1,4 @@
-"""File sinks: lines to a path or standard output, results encoded and written by a thread of their own."""
+"""File sinks: `LineSink` writes lines to a path or standard output, `ResultWriter` encodes and writes in a thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LineSink:
         self.path = path
         self._file: io.FileIO | None = None
         if path == STDOUT:
-            # Unbuffered, so that a line is out when `write` returns and a closed pipe is met only there.
+            # Unbuffered, so that a line is written when `write` returns, and only `write` notices a closed pipe.
             stdout = sys.stdout.buffer
             self._out: _Writable = getattr(stdout, "raw", stdout)
             return
@@ -52,7 +52,7 @@ class LineSink:
 
         Raises:
             StateError: the system refuses, above all because the disk is full; names the file.
-            BrokenPipeError: nobody reads standard output any more.
+            BrokenPipeError: the reader of standard output has closed it.
         """
         view = memoryview(data)
         try:
@@ -65,7 +65,7 @@ class LineSink:
             raise StateError(f"cannot write {self._shown()}: {_reason(error)}") from None
 
     def close(self) -> None:
-        """Close the file; what the system held back is reported now.
+        """Close the file; the system may report delayed write errors only now.
 
         Raises:
             StateError: as `write`.
@@ -93,7 +93,7 @@ class ResultWriter:
     Use as a context manager: leaving it waits until everything given to `write` is written.
 
     Attributes:
-        written: how many results are, in all sinks.
+        written: how many results have been written, to all sinks.
     """
 
     def __init__(self, *sinks: LineSink) -> None:
@@ -108,8 +108,8 @@ class ResultWriter:
         """Queue results; blocks while the writer is behind.
 
         Args:
-            phase: what they are marked with, of results that come late.
-            sink: the number of theirs.
+            phase: marks results of a cleanup; None for others.
+            sink: number of the sink.
 
         Raises:
             StateError, BrokenPipeError: an earlier batch could not be written.
@@ -123,7 +123,7 @@ class ResultWriter:
         """Wait until everything is written.
 
         Raises:
-            StateError, BrokenPipeError: it could not be.
+            StateError, BrokenPipeError: a batch could not be written.
         """
         self._queue.put(None)
         self._thread.join()
@@ -155,14 +155,14 @@ class ResultWriter:
 
 
 def check_outputs(outputs: dict[str, str | None], inputs: dict[str, str]) -> None:
-    """Refuse outputs that would overwrite an input, the query, or each other.
+    """Check that no output would overwrite an input, the query, or another output.
 
     Args:
-        outputs: path by option, None where not given.
-        inputs: path by what it is, for the message.
+        outputs: path by option; None if the option was not given.
+        inputs: path by a description for the message.
 
     Raises:
-        UsageError: names both.
+        UsageError: two are the same file; the message names both.
     """
     taken = {_identity(path): what for what, path in inputs.items() if path != STDOUT}
     for option, path in outputs.items():
@@ -174,7 +174,7 @@ def check_outputs(outputs: dict[str, str | None], inputs: dict[str, str]) -> Non
 
 
 def _identity(path: str) -> tuple[object, ...]:
-    """What two names of one file have in common. Devices are not files: many may write to /dev/null."""
+    """A value that is equal for all names of a file. Devices are never equal: many outputs may write to /dev/null."""
     if path == STDOUT:
         return (STDOUT,)
     try:

@@ -1,4 +1,4 @@
-"""File sources: JSON lines, CSV and Parquet as streams of decoded blocks, in bounded memory. Tables are read so too.
+"""`SourceFile` reads JSON lines, CSV and Parquet as streams of decoded blocks, in bounded memory; also tables.
 
 Opening a source checks all that can be checked without reading records: that the file is there and
 readable, its format, a CSV's header, a Parquet file's types. Reading happens in one thread per source
@@ -60,7 +60,7 @@ class SourceBlock:
 
     Attributes:
         decoded: its tuples and dead letters.
-        text: the bytes of a JSON block, for giving records back as they were; empty for other formats.
+        text: the bytes of a JSON block, for writing records unchanged; empty for other formats.
         lines: (dead letters,) the line of each dead letter in the file, from 1 (Parquet: the row, from 1).
         position: bytes of the file read so far, for progress.
     """
@@ -71,7 +71,7 @@ class SourceBlock:
     position: int
 
     def records(self, chosen: Mask) -> bytes:
-        """The chosen tuples as JSON lines: the original ones where the source is JSON."""
+        """The chosen tuples as JSON lines: the original lines if the source is JSON."""
         if not self.text or self.decoded.starts is None:
             return encode_tuples(self.decoded.batch.take(chosen)).data
         starts = self.decoded.starts
@@ -107,7 +107,7 @@ class SourceFile:
                 f"declare a field with timestamp = '...'"
             )
         self.stream = stream
-        self._said = f"source {stream.name!r}" if isinstance(stream, Stream) else str(stream)
+        self._described = f"source {stream.name!r}" if isinstance(stream, Stream) else str(stream)
         self.name = path
         self.size: int | None = None
         self.live = False
@@ -133,9 +133,9 @@ class SourceFile:
         try:
             mode = Path(path).stat().st_mode
         except OSError as error:
-            raise DataError(f"{self._said}: cannot open {path}: {error.strerror}") from None
+            raise DataError(f"{self._described}: cannot open {path}: {error.strerror}") from None
         if stat.S_ISDIR(mode):
-            raise DataError(f"{self._said}: {path} is a folder, expected a file")
+            raise DataError(f"{self._described}: {path} is a folder, expected a file")
         suffixes = [suffix.lower() for suffix in Path(path).suffixes]
         packed = bool(suffixes) and suffixes[-1] == ".gz"
         suffix = suffixes[-2 if packed else -1] if len(suffixes) > packed else ""
@@ -146,16 +146,16 @@ class SourceFile:
             found = "json"  # a named pipe, or the shell's <(command)
         if found is None or (packed and found == "parquet"):
             raise UsageError(
-                f"{self._said}: the name of {path} tells no format, "
+                f"{self._described}: the name of {path} tells no format, "
                 f"accepted are {ACCEPTED_NAMES}"
             )
         return found, packed
 
     def _open(self, path: str, packed: bool) -> Callable[[int], bytes]:
-        """Something that reads at most n bytes, b"" at the end; a pipe gives what it has."""
+        """A function that reads at most n bytes, b"" at the end; a pipe returns what it has."""
         if path == "-":
             self.live = True
-            # Unbuffered: a read gives what is there, and the interpreter can end while one is under way.
+            # Unbuffered: a read returns what is available, and the interpreter can end during a read.
             stdin: Any = sys.stdin.buffer
             if isinstance(stdin, io.BufferedReader):
                 os.set_blocking(stdin.fileno(), True)  # else "nothing yet" would look like the end
@@ -165,7 +165,7 @@ class SourceFile:
         try:
             file = io.FileIO(path)
         except OSError as error:
-            raise DataError(f"{self._said}: cannot open {path}: {error.strerror}") from None
+            raise DataError(f"{self._described}: cannot open {path}: {error.strerror}") from None
         mode = Path(path).stat()
         if stat.S_ISREG(mode.st_mode):
             self.size = mode.st_size
@@ -178,7 +178,7 @@ class SourceFile:
         return unpacked.read
 
     def _first_bytes(self) -> bytes:
-        """The start of the file without a byte order mark. Nothing of a pipe: it may have nothing yet."""
+        """The start of the file without a byte order mark. Empty for a pipe, which may have no data yet."""
         if self.live:
             return b""
         return self._more(max(self._block_bytes, len(_BOM))).removeprefix(_BOM)
@@ -284,5 +284,5 @@ class SourceFile:
 
 
 def end_of_lines(buffer: bytes) -> int:
-    """Where the last whole line of the buffer ends; 0 when it holds none."""
+    """The end of the last complete line in the buffer; 0 if there is none."""
     return buffer.rfind(b"\n") + 1

@@ -1,11 +1,11 @@
-"""Reference tables, read from their files: each as a whole, before anything else.
+"""`read_tables` reads reference tables from their files, each as a whole, before anything else.
 
-A table is configuration, not a stream: a record that is no row of it is an error with its file and line, and nothing
-begins. What was read is what the tasks of this process join with until it ends, whatever becomes of the file.
+A table is configuration, not a stream: a record that is not a row of the table is an error with its file and line, and
+nothing starts. The tasks of this process join with the rows read here until it ends, even if the file changes.
 
-`Tables.contents` says what was read, so that a task that goes on elsewhere or later can tell whether it still joins
-with the same rows (`services.recovery.starting_point`). Neither the file's format nor its place counts, the order of
-its rows does.
+`Tables.contents` identifies the rows, so that a task that continues elsewhere or later can check whether it still joins
+with the same rows (`services.recovery.starting_point`). It does not depend on the file's format or path, but on the
+order of the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemas.query import Query, Table
 from services.files.sources import SourceFile
 
 CONTENT_DIGITS = 8
-"""Of a content's hash: short enough for commit messages of dozens of tables."""
+"""Length of a content's hash: short enough for commit messages of dozens of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Tables:
 
     Attributes:
         batches: all rows, by table name.
-        contents: CONTENT_DIGITS hex digits of what is in each, by table name in the order of `Query.tables`.
+        contents: CONTENT_DIGITS hex digits that identify the rows, by table name in the order of `Query.tables`.
     """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
@@ -45,8 +45,9 @@ def read_tables(query: Query, paths: Mapping[str, str]) -> Tables:
         paths: by table name.
 
     Raises:
-        DataError: a file is missing, cannot be read, does not fit its table or has a bad record; says where.
-        UsageError: a file's name tells no format.
+        DataError: a file is missing, cannot be read, does not fit its table or has a bad record; the message says
+        where.
+        UsageError: a file's name does not show its format.
     """
     batches = {table.name: read_table(table, paths[table.name]) for table in query.tables()}
     return Tables(batches, {name: content_of(batch) for name, batch in batches.items()})
@@ -67,5 +68,5 @@ def read_table(table: Table, path: str) -> Batch:
 
 
 def content_of(batch: Batch) -> str:
-    """Hex digits that tell one content from another."""
+    """Hex digits that identify the rows of a table."""
     return hashlib.sha256(encode_tuples(batch).data).hexdigest()[:CONTENT_DIGITS]

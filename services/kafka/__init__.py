@@ -1,4 +1,4 @@
-"""Kafka as Weir uses it: topics, the batched transport, group assignment, and reading a log from a thread.
+"""Kafka clients of Weir: topics, the batched transport of the worker, group assignment, and reading a log in a thread.
 
 Imports `services.process` only. Nothing here knows about tasks or queries.
 """

@@ -1,11 +1,11 @@
 """Group assignment by task: all partitions that one task reads go to one member, and stay there.
 
-Kafka's round-robin and range assignors know nothing of joins: partition 3 of one topic must come to the
-member that has partition 3 of the others, or, where a query is not partitioned, everything to one member.
-Here a *set* of partitions is assigned whole. Sets are spread evenly; each member tells in its
-subscription's user data which sets it has, and keeps as many of them as its share allows, so that its state
-stays where it is. The rest go to members with the fewest, ties to the smallest member id: every leader
-computes the same.
+The worker's consumer uses `TaskAssignor`. Kafka's round-robin and range assignors do not suit joins: partition 3 of one
+topic must go to the member that has partition 3 of the others or, if a query is not partitioned, all partitions to one
+member. Here a *set* of partitions, those of one task, is assigned whole. Sets are spread evenly. Each member lists its
+current sets in its subscription's user data, and keeps as many of them as its share allows, so that its state stays
+where it is. The rest go to the members with the fewest sets, ties to the smallest member id, so every leader computes
+the same assignment.
 """
 
 from __future__ import annotations
@@ -20,97 +20,97 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from services.process.logs import get_log
 
 
-def spread(sets: Iterable[int], held: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
-    """Give each set to one member.
+def spread(sets: Iterable[int], current: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+    """Assign each set to one member.
 
     Args:
         sets: the set numbers.
-        held: what each member has now, by member id; claims of several members to one set are settled
-            for the smallest id.
+        current: the sets that each member has now, by member id. If several members claim a set, the smallest id keeps
+            it.
 
     Returns:
         the sets of each member, ascending; counts differ by at most one.
     """
-    members = sorted(held)
-    todo = dict.fromkeys(sorted(sets))
-    low, extra = divmod(len(todo), len(members))
-    given: dict[str, list[int]] = {member: [] for member in members}
+    members = sorted(current)
+    unassigned = dict.fromkeys(sorted(sets))
+    low, extra = divmod(len(unassigned), len(members))
+    assigned: dict[str, list[int]] = {member: [] for member in members}
     for share in (low, low + 1):
-        # First everyone keeps the lower share; then `extra` members may keep one more.
+        # First every member keeps the lower share; then `extra` members may keep one more.
         for member in members:
-            for number in sorted(held[member]):
-                if number in todo and len(given[member]) < share and (share == low or extra > 0):
-                    given[member].append(number)
-                    del todo[number]
+            for number in sorted(current[member]):
+                if number in unassigned and len(assigned[member]) < share and (share == low or extra > 0):
+                    assigned[member].append(number)
+                    del unassigned[number]
                     extra -= share > low
-    for number in todo:
-        poorest = min(members, key=lambda member: (len(given[member]), member))
-        given[poorest].append(number)
-    return {member: sorted(numbers) for member, numbers in given.items()}
+    for number in unassigned:
+        smallest = min(members, key=lambda member: (len(assigned[member]), member))
+        assigned[smallest].append(number)
+    return {member: sorted(numbers) for member, numbers in assigned.items()}
 
 
 class TaskAssignor(AbstractPartitionAssignor):
     """Assigns partition sets.
 
     Args:
-        set_of: the set that a partition of a topic belongs to; None for one that nobody reads.
-        held: the sets that this member runs now.
-        layout: names what the sets are. Members that name another layout than the group's leader get none: their sets
-            are others', and both would write the same results.
+        set_of: the set that a partition of a topic belongs to; None for a partition that no task reads.
+        current: the sets that this member runs now.
+        layout: identifies the meaning of set numbers. Members with another layout than the group's leader get no sets:
+            their tasks are different ones, and both kinds would write the same results.
     """
 
     name = "weir-tasks"
     version = 1
 
     def __init__(
-        self, set_of: Callable[[str, int], int | None], held: Callable[[], Iterable[int]], layout: str = ""
+        self, set_of: Callable[[str, int], int | None], current: Callable[[], Iterable[int]], layout: str = ""
     ) -> None:
         self._set_of = set_of
-        self._held = held
+        self._current = current
         self._layout = layout
         self._log = get_log("assignor")
 
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Called on the group's leader."""
+        """Assign all sets; Kafka calls this on the group's leader only."""
         topics = sorted({topic for member in members.values() for topic in member.subscription})
         partitions = {topic: sorted(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         set_of = {(topic, p): self._set_of(topic, p) for topic, numbers in partitions.items() for p in numbers}
         sets = {number for number in set_of.values() if number is not None}
-        said = {name: _read(member.user_data) for name, member in members.items()}
-        odd = sorted(name for name, (_, layout) in said.items() if layout != self._layout)
-        if odd:
+        claims = {name: _read(member.user_data) for name, member in members.items()}
+        foreign = sorted(name for name, (_, layout) in claims.items() if layout != self._layout)
+        if foreign:
             self._log.error(
                 "members of the group run other tasks than this worker and get none; all workers of a group need the "
                 "same query, placement, plan and split",
-                members=", ".join(odd),
+                members=", ".join(foreign),
             )
-        held = {name: sets for name, (sets, _) in said.items() if name not in odd}
-        nothing = {name: ConsumerProtocolMemberAssignment(self.version, [], b"") for name in odd}
+        current = {name: claimed for name, (claimed, _) in claims.items() if name not in foreign}
+        nothing = {name: ConsumerProtocolMemberAssignment(self.version, [], b"") for name in foreign}
         return nothing | {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
                 [(topic, [p for p in partitions[topic] if set_of[topic, p] in numbers]) for topic in topics],
                 b"",
             )
-            for name, numbers in spread(sets, held).items()
+            for name, numbers in spread(sets, current).items()
         }
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:  # type: ignore[override]
         """What this member sends when it joins."""
-        data = json.dumps({"v": 1, "sets": sorted(self._held()), "layout": self._layout}).encode()
+        data = json.dumps({"v": 1, "sets": sorted(self._current()), "layout": self._layout}).encode()
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # type: ignore[override]
-        """Nothing to remember: `held` knows."""
+        """Store nothing: `current` returns the sets."""
 
 
 def _read(user_data: bytes | None) -> tuple[list[int], str]:
-    """The sets a member claims, and its layout; none and the plain one when it says nothing readable, which costs only
-    stickiness."""
+    """The sets that a member claims, and its layout. Unreadable data count as no sets and the default layout; then the
+    member may lose its current sets, no more."""
     try:
-        said = json.loads(user_data or b"{}")
-        return [int(number) for number in said.get("sets", [])], str(said.get("layout", ""))
+        document = json.loads(user_data or b"{}")
+        return [int(number) for number in document.get("sets", [])], str(document.get("layout", ""))
     except (ValueError, TypeError, AttributeError):
         return [], ""

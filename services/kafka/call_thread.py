@@ -1,14 +1,14 @@
-"""A thread that makes calls which may never return, so that whoever waits for one can go on without it.
+"""A thread for calls that may never return, so that the caller can stop waiting. The transactional sink uses it.
 
-librdkafka's `send_offsets_to_transaction` does not keep to its time limit (confluentinc/librdkafka#5456), and where the
-group's coordinator went away in the middle of the call it waits for a connection that no longer exists (#5511): for
-ever, unless something happens to another connection. To us this was a task that stood still after a restart of the
-broker. Its version makes no difference: of producers that wrote while their only broker was restarted, some three in
-four met a call that was out for more than 10 s, with 2.13.2 as with 2.16.1, stopped or killed; with rebootstrapping
-(`services.process.security`) nearly all.
+librdkafka's `send_offsets_to_transaction` does not keep its time limit (confluentinc/librdkafka#5456). If the group's
+coordinator disappears during the call, the call waits for a connection that no longer exists (#5511): for ever, unless
+something happens to another connection. In Weir a task then stood still after a restart of the broker. The version
+makes no difference. Of producers that wrote while their only broker was restarted, some three in four had a call that
+took more than 10 s, with 2.13.2 as with 2.16.1, whether the broker was stopped or killed; with rebootstrapping
+(`services.process.security`) nearly all had.
 
-A thread per call would be simpler and cost up to 2 ms of every epoch; a call handed to one that waits costs some 10
-microseconds.
+A thread per call would be simpler, but would cost up to 2 ms of every epoch. Handing a call to a waiting thread costs
+some 10 microseconds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Callable
 
 
 class CallThread:
-    """Makes one call after another. Used by one thread; a thread whose call never returns is left behind with it."""
+    """Makes one call after another, for one calling thread. A thread whose call never returns is abandoned."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        # A daemon: the process must be able to end without it.
+        # A daemon, so that the process can end without it.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def run(self, call: Callable[[], object], seconds: float) -> None:
-        """Make the call; what it raises is raised here. Not to be used again after a TimeoutError.
+        """Make the call, and raise what it raises. Do not use this object again after a TimeoutError.
 
         Raises:
-            TimeoutError: it has not returned within `seconds`.
+            TimeoutError: the call has not returned within `seconds`.
         """
         self._calls.put(call)
         try:

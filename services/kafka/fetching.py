@@ -1,10 +1,10 @@
 """Repairs of aiokafka's fetching, which can stop without an error while the worker stays a member of its group.
 
-`AnswerWatch` notices it, whatever the reason: a partition that is to be read is sought, and gets an answer to each
-fetch, be it an empty one. `reconnect` then begins anew all that fetching depends on. `revive` and `end_fetches` are
-about one known fault each.
+`transport.ConsumerThread` calls them. `AnswerWatch` notices that fetching has stopped, whatever the reason: normally a
+partition that is to be read is sought, and every fetch of it gets an answer, if only an empty one. `reconnect` then
+restarts everything that fetching depends on. `revive` and `end_fetches` each work around one known fault.
 
-Uses private parts of aiokafka 0.14.0, which is pinned for it.
+This uses private parts of aiokafka; version 0.14.0 is pinned for that reason.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from aiokafka.conn import CloseReason
 from faust.types import TP
 
 PATIENCE_S = 60.0
-"""Without an answer. Longer than `broker_request_timeout`, so that a slow answer never counts as none."""
+"""Time without an answer before the first repair. Longer than `broker_request_timeout`, so that a slow answer never
+counts as none."""
 
 LONGEST_PATIENCE_S = 960.0
-"""Between attempts that do not help, as while no broker leads a partition. Each lets the group rebalance."""
+"""Longest time between repairs that do not help, as while no broker leads a partition. Each repair causes a
+rebalance."""
 
 ABSENCE_S = 10.0
-"""Whoever has not looked for so long stood still itself, and can tell nothing from it."""
+"""If `look` was not called for so long, this process itself stood still, and earlier times prove nothing."""
 
 
 class AnswerWatch:
-    """Which partitions bring nothing, not even an empty answer, though they are to be read."""
+    """Finds partitions that are to be read and get no answers, not even empty ones."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._least_s = self._patience_s = patience_s
@@ -36,20 +38,22 @@ class AnswerWatch:
         self._silent: set[TP] = set()
 
     def look(self, answers: Mapping[TP, Hashable], now_s: float) -> set[TP]:
-        """The partitions that have been silent for too long; they are named again after twice that time.
+        """The partitions without an answer for too long. Later calls return them again only after twice that time.
+
+        Call this at least every few seconds.
 
         Args:
-            answers: of each partition that is to be read now, something that changes with each answer.
-            now_s: monotonic, in seconds. To be called every few seconds at least.
+            answers: for each partition that is to be read now, a value that changes with each answer (`answer_mark`).
+            now_s: monotonic, in seconds.
         """
         if now_s - self._looked_s > ABSENCE_S:
             self._seen.clear()
         self._looked_s = now_s
-        heard = {tp for tp, (mark, _) in self._seen.items() if tp in answers and answers[tp] != mark}
-        if heard & self._silent:
+        answered = {tp for tp, (mark, _) in self._seen.items() if tp in answers and answers[tp] != mark}
+        if answered & self._silent:
             self._silent, self._patience_s = set(), self._least_s
         self._seen = {
-            tp: (mark, now_s if tp in heard or tp not in self._seen else self._seen[tp][1])
+            tp: (mark, now_s if tp in answered or tp not in self._seen else self._seen[tp][1])
             for tp, mark in answers.items()
         }
         silent = {tp for tp, (_, since_s) in self._seen.items() if now_s - since_s >= self._patience_s}
@@ -67,9 +71,9 @@ def partition_state(consumer: Any, at: Any) -> Any:
 
 
 def answer_mark(consumer: Any, at: Any, offset: int) -> Hashable:
-    """Something that changes with each answer about a partition of which `offset` is to come next.
+    """A value that changes with each answer about a partition whose next offset for its task is `offset`.
 
-    It stays what it is, too, while the consumer has gone past that offset: what it took has not come to its task.
+    It stays the same while the consumer's position is beyond that offset: then the records have not reached the task.
     """
     state = partition_state(consumer, at)
     if state is None or not state.has_valid_position:
@@ -78,9 +82,9 @@ def answer_mark(consumer: Any, at: Any, offset: int) -> Hashable:
 
 
 async def reconnect(consumer: Any) -> None:
-    """Begin anew what fetching depends on: connections, metadata, and by a rebalance the fetches themselves.
+    """Restart what fetching depends on: connections, metadata, and by a rebalance the fetches themselves.
 
-    Nothing is lost: the group may well assign the same partitions, and they are sought anew.
+    No input is lost: even if the group assigns the same partitions, they are sought again.
     """
     client, metadata = consumer._client, consumer._client._sync_task
     if consumer._closed:
@@ -89,7 +93,7 @@ async def reconnect(consumer: Any) -> None:
     await asyncio.gather(metadata, return_exceptions=True)
     if consumer._closed:
         return
-    # Whoever waits for metadata waits for `_md_update_fut`, which the new routine sets.
+    # Callers that wait for metadata wait for `_md_update_fut`, which the new routine sets.
     client._md_update_waiter = asyncio.get_running_loop().create_future()
     client._md_update_waiter.set_result(None)
     client._sync_task = asyncio.get_running_loop().create_task(client._md_synchronizer())
@@ -103,7 +107,7 @@ def describe(consumer: Any, partitions: Mapping[TP, Hashable]) -> str:
     """The state of aiokafka's parts, for the log.
 
     Args:
-        partitions: the silent ones, with their marks.
+        partitions: those without answers, with their marks.
     """
     client, fetcher = consumer._client, consumer._fetcher
     leaders = {f"{tp.topic}[{tp.partition}]": client.cluster.leader_for_partition(tp) for tp in sorted(partitions)}
@@ -117,27 +121,28 @@ def describe(consumer: Any, partitions: Mapping[TP, Hashable]) -> str:
 
 
 def revive(fetcher: Any) -> BaseException | None:
-    """Begin to fetch again if aiokafka's routine has died of an error; returns that error.
+    """Restart aiokafka's fetch routine if it has ended by an error; returns that error.
 
-    Its death is told only to callers of aiokafka's own getters, which we do without: to us no partition would bring
-    anything any more. Nothing is lost: what was fetched and not drained is fetched again, from the positions. One way
-    to die, open to a worker of several tasks while brokers restart: two look-ups of one missing position at a time
-    (aiokafka's `_set_error` asserts that it is the first).
+    aiokafka reports the error only to callers of its own getters, which Weir does not use: without this no partition
+    would deliver anything any more. No input is lost: records that were fetched and not drained are fetched again, from
+    the positions. One known cause, in a worker of several tasks while brokers restart: two look-ups of one missing
+    position at a time (aiokafka's `_set_error` asserts that it is the first).
     """
     routine = fetcher._fetch_task
     if not routine.done() or routine.cancelled() or fetcher._closed:
         return None
-    # The failed task is among them, and would fail its successor too.
+    # The failed task is among the pending ones, and would make the new routine fail too.
     fetcher._pending_tasks = {task for task in fetcher._pending_tasks if not task.done()}
     fetcher._fetch_task = asyncio.get_running_loop().create_task(fetcher._fetch_requests_routine())
     return cast(BaseException | None, routine.exception())
 
 
 async def end_fetches(fetcher: Any) -> None:
-    """Cancel aiokafka's fetches, and take what they end with.
+    """Cancel aiokafka's fetches, and ignore their errors.
 
-    Its own `close` awaits each fetch that it cancels. One that waits to be tried again, since its broker is away, ends
-    with CancelledError. That ended the consumer's thread before Faust heard of its end, and Faust waited for ever.
+    aiokafka's own `close` awaits each fetch that it cancels. A fetch that waits to be retried, since its broker is
+    unreachable, ends with CancelledError. That ended the consumer's thread before Faust was notified, and Faust waited
+    for ever.
     """
     fetches = {fetcher._fetch_task, *fetcher._pending_tasks}
     for fetch in fetches:
@@ -147,7 +152,7 @@ async def end_fetches(fetcher: Any) -> None:
 
 
 async def end_coordination(coordinator: Any) -> None:
-    """Cancel aiokafka's coordination routine: its `close` waits for it, and so for a rebalance that may be under way. A
-    rebalance takes until the slowest member has joined, or until the rebalance timeout where one is frozen."""
+    """Cancel aiokafka's coordination routine. Its `close` would wait for it, and so for a rebalance under way, until
+    the slowest member has joined or, if a member is frozen, until the rebalance timeout."""
     coordinator._coordination_task.cancel()
     await asyncio.gather(coordinator._coordination_task, return_exceptions=True)

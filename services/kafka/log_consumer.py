@@ -1,4 +1,7 @@
-"""Consumers that read partitions by themselves, as they are assigned: they join no group and commit nothing."""
+"""Consumers that read given partitions without a group: they join none and commit nothing.
+
+`log_consumer` makes one; `LogReader` follows a one-partition topic for as long as the process runs.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from services.process.logs import get_log
 from services.process.security import KafkaClients
 
 WAIT_MS = 100
-"""How long the broker keeps back the answer that there is nothing more: at its start a worker waits for it."""
+"""How long the broker delays the answer that there is nothing more. A starting worker waits for that answer."""
 
 SILENCE_S = 10.0
 """After so long without a message, Kafka is asked whether there is one."""
 
 ANSWER_S = 1.0
-"""How long it may take to answer, and then to bring that message."""
+"""How long Kafka may take to answer, and then to deliver that message."""
 
 MESSAGES = 1_000
-"""Read at once at most."""
+"""At most so many messages are read at once."""
 
 
 class LogConsumer(Consumer):
-    """A consumer to whom rights on groups are nothing.
+    """A consumer that needs no rights on groups.
 
-    librdkafka wants the name of a group, and looks for the group's coordinator, though nobody joins. Where Kafka
-    refuses that, it says so among the messages and reads on.
+    librdkafka requires the name of a group and looks for its coordinator, though this consumer joins none. If Kafka
+    refuses that, librdkafka reports it among the messages and continues to read; this class drops that report.
     """
 
     def poll(self, timeout: float = -1) -> Message | None:
@@ -46,7 +49,7 @@ def _of_the_group(message: Message) -> bool:
 
 
 def log_consumer(clients: KafkaClients, topic: str, **more: Any) -> LogConsumer:
-    """A consumer of a topic from its beginning, which tells where partitions end.
+    """A consumer that reads a topic from its beginning and reports the ends of partitions.
 
     Args:
         more: of its configuration, see `KafkaClients.librdkafka`.
@@ -64,14 +67,15 @@ def log_consumer(clients: KafkaClients, topic: str, **more: Any) -> LogConsumer:
 
 
 class LogReader:
-    """Follows the first partition of a topic for as long as a process lives.
+    """Follows the first partition of a topic for as long as the process runs.
 
-    A consumer of librdkafka can stop bringing messages, for ever and without an error, after all brokers were gone for
-    a moment (`services.process.security.LASTING`). One that has been silent for `SILENCE_S` is therefore looked at.
-    Where Kafka does not answer it, or has messages that it does not bring, another one reads on from the same offset.
+    A librdkafka consumer can stop delivering messages, for ever and without an error, after all brokers were
+    unreachable for a moment (`services.process.security.LASTING`). So a consumer that has delivered nothing for
+    `SILENCE_S` is checked. If Kafka does not answer it, or has messages that it does not deliver, a new consumer
+    continues from the same offset.
 
     Args:
-        begin: the first offset, or `OFFSET_END` for what is yet to come.
+        begin: the first offset, or `OFFSET_END` for later messages only.
         more: as in `log_consumer`.
     """
 
@@ -81,22 +85,22 @@ class LogReader:
         self._next = begin
         self._more = more
         self._consumer = self._assigned()
-        self._heard_s = time.monotonic()
+        self._last_message_s = time.monotonic()
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the consumer."""
         self._consumer.close()
 
     def read(self, seconds: float) -> list[Message]:
         """The next messages and events, `PARTITION_EOF` among them, as soon as there are some.
 
         Raises:
-            KafkaException: it cannot be read now.
+            KafkaException: the topic cannot be read now.
         """
         messages = self._read(seconds)
-        if messages or time.monotonic() - self._heard_s < SILENCE_S:
+        if messages or time.monotonic() - self._last_message_s < SILENCE_S:
             return messages
-        self._heard_s = time.monotonic()
+        self._last_message_s = time.monotonic()
         return [] if self._at_end() else self._read(ANSWER_S) or self._replace()
 
     def _read(self, seconds: float) -> list[Message]:
@@ -106,11 +110,11 @@ class LogReader:
             error = message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 self._next = (message.offset() or 0) + (error is None)
-                self._heard_s = time.monotonic()
+                self._last_message_s = time.monotonic()
         return messages
 
     def _at_end(self) -> bool:
-        """Whether Kafka says that there is nothing to read."""
+        """Whether Kafka reports that there is nothing to read."""
         try:
             ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_S)
         except KafkaException:

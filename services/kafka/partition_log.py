@@ -1,11 +1,11 @@
-"""Reads partitions as they are stored: also what was aborted or is still open, who wrote it, and the markers.
+"""Reads partitions as they are stored: with aborted and open transactions, producers and transaction markers.
 
-Consumers show none of that. It is read when a task begins (`services.delivery.transaction_log`), by plain fetch
-requests over aiokafka's connections, in the calling thread.
+Consumers hide all of these. `services.delivery.transaction_log` reads them when a task starts, with `PartitionLogs`, by
+plain fetch requests over aiokafka's connections, in the calling thread.
 
-A broker that its peers have cut off answers for some seconds as if it led its partitions still, and shows how things
-stood before. So whoever must not miss anything writes a record of its own, which only the true leader can confirm, and
-reads up to that (`until`).
+A broker that its peers have cut off answers for some seconds as if it still led its partitions, and returns an older
+state. So a caller that must not miss anything first writes a record of its own, which only the true leader can confirm,
+and then reads up to that record (`until`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TIMEOUT_S = 60.0
 """How long a partition may be unreachable before the task gives up, to try again later."""
 
 ATTEMPT_S = 10.0
-"""How long one answer may take. After that another client asks: in one whose metadata routine has died, whoever waits
-for metadata waits for ever."""
+"""How long one answer may take. After that a new client asks, since a client whose metadata routine has died waits for
+metadata for ever."""
 
 RETRY_S = 0.1
 FETCH_BYTES = 4 << 20
@@ -46,9 +46,11 @@ class StoredBatch:
     """A record batch as it is stored, or a marker that ends a transaction.
 
     Attributes:
-        producer: number and epoch of the producer; -1 where it is neither idempotent nor transactional.
+        producer: number and epoch of the producer; both -1 if it is neither idempotent nor transactional.
+        offset: of the first record.
         marker: True for a commit, False for an abort, None for records.
-        size: how many records it had when it was written; 0 of a marker.
+        size: how many records the batch had when it was written; 0 for a marker.
+        stored: aiokafka's batch.
     """
 
     producer: tuple[int, int]
@@ -58,12 +60,12 @@ class StoredBatch:
     stored: Any
 
     def records(self) -> list[Any]:
-        """Its records: objects with `offset`, `timestamp`, `key`, `value` and `headers`; none of a marker."""
+        """The records: objects with `offset`, `timestamp`, `key`, `value` and `headers`; empty for a marker."""
         return [] if self.marker is not None else list(self.stored)
 
 
 class GoneError(BrokerError):
-    """The log does not hold the offset: deleted by retention, or the topic was made anew."""
+    """The log no longer has the offset: retention has deleted it, or the topic was created again."""
 
     def __init__(self, lane: Lane, offset: int) -> None:
         super().__init__(f"{lane[0]}[{lane[1]}] does not hold offset {offset} any more")
@@ -99,10 +101,10 @@ class PartitionLogs:
                     await client.close()
 
     def batches(self, lane: Lane, offset: int, until: int | None = None) -> Iterator[StoredBatch]:
-        """What a partition holds from an offset on, up to its end as it is when this begins.
+        """The batches of a partition from an offset on, up to its end when the call starts.
 
         Args:
-            until: instead of the end, the offset of a record that is known to be there; nothing from it on is given.
+            until: stop before this offset instead; a record is known to exist there.
 
         Raises:
             GoneError: the offset is not in the log.
@@ -132,7 +134,7 @@ class PartitionLogs:
                 raise BrokerError(f"{lane[0]}[{lane[1]}] gives no record at offset {offset}, though it ends at {end}")
 
     async def _fetch(self, lane: Lane, offset: int, until: int | None) -> tuple[int, bytes]:
-        """The partition's end, which is behind `until`, and the bytes of some batches from the offset on."""
+        """The partition's end, which is after `until`, and the bytes of some batches from the offset on."""
         topic, number = lane
         deadline = time.monotonic() + TIMEOUT_S
         stale = f"its leader does not know offset {until}, which is written"

@@ -1,7 +1,7 @@
-"""Reads a stretch of a partition, as read_committed shows it: what earlier lives of a task have written.
+"""Reads the committed records of a range of offsets: what earlier incarnations of a task have written.
 
-Who reads has fenced who wrote before (`services.delivery.sink`), so what the last transaction left open has been
-aborted.
+Entry: `reading`. The caller has fenced the earlier writer (`services.delivery.sink`), so a transaction that was open
+has been aborted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.process.rights import reason
 from services.process.security import KafkaClients
 
 TIMEOUT_S = 60.0
-"""Longer than somebody else's open transaction hides what comes after it."""
+"""Longer than an open transaction of another producer can hide the records after it."""
 
 POLL_S = 0.2
 
@@ -32,12 +32,11 @@ class Readback:
         self._topic = topic
 
     def ends(self, partition: int, marked: int = 0) -> tuple[int, int]:
-        """The first offset and the one behind the last.
+        """The first offset, and the offset after the last record.
 
         Args:
-            marked: an offset that the log is known to reach. A broker that its peers have cut off believes for some
-                seconds that it leads the partition still, and tells an earlier end
-                (`services.delivery.sink.Sink.mark_end`).
+            marked: an offset that the log is known to reach. A broker that its peers have cut off acts for some seconds
+                as if it still led the partition, and reports an earlier end (`services.delivery.sink.Sink.mark_end`).
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
@@ -46,7 +45,7 @@ class Readback:
             except KafkaException as error:
                 if error.args[0].code() not in MOVING or time.monotonic() > deadline:
                     raise
-                # After a broker's restart what the client believes of leaders is old until it asks again.
+                # After a broker's restart the client's knowledge of leaders is out of date until it asks again.
                 self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
                 time.sleep(POLL_S)
                 continue
@@ -55,7 +54,7 @@ class Readback:
             return found[0], max(found[1], marked)
 
     def between(self, partition: int, begin: int, end: int) -> Iterator[tuple[int, Message]]:
-        """The records from one offset up to another, with their offsets.
+        """The records from `begin` up to, not including, `end`, each with its offset.
 
         Raises:
             BrokerError: Kafka does not answer in time.
@@ -65,8 +64,8 @@ class Readback:
         at = begin
         while at < end:
             if time.monotonic() > deadline:
-                place = f"topic {self._topic}[{partition}]"
-                raise BrokerError(f"{place} could not be read to offset {end} in {TIMEOUT_S:g} s")
+                lane = f"topic {self._topic}[{partition}]"
+                raise BrokerError(f"{lane} could not be read to offset {end} in {TIMEOUT_S:g} s")
             message = self._consumer.poll(POLL_S)
             if message is None:
                 continue
@@ -74,7 +73,7 @@ class Readback:
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                # Behind the last record there may be marks of transactions.
+                # After the last record there may be transaction markers.
                 at = max(at, message.offset() or 0)
                 continue
             at = (message.offset() or 0) + 1

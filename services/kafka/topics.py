@@ -1,4 +1,7 @@
-"""Topics of a query: wait for its inputs, create its outputs, know their limits and offsets."""
+"""Topics of a query: waits for its inputs, creates its outputs, and looks up their limits and offsets.
+
+Entry: `TopicAdmin`; `ControlTopics` and `OutputTopics` name the topics.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,19 @@ Lane = tuple[str, int]
 """A topic and a partition number."""
 
 LETTER_MAX_BYTES = 64 * 1024 * 1024
-"""`max.message.bytes` of the late and dead-letter topics that Weir creates: a record too large for others
-must still find a place there."""
+"""`max.message.bytes` of the late and dead-letter topics that Weir creates: they must also take a record that is too
+large for other topics."""
 
 REGISTRY = "weir.queries"
 """The topic of registered queries."""
 
 _ATTEMPT_S = 1.0
-"""How long the first attempt to reach Kafka takes before we look why there is no answer; each next takes twice that."""
+"""How long the first attempt to reach Kafka lasts before we look for the reason; each further attempt lasts twice as
+long."""
 
 _TIMEOUT_S = 10.0
 _LOOK_S = 3.0
-"""How long one look takes of those that are repeated: nobody can stop it meanwhile."""
+"""How long one of several repeated look-ups may take: it cannot be stopped meanwhile."""
 
 _RETRY_S = 1.0
 _UNTIL_SHOWN_S = 30.0
@@ -50,12 +54,14 @@ _UNTIL_SHOWN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OutputTopics:
-    """Where a query writes.
+    """The topics that a query writes to.
 
     Attributes:
-        sink: of results; empty for a group, whose queries have one each.
-        partitions: how many each topic has.
-        limits: largest record of each topic, in bytes.
+        sink: the topic of results; empty for a group, since each of its queries has its own.
+        late: the topic of late records.
+        dead: the dead-letter topic.
+        partitions: the partition count of each topic.
+        limits: the largest record of each topic, in bytes.
     """
 
     sink: str
@@ -67,7 +73,8 @@ class OutputTopics:
 
 @dataclass(frozen=True, slots=True)
 class ControlTopics:
-    """Where the workers and the coordinator of a group meet; see `schemas.messages.control`."""
+    """The topics through which the workers and the coordinator of a group communicate; see
+    `schemas.messages.control`."""
 
     control: str
     statistics: str
@@ -78,7 +85,7 @@ class ControlTopics:
 
     @staticmethod
     def of(group: str) -> ControlTopics:
-        """Their names. A group may be called what a topic may not."""
+        """The topics of a group. Characters that a topic name may not contain are replaced."""
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
@@ -87,13 +94,13 @@ class ControlTopics:
 
 
 def pause(seconds: float) -> bool:
-    """Wait; nobody wants to give up."""
+    """Wait; the default of `inputs`, which never gives up."""
     time.sleep(seconds)
     return False
 
 
 class Refused(BrokerError):
-    """Kafka, or what answers in its place, refuses the password, or the TLS handshake."""
+    """Kafka, or a server that answers in its place, refuses the password or the TLS handshake."""
 
 
 class Unreachable(BrokerError):
@@ -101,13 +108,13 @@ class Unreachable(BrokerError):
 
 
 class TopicAdmin:
-    """Asks and tells the cluster about topics. Blocking; for start-up and recovery."""
+    """Looks up, creates and deletes topics. Blocking; for start-up and recovery."""
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
         self._events: list[KafkaError] = []
-        self._trouble: KafkaError | None = None
-        self._told: set[str] = set()
+        self._last_error: KafkaError | None = None
+        self._refusal_logged: set[str] = set()
         self._admin = self._client()
         self._log = get_log("topics")
 
@@ -115,8 +122,8 @@ class TopicAdmin:
         return AdminClient(self._clients.librdkafka(log_level=0, error_cb=self._note))
 
     def _answers(self, ask: Callable[[AdminClient], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
-        """What Kafka has answered. The client is kept until then: another thread may replace it, and a client that goes
-        leaves its futures open for ever."""
+        """Make a request and wait for all answers. The local variable keeps the client until then: another thread may
+        replace it, and the futures of a deleted client never end."""
         client = self._admin
         futures = ask(client)
         wait(futures.values())
@@ -127,10 +134,10 @@ class TopicAdmin:
             self._events.append(error)
 
     def _metadata(self, seconds: float = _TIMEOUT_S) -> ClusterMetadata:
-        """What the cluster says of itself, within so many seconds.
+        """The metadata of the cluster, within so many seconds.
 
         Raises:
-            Refused: it does not let us in.
+            Refused: Kafka does not let us in.
             Unreachable: no broker answers.
         """
         deadline, attempt_s = time.monotonic() + seconds, _ATTEMPT_S
@@ -140,36 +147,36 @@ class TopicAdmin:
                 found = self._admin.list_topics(timeout=max(0.1, min(attempt_s, left)))
                 break
             except KafkaException as error:
-                problem = self._trouble_with(error.args[0])
-            # A client may find no broker any more (`services.process.security.LASTING`): the next call has another one.
+                problem = self._reason_of(error.args[0])
+            # A client may never find a broker again (`services.process.security.LASTING`), so replace it.
             self._admin = self._client()
             # The call itself would go on when we are refused.
             if left <= attempt_s or isinstance(problem, Refused):
                 raise problem
             attempt_s *= 2
-        self._events, self._trouble = [], None
+        self._events, self._last_error = [], None
         return found
 
-    def _trouble_with(self, error: KafkaError) -> Refused | Unreachable:
-        """Why a call had no answer. It knows only that there was no connection; the reason is in an error event, and
-        not every call has its own."""
+    def _reason_of(self, error: KafkaError) -> Refused | Unreachable:
+        """Why a call had no answer. The call reports only that there was no connection. The reason is in an error
+        event, and not every call causes one."""
         self._admin.poll(0)
         events, self._events = self._events, []
-        telling = [event for event in events if _refuses(event)] or events[-1:]
-        self._trouble = max(telling, key=lambda event: len(event.str()), default=self._trouble)
-        place, trouble = f"Kafka at {self._clients.bootstrap}", self._trouble
-        if trouble is None:
+        candidates = [event for event in events if _refuses(event)] or events[-1:]
+        self._last_error = max(candidates, key=lambda event: len(event.str()), default=self._last_error)
+        cluster, cause = f"Kafka at {self._clients.bootstrap}", self._last_error
+        if cause is None:
             return Unreachable(
-                f"no answer from {place}: {error.str()}; is it up, and does it expect --security-protocol "
+                f"no answer from {cluster}: {error.str()}; is it up, and does it expect --security-protocol "
                 f"{self._clients.protocol}?"
             )
-        why = self._clients.explain(trouble.str())
-        if _refuses(trouble):
+        why = self._clients.explain(cause.str())
+        if _refuses(cause):
             return Refused(
-                f"{place} refuses the connection: {why}; check --security-protocol, user name, password and "
+                f"{cluster} refuses the connection: {why}; check --security-protocol, user name, password and "
                 "certificates"
             )
-        return Unreachable(f"no answer from {place}: {why}")
+        return Unreachable(f"no answer from {cluster}: {why}")
 
     def cluster_id(self) -> str:
         """The cluster's id.
@@ -190,9 +197,10 @@ class TopicAdmin:
         """Partition counts of the input topics; waits for missing ones, and for a broker.
 
         Args:
-            wait: for ever; False: not at all; None: for ever, but for at most `patience_ms` while Kafka refuses us.
+            wait: True waits for ever, False not at all; None for ever, but at most `patience_ms` while Kafka refuses
+            us.
             stopped: waits the given seconds; True when the caller wants to give up.
-            tell: told what is waited for, whenever that is asked for again.
+            tell: called with what this call waits for, at first and whenever it changes.
 
         Raises:
             Refused: Kafka does not let us in.
@@ -211,10 +219,10 @@ class TopicAdmin:
             overdue = refused_s is not None and now - refused_s > patience_ms / 1000 and wait is None
             if wait is False or overdue:
                 raise problem
-            # Brokers take turns in being unreachable, each with words of its own.
-            said = type(problem).__name__ if isinstance(problem, Refused | Unreachable) else str(problem)
-            if said != shown:
-                shown = said
+            # Several unreachable brokers cause messages with different texts in turn.
+            kind = type(problem).__name__ if isinstance(problem, Refused | Unreachable) else str(problem)
+            if kind != shown:
+                shown = kind
                 tell(str(problem))
                 trying = wait is None and isinstance(problem, Refused)
                 self._log.warning(f"{problem}; {f'trying for {patience_ms / 1000:g} s' if trying else 'waiting'}")
@@ -232,8 +240,8 @@ class TopicAdmin:
         return found
 
     def _hidden(self, topic: str) -> bool:
-        """Whether a topic that is not listed may be there: Kafka lists those that the user has some right to."""
-        # Not `list_topics` of this one topic, which makes it where brokers make topics by themselves.
+        """Whether an unlisted topic may exist: Kafka lists only topics that the user has some right to."""
+        # `list_topics` of this one topic would create it where brokers create topics automatically.
         asked = TopicCollection([topic])
         try:
             self._answers(lambda client: client.describe_topics(asked, request_timeout=_TIMEOUT_S))[topic].result()
@@ -242,7 +250,7 @@ class TopicAdmin:
         return False
 
     def not_writable(self, topics: Iterable[str]) -> list[str]:
-        """Those topics that this user may not write to."""
+        """The given topics that this user may not write to."""
         denied = []
         asked = TopicCollection(sorted(set(topics)))
         options = {"include_authorized_operations": True, "request_timeout": _TIMEOUT_S}
@@ -256,39 +264,40 @@ class TopicAdmin:
         return denied
 
     def outputs(self, query: str, sink: str, tasks: int, replication: int) -> OutputTopics:
-        """Create the sink (a partition per task), if it has a name, late and dead-letter topics where missing.
+        """Create missing output topics: the sink, if it has a name, the late and the dead-letter topic.
+
+        Each gets a partition per task.
 
         Raises:
             BrokerError: a topic cannot be created.
         """
         late, dead = f"{query}.late", f"{query}.dead"
-        letters = {"max.message.bytes": str(LETTER_MAX_BYTES)}
+        rejected = {"max.message.bytes": str(LETTER_MAX_BYTES)}
         wanted = [
             *([NewTopic(sink, tasks, replication)] if sink else []),
-            NewTopic(late, tasks, replication, config=letters),
-            NewTopic(dead, tasks, replication, config=letters),
+            NewTopic(late, tasks, replication, config=rejected),
+            NewTopic(dead, tasks, replication, config=rejected),
         ]
         partitions = self._create(wanted)
         return OutputTopics(sink, late, dead, partitions, self._limits(partitions))
 
     def add_output(self, topics: OutputTopics, sink: str, tasks: int, replication: int) -> None:
-        """Create one more sink where missing, and add it to the topics that are written to.
+        """Create one more sink if it is missing, and add it to `topics`.
 
         Raises:
-            BrokerError: it cannot be created.
+            BrokerError: the topic cannot be created.
         """
         partitions = self._create([NewTopic(sink, tasks, replication)])
         topics.limits.update(self._limits(partitions))
         topics.partitions.update(partitions)
 
     def control(self, group: str, replication: int) -> ControlTopics:
-        """Create the control and statistics topics of a group where missing.
+        """Create the control and statistics topics of a group if they are missing.
 
-        The control topic keeps everything for ever, uncompacted: whether a cut counts depends on the answers before
-        it (`services.control.barrier`), and a worker that comes back years later must fold what all others have
-        folded. That
-        is some 500 bytes per task and plan change and 100 per task start: a change an hour in ten tasks makes 50 MB a
-        year, which is read in a second. Statistics are kept for minutes.
+        The control topic keeps everything for ever, uncompacted: whether a cut is valid depends on the answers before
+        it (`services.control.barrier`), and a worker that restarts years later must fold the same messages as all
+        others. That is some 500 bytes per task and plan change and 100 per task start: a change an hour in ten tasks
+        makes 50 MB a year, which is read in a second. Statistics are kept for minutes.
 
         Raises:
             BrokerError: a topic cannot be created.
@@ -305,13 +314,13 @@ class TopicAdmin:
         return topics
 
     def internal(self, partitions: Mapping[str, int], replication: int) -> None:
-        """Create the topics between the operators of a plan where missing.
+        """Create the topics between the operators of a plan if they are missing.
 
         See `services.placement.distributed` for how long they keep their records.
 
         Raises:
-            BrokerError: one cannot be created.
-            StateError: one is there with another number of partitions.
+            BrokerError: a topic cannot be created.
+            StateError: a topic exists with another number of partitions.
         """
         config = {
             "cleanup.policy": "delete",
@@ -328,10 +337,10 @@ class TopicAdmin:
                 )
 
     def feedback(self, group: str, replication: int) -> str:
-        """Create the topic in which the joins of a plan ask each other where missing; records are kept for minutes.
+        """Create the feedback topic of a distributed query if it is missing; it keeps records for minutes.
 
         Raises:
-            BrokerError: it cannot be created.
+            BrokerError: the topic cannot be created.
         """
         topic = ControlTopics.of(group).feedback
         for_minutes = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "300000"}
@@ -339,19 +348,19 @@ class TopicAdmin:
         return topic
 
     def spills(self, group: str, tasks: int, replication: int) -> str:
-        """Create the topic of a query's spill events where missing, a partition per task; partitions that tasks were
-        given since then are added. Nothing is deleted but by `trim`.
+        """Create the topic of a query's spill events if it is missing, with a partition per task. If there are more
+        tasks than partitions, add partitions. Only `trim` deletes records.
 
         Raises:
-            BrokerError: it cannot be created or enlarged.
+            BrokerError: the topic cannot be created or enlarged.
         """
         return self._per_task(ControlTopics.of(group).spills, tasks, replication)
 
     def transactions(self, group: str, tasks: int, replication: int) -> str:
-        """Create the transaction log of a query where missing (`services.delivery.transaction_log`), as `spills`.
+        """Create the transaction log of a query (`services.delivery.transaction_log`) in the same way as `spills`.
 
         Raises:
-            BrokerError: it cannot be created or enlarged.
+            BrokerError: the topic cannot be created or enlarged.
         """
         return self._per_task(ControlTopics.of(group).transactions, tasks, replication)
 
@@ -372,18 +381,18 @@ class TopicAdmin:
         return topic
 
     def members(self, group: str, replication: int) -> str:
-        """Create the topic of what the tasks of a group run where missing: one partition, the newest record per task
-        and query.
+        """Create the topic that records which queries each task of a group runs, if it is missing. It has one partition
+        and keeps the newest record per task and query.
 
         Raises:
-            BrokerError: it cannot be created.
+            BrokerError: the topic cannot be created.
         """
         topic = ControlTopics.of(group).members
         self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
         return topic
 
     def trim(self, offsets: Mapping[Lane, int]) -> None:
-        """Delete the records before the given offsets. What fails is tried again with the next call."""
+        """Delete the records before the given offsets. Failures are only logged; the next call tries again."""
         wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items() if offset > 0]
         if not wanted:
             return
@@ -393,15 +402,16 @@ class TopicAdmin:
                 future.result()
             except KafkaException as error:
                 cause = error.args[0]
-                # A right that is missing will be missing the next time too, while the topic grows.
-                tell = self._log.warning if cause.code() in REFUSED and tp.topic not in self._told else self._log.debug
-                self._told.add(tp.topic)
-                tell("records not deleted", topic=tp.topic, reason=reason(cause, f"DELETE on topic {tp.topic!r}"))
+                # A missing right will not appear by itself, and the topic grows: warn once per topic.
+                refused = cause.code() in REFUSED and tp.topic not in self._refusal_logged
+                log = self._log.warning if refused else self._log.debug
+                self._refusal_logged.add(tp.topic)
+                log("records not deleted", topic=tp.topic, reason=reason(cause, f"DELETE on topic {tp.topic!r}"))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete topics that nobody uses any more, if they are there. What fails is left behind."""
-        there = self._listed()
-        wanted = [name for name in names if name in there]
+        """Delete those of the topics that exist. Failures are only logged."""
+        existing = self._listed()
+        wanted = [name for name in names if name in existing]
         deleted = self._answers(lambda client: client.delete_topics(wanted) if wanted else {})
         for name, future in deleted.items():
             try:
@@ -414,36 +424,36 @@ class TopicAdmin:
                 self._log.warning("topic not deleted", topic=name, reason=why)
 
     def registry(self, replication: int) -> str:
-        """Create the topic of registered queries where missing: one partition, the newest message per name.
+        """Create the topic of registered queries if it is missing: one partition, the newest message per name.
 
         Raises:
-            BrokerError: it cannot be created.
+            BrokerError: the topic cannot be created.
         """
         self._create([NewTopic(REGISTRY, 1, replication, config={"cleanup.policy": "compact"})])
         return REGISTRY
 
     def cleanup(self, query: str, replication: int) -> str:
-        """Create the topic of what is delivered of a query's debts where missing: one partition, the newest record
-        per debt and group.
+        """Create the topic that records how far `weir cleanup` has delivered a query's pending results, if it is
+        missing. It has one partition and keeps the newest record per backlog and group.
 
         Raises:
-            BrokerError: it cannot be created.
+            BrokerError: the topic cannot be created.
         """
         topic = f"{query}.cleanup"
         self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
         return topic
 
     def check(self) -> None:
-        """Return when Kafka answers.
+        """Check that Kafka answers.
 
         Raises:
-            Refused: it does not let us in.
+            Refused: Kafka does not let us in.
             Unreachable: no broker answers.
         """
         self._metadata(_LOOK_S)
 
     def exists(self, topic: str) -> bool:
-        """Whether there is a topic of that name.
+        """Whether a topic of that name exists.
 
         Raises:
             BrokerError: no broker answers.
@@ -451,7 +461,7 @@ class TopicAdmin:
         return topic in self._listed()
 
     def _create(self, wanted: list[NewTopic]) -> dict[str, int]:
-        """Create topics where missing, and wait until they show up; their partition counts."""
+        """Create missing topics, and wait until they are listed; returns the partition counts."""
         existing = self._listed()
         missing = [topic for topic in wanted if topic.topic not in existing]
         created = self._answers(
@@ -498,7 +508,7 @@ class TopicAdmin:
         """First offset and end of each partition's log.
 
         Raises:
-            BrokerError: Kafka does not say.
+            BrokerError: Kafka does not answer.
         """
         wanted = list(lanes)
 
@@ -509,16 +519,16 @@ class TopicAdmin:
         return self._until_known(wanted, found)
 
     def stable_ends(self, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
-        """Where committed records end, and where the log does; topics that do not exist are left out.
+        """The ends of the committed records and of the log of each partition, without those that do not exist.
 
         Raises:
-            BrokerError: Kafka does not say.
+            BrokerError: Kafka does not answer.
         """
         asked = list(lanes)
 
         def found() -> dict[Lane, tuple[int, int]]:
-            there = self._listed()
-            wanted = [lane for lane in asked if lane[1] < there.get(lane[0], 0)]
+            existing = self._listed()
+            wanted = [lane for lane in asked if lane[1] < existing.get(lane[0], 0)]
             end = self._offsets(wanted, OffsetSpec.latest())
             stable = self._offsets(wanted, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
             return {lane: (stable[lane], end[lane]) for lane in wanted}
@@ -528,11 +538,11 @@ class TopicAdmin:
     def _until_known(
         self, lanes: list[Lane], ask: Callable[[], dict[Lane, tuple[int, int]]]
     ) -> dict[Lane, tuple[int, int]]:
-        """The answer about partitions that may be on their way to another broker."""
+        """Ask until Kafka answers, since partitions may just be moving to another broker."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
-            # Refreshes what librdkafka believes of leaders: after a broker's restart it would ask with the old leader
-            # epoch again and again, and be refused.
+            # Refreshes librdkafka's knowledge of leaders. After a broker's restart it would otherwise ask again and
+            # again with the old leader epoch, and be refused.
             self._listed()
             try:
                 return ask()
@@ -554,13 +564,13 @@ class TopicAdmin:
         found = self._answers(lambda client: client.list_offsets(asked, **options))
         offsets = {(tp.topic, tp.partition): int(future.result().offset) for tp, future in found.items()}
         if min(offsets.values()) < 0:
-            # Answered so, without an error, where a partition had just lost its leader.
+            # Kafka has answered like this, without an error, when a partition had just lost its leader.
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return offsets
 
 
 def _refuses(error: KafkaError) -> bool:
-    """Whether librdkafka was let down by a password or a TLS handshake; of the latter it has no error code."""
+    """Whether the error is a refused password or TLS handshake; librdkafka has no error code for the latter."""
     return error.code() in REFUSALS or "SSL_HANDSHAKE" in error.str()
 
 
@@ -577,8 +587,8 @@ MOVING = frozenset(
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError._TRANSPORT,
-        # The client has dropped the broker that it asked, and will find others.
+        # The client has dropped the broker that it asked, and will use others.
         KafkaError._DESTROY_BROKER,
     }
 )
-"""A partition is on its way to another broker: it pays to ask again."""
+"""Errors of a partition that moves to another broker: it is worth asking again."""

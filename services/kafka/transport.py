@@ -1,19 +1,19 @@
-"""Faust's aiokafka transport, folding each fetch of a partition into one message.
+"""Faust's aiokafka transport, changed to deliver each fetch of a partition as one message. The worker uses `Transport`.
 
-A Faust agent takes some 14,000 messages a second; handed one `RecordBatch` per fetched partition it takes
-well over a million records a second. So the consumer overrides three places of Faust's driver: how fetched
-records are drained (`_fetch_records`: one `RecordBatch` per partition), how a message is made from them
-(`_to_message`: value = the batch, offset = its last), and where reading begins (`seek_to_committed`).
+A Faust agent processes some 14,000 messages a second. With one `RecordBatch` per fetched partition it processes well
+over a million records a second. So the consumer overrides three places of Faust's driver: how fetched records are
+drained (`_fetch_records`: one `RecordBatch` per partition), how a message is made from them (`_to_message`: value = the
+batch, offset = its last), and where reading starts (`seek_to_committed`).
 
-Three more things are Weir's, not Faust's, here:
+Three more things differ from Faust:
 
-- **Offsets.** Nothing is committed by Faust (`_commit` refuses); tasks commit with their results.
-- **Flow.** `Flow.awaited` says which partitions may be read now. Faust's own back-pressure sleeps for a
+- **Offsets.** Faust commits nothing (`_commit` refuses); tasks commit offsets with their results.
+- **Flow.** `Flow.wanted_positions` decides which partitions may be read now. Faust's own back-pressure sleeps for a
   second whenever every partition is full, which under load is always.
-- **Seeks** are numbered, and each batch carries its seek's number, so what was fetched before a seek is
-  recognised as stale wherever it is still queued.
+- **Seeks** are numbered, and each batch carries its seek's number, so that a batch that was fetched before a seek is
+  recognised as stale wherever it is queued.
 
-Uses private parts of faust-streaming 0.15.3 and aiokafka 0.14.0, which are pinned for it.
+This uses private parts of faust-streaming 0.15.3 and aiokafka 0.14.0, which are pinned for that reason.
 """
 
 from __future__ import annotations
@@ -61,41 +61,41 @@ a partition that becomes wanted waits at most this long."""
 COMMIT_S = 30.0
 
 GROUP_S = 0.2
-"""How often errors of the consumer group are looked at."""
+"""How often errors of the consumer group are checked."""
 
 WATCH_S = 1.0
-"""How often it is looked at whether Kafka answers for every partition that is read."""
+"""How often the consumer checks that Kafka answers for every partition that is read."""
 
 LEAVE_S = 5.0
 """How long a worker that ends waits for Kafka's answer that it has left the group."""
 
 AGAIN_S = 0.5
-"""Pause before a consumer that no broker answered is started again."""
+"""Pause before a consumer is started again that no broker has answered."""
 
 POLL_SECONDS = 0.1
-"""Longest wait of one poll; a partition that becomes wanted while its data lie ready waits at most this long."""
+"""Longest wait of one poll. A partition that becomes wanted after its data were fetched waits at most this long."""
 
 LOG = get_log("kafka")
 
 
 class Flow(Protocol):
-    """What decides on reading: implemented by the roster of tasks."""
+    """Decides what is read; `services.worker.assignments.TaskManager` implements it."""
 
-    def awaited(self) -> dict[TP, tuple[int, int]]:
+    def wanted_positions(self) -> dict[TP, tuple[int, int]]:
         """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
 
     async def changed(self, seconds: float) -> None:
-        """Return when `awaited` may have grown, at the latest after `seconds`."""
+        """Return when `wanted_positions` may have grown, at the latest after `seconds`."""
 
     def positions(self) -> dict[TP, tuple[int, int]]:
-        """Where to read from, and the number of that seek, for the partitions that are ready; the others are
-        sought later."""
+        """Where to read from, and the number of that seek, for the partitions that are ready. The others are sought
+        later."""
 
     def failed(self, error: BrokerError) -> None:
-        """Nothing can be read any more."""
+        """The consumer cannot read any more."""
 
     def lost(self, tp: TP, offset: int) -> None:
-        """The log of `tp` no longer holds `offset`, which was asked for."""
+        """The log of `tp` no longer has `offset`, which was to be read."""
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
@@ -114,7 +114,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             group_id=conf.id,
             partition_assignment_strategy=[own.assignor],
             enable_auto_commit=False,
-            # Reading starts where tasks say. A lost offset is theirs to judge: a reset would lose input in silence.
+            # Tasks decide where reading starts, and what a lost offset means: a reset would silently lose input.
             auto_offset_reset="none",
             isolation_level="read_committed",
             max_poll_interval_ms=int(conf.broker_max_poll_interval * 1000),
@@ -129,7 +129,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         )
 
     async def on_start(self) -> None:
-        """Join the group, after taking leave of it for an earlier process that could not."""
+        """Join the group, and remove the member of an earlier process that could not leave it."""
         self._consumer = self._create_consumer(loop=self.thread_loop)
         self.time_started = time.monotonic()
         if not await connect(self._consumer, lambda: self.should_stop):
@@ -139,7 +139,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await self._leave(former)
 
     async def on_thread_stop(self) -> None:
-        """Stop the consumer and leave the group, whatever its fetches and the group are at."""
+        """Stop the consumer and leave the group, whatever the state of its fetches and of the group."""
         consumer = self._consumer
         if consumer is not None and consumer._fetcher is not None:
             await end_fetches(consumer._fetcher)
@@ -185,8 +185,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
-        if (death := revive(fetcher)) is not None:
-            self.log.error("fetching had ended with %r, it begins again", death)
+        if (error := revive(fetcher)) is not None:
+            self.log.error("fetching had ended with %r, it begins again", error)
         with fetcher._subscriptions.fetch_context():
             drained = self._drain(fetcher, active_partitions or set())
             if drained or fetcher._subscriptions.reassignment_in_progress:
@@ -200,10 +200,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return self._drain(fetcher, active_partitions or set())
 
     async def check_group(self) -> None:
-        """Let aiokafka's group coordinator go on, which stands still until its error has been looked at.
+        """Fetch the error of aiokafka's group coordinator, which otherwise does not continue.
 
         Raises:
-            BrokerError: the error does not pass; or reading has failed.
+            BrokerError: the error is not temporary, or reading has failed.
         """
         if self._unreadable is not None:
             raise self._unreadable
@@ -219,15 +219,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 raise BrokerError(f"consumer group {self.app.conf.id!r}: {why if refused else repr(error)}") from error
             self.log.warning("consumer group %s: %r, trying again", self.app.conf.id, error)
 
-    async def watch_answers(self, watch: AnswerWatch, awaited: Mapping[TP, tuple[int, int]]) -> None:
-        """Begin anew with Kafka where `watch` says so.
+    async def watch_answers(self, watch: AnswerWatch, wanted_positions: Mapping[TP, tuple[int, int]]) -> None:
+        """Reconnect to Kafka if `watch` reports partitions without answers.
 
         Args:
-            awaited: offset and seek number of what is to be read next.
+            wanted_positions: next offset and seek number of each partition that is to be read.
         """
         consumer = self._ensure_consumer()
         marks: dict[TP, Hashable] = {}
-        for tp, (offset, seek) in awaited.items():
+        for tp, (offset, seek) in wanted_positions.items():
             sought = self._seeks.get(tp) == seek
             marks[tp] = answer_mark(consumer, driver.ensure_aiokafka_TP(tp), offset) if sought else ("unsought", seek)
         silent = watch.look(marks, time.monotonic())
@@ -249,7 +249,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             fetched = fetcher._records.pop(at)
             fetcher._notify(fetcher._wait_consume_future)
             if not isinstance(fetched, FetchResult):
-                self._look_at(tp, fetched)
+                self._handle_fetch_error(tp, fetched)
                 continue
             if not fetched.check_assignment(at):
                 continue
@@ -261,7 +261,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             drained[tp] = [RecordBatch(at.topic, at.partition, start, end, seek, records, rough_size(records))]
         return drained
 
-    def _look_at(self, tp: TP, fetched: Any) -> None:
+    def _handle_fetch_error(self, tp: TP, fetched: Any) -> None:
         try:
             fetched.check_raise()
         except NoOffsetForPartitionError:
@@ -277,10 +277,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 async def connect(consumer: aiokafka.AIOKafkaConsumer, stopped: Callable[[], bool]) -> bool:
-    """Start a consumer; try on while no broker answers, as it does once it is started. False where it was stopped.
+    """Start a consumer; try again while no broker answers. False if it was stopped meanwhile.
 
-    A worker begins when it has found its topics, and again with each plan whose joins run apart. The broker may have
-    gone away in between.
+    A worker starts a consumer when it has found its topics, and again with each plan of a distributed query. The broker
+    may have become unreachable in between. A consumer that has started reconnects by itself.
     """
     while not stopped():
         try:
@@ -291,11 +291,11 @@ async def connect(consumer: aiokafka.AIOKafkaConsumer, stopped: Callable[[], boo
     return False
 
 
-class _Forgetful(dict[TP, int | None]):
-    """Faust's note of the last offset read, which makes it drop what lies before.
+class _NoReadOffsets(dict[TP, int | None]):
+    """Replaces Faust's record of the last offset read, by which it drops records before that offset; stores nothing.
 
-    A task that goes back to its last commit reads offsets again while later ones are still on their way;
-    seek numbers tell them apart, this note would not. It keeps nothing.
+    A task that goes back to its last commit reads offsets again while later ones are still queued. Seek numbers tell
+    them apart; Faust's record would not.
     """
 
     def __missing__(self, tp: TP) -> None:
@@ -315,7 +315,7 @@ class Consumer(driver.Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._read_offset = _Forgetful()
+        self._read_offset = _NoReadOffsets()
         self._answers = AnswerWatch()
 
     @property
@@ -324,7 +324,8 @@ class Consumer(driver.Consumer):
 
     @Service.task
     async def _watch_group(self) -> None:
-        """Look at errors of the group and of reading, also while nothing is assigned: who is kept out never reads."""
+        """Check for errors of the group and of reading, also while nothing is assigned: a refused member never
+        reads."""
         while not self.should_stop:
             try:
                 await self._thread.call_thread(self._thread.check_group)
@@ -335,17 +336,17 @@ class Consumer(driver.Consumer):
 
     @Service.task
     async def _watch_answers(self) -> None:
-        """Begin anew with Kafka when it no longer answers for partitions that are to be read."""
+        """Reconnect to Kafka when it no longer answers for partitions that are to be read."""
         while not self.should_stop:
             await self.sleep(WATCH_S)
             if self._thread._consumer is not None:
-                await self._thread.call_thread(self._thread.watch_answers, self._answers, self._flow.awaited())
+                await self._thread.call_thread(self._thread.watch_answers, self._answers, self._flow.wanted_positions())
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> dict[TP, list[RecordBatch]]:
-        wanted = self._flow.awaited().keys() & (active_partitions or set())
+        wanted = self._flow.wanted_positions().keys() & (active_partitions or set())
         if not wanted:
             await self._flow.changed(POLL_SECONDS)
             return {}
@@ -369,7 +370,7 @@ class Consumer(driver.Consumer):
         )
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Seek to where the tasks want to read, which their own commits say."""
+        """Seek to where the tasks want to read, according to their own commits."""
         assigned = self.assignment()
         positions = {tp: at for tp, at in self._flow.positions().items() if tp in assigned}
         await self.seek_to(positions)
@@ -388,7 +389,7 @@ class Consumer(driver.Consumer):
 
         Blocking; for threads other than the loop's.
         """
-        # librdkafka, by which it is read back, writes and expects C's terminating zero.
+        # librdkafka reads it back, and writes and expects C's terminating zero.
         wanted = {
             aiokafka.TopicPartition(*lane): OffsetAndMetadata(offset, metadata + "\0")
             for lane, (offset, metadata) in offsets.items()
@@ -403,12 +404,12 @@ class Consumer(driver.Consumer):
         return True
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Nothing: Faust's check watches for its own commits."""
+        """Check nothing: Faust would look for its own commits here."""
 
     def caught_up_ms(self, tp: TP) -> int | None:
-        """When (wall clock, ms) the broker last said that the log holds nothing beyond our position.
+        """When (wall clock, ms) the broker last reported that the log has nothing beyond our position.
 
-        None when it did not say so in its last answer. Evidence that a partition is silent, rather than slow,
+        None if its last answer did not report that. A recent time proves that a partition is silent, rather than slow,
         paused or unreachable.
         """
         consumer = self._thread._consumer
@@ -428,7 +429,7 @@ class Consumer(driver.Consumer):
         return "" if consumer is None or consumer._coordinator is None else str(consumer._coordinator.member_id)
 
     async def rejoin(self) -> None:
-        """Ask for a new assignment: after a task was fenced, the group says whose partitions they are."""
+        """Ask the group for a new assignment: after a task was fenced, the group decides whose task it is."""
         await self._thread.call_thread(self._request_rejoin)
 
     async def _request_rejoin(self) -> None:

@@ -1,4 +1,5 @@
-"""Which tasks a query has, and which partitions each reads; of plans whose joins are distributed, too.
+"""Decides which tasks a query has and which partitions each reads, for single-task and distributed queries.
 
-Imports `services.kafka` and `services.process`.
+Entry: `tasks.lay_out`, or `distributed.DistributedLayout` for placement per-operator. Imports `services.kafka` and
+`services.process`.
 """

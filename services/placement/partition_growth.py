@@ -1,12 +1,13 @@
-"""Partitions that are added to input topics while a worker runs: its tasks begin anew with them.
+"""Notices partitions that are added to input topics while a worker runs; the worker then restarts its tasks.
 
-Kafka's clients notice within `METADATA_MS` and ask for a new assignment; then the worker counts anew. A task goes on
-from its commits, and reads the new partitions from their beginning (`services.recovery.starting_point`). Records in
-them that are older than the watermark are late by then: they are in the late topic.
+The worker's loop calls `PartitionGrowth.check`. Kafka's clients notice new partitions within `METADATA_MS` and ask for
+a new assignment; then the worker counts the partitions again. A task continues from its commits and reads the new
+partitions from their beginning (`services.recovery.starting_point`). Their records that are older than the watermark
+are late by then, and go to the late topic.
 
-With PARTITION BY a partition is a task. A key whose records now go to another partition does not meet its earlier ones,
-and topics must have equal counts again before the new partitions are read. Where joins run apart, their topics and
-commits are made for the counts of the beginning: the group ends.
+With PARTITION BY there is one task per partition. A key whose records now go to another partition does not join its
+earlier records. The topics must have equal counts again before the new partitions are read. A distributed query has
+internal topics and commits for its first partition counts, so its workers end with an error.
 """
 
 from __future__ import annotations
@@ -24,47 +25,47 @@ METADATA_MS = 10_000
 """How old a worker's knowledge of its topics may be."""
 
 
-class Growth:
-    """Looked after by `look`, several times a second, on the event loop.
+class PartitionGrowth:
+    """The partition counts of one worker's input. Call `check` several times a second on the event loop.
 
     Args:
-        partitions: of the input topics, as the tasks read them.
-        apart: whether joins run apart.
+        partitions: the counts that the tasks were opened for, by input topic.
+        distributed: whether each operator of the query has its own tasks.
     """
 
     def __init__(
-        self, admin: TopicAdmin, query: Query, partitions: Mapping[str, int], *, apart: bool, log: Log
+        self, admin: TopicAdmin, query: Query, partitions: Mapping[str, int], *, distributed: bool, log: Log
     ) -> None:
         self._admin = admin
         self._query = query
         self._partitions = dict(partitions)
-        self._apart = apart
+        self._distributed = distributed
         self._log = log
-        self._seen = 0
+        self._counted_at = 0
         self._answer: asyncio.Future[dict[str, int] | None] | None = None
-        self._told = ""
+        self._reported = ""
 
-    def look(self, assignments: int) -> dict[str, int] | None:
-        """The partitions to begin anew with; None to go on.
+    def check(self, assignments: int) -> dict[str, int] | None:
+        """The partition counts to restart the tasks with; None to continue.
 
         Args:
-            assignments: how often the group has assigned something.
+            assignments: how many assignments the group has made; the partitions are counted after each.
 
         Raises:
-            StateError: the group cannot go on with more partitions.
+            StateError: the group cannot continue with more partitions.
         """
         if self._answer is not None and self._answer.done():
             found, self._answer = self._answer.result(), None
             if found is not None:
                 return self._judge(found)
-            self._seen = 0  # to be asked again
-        if self._answer is None and assignments > self._seen:
-            self._seen = assignments
+            self._counted_at = 0  # count again
+        if self._answer is None and assignments > self._counted_at:
+            self._counted_at = assignments
             self._answer = asyncio.get_running_loop().run_in_executor(None, self._count)
         return None
 
     def _count(self) -> dict[str, int] | None:
-        """Partitions as they are; None where Kafka does not say. Blocks."""
+        """The current partition counts; None if Kafka does not answer. Blocks."""
         try:
             return self._admin.inputs(self._partitions, wait=False)
         except BrokerError:
@@ -74,10 +75,10 @@ class Growth:
         now = {topic: max(count, found[topic]) for topic, count in self._partitions.items()}
         more = {topic: (n, had) for topic, n in now.items() if n > (had := self._partitions[topic])}
         grown = ", ".join(f"{topic} has {n}, had {had}" for topic, (n, had) in more.items())
-        if not grown or grown == self._told:
+        if not grown or grown == self._reported:
             return None
-        self._told = grown
-        if self._apart:
+        self._reported = grown
+        if self._distributed:
             raise StateError(
                 f"partitions were added ({grown}): with --placement per-operator a group keeps the partitions that it "
                 "began with; stop all workers and give them a new group (--group)"

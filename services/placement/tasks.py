@@ -1,11 +1,10 @@
-"""Which tasks a query has.
+"""`lay_out` decides which tasks a query has: one per partition, or a single one.
 
-Kafka puts records of equal key into equal partitions; but that a stream's topic is keyed by the column that
-a query joins on is known only to who produces it. So tasks per partition are made only where the query
-declares it (`PARTITION BY`), and where the declaration can be true: the columns named must be equated, and
-the topics must have equal partition counts. Guessing from equal counts and an equality predicate would lose
-every result whose components were not produced under that key. Any other query is one task that reads all
-partitions.
+Kafka puts records of equal key into equal partitions. But only the producer knows whether a stream's topic is keyed by
+the column that a query joins on. So a query has a task per partition only if it declares that (`PARTITION BY`), and if
+the declaration can be true: the named columns must be equated, and the topics must have equal partition counts.
+Guessing from equal counts and an equality predicate would lose every result whose components were not produced under
+that key. Any other query has one task, which reads all partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Tells its tasks from those of a placed query (`services.placement.distributed`)."""
+        """Distinguishes its tasks from those of a distributed query (`services.placement.distributed`)."""
         return ""
 
     @property
@@ -74,9 +73,9 @@ def lay_out(query: Query, partitions: Mapping[str, int]) -> Layout:
 
 
 def check_partition_by(query: Query) -> None:
-    """Refuse a PARTITION BY that cannot be how records were partitioned.
+    """Check that records can have been partitioned as PARTITION BY declares.
 
-    That it names a column of every stream's alias, all equated by the predicates, the parser has seen to.
+    The parser has already checked that it names a column of every stream's alias, all equated by the predicates.
 
     Raises:
         QueryError: a topic is named with two columns, or columns have different types.
@@ -87,7 +86,7 @@ def check_partition_by(query: Query) -> None:
     by_topic: dict[str, Column] = {}
     for source in query.sources:
         if not isinstance(source.stream, Stream):
-            continue  # every task has the whole of a table
+            continue  # every task has the whole table
         column = named[source.alias]
         first = by_topic.setdefault(source.stream.topic, column)
         if first.name != column.name:
@@ -102,7 +101,7 @@ def check_partition_by(query: Query) -> None:
 
 
 def _error(query: Query, message: str) -> QueryError:
-    """The error with a caret under PARTITION BY, where the text has it."""
+    """The error with a caret under PARTITION BY, if the text contains it."""
     found = re.search(r"\bPARTITION\s+BY\b", query.text, re.IGNORECASE)
     if found is None:
         return QueryError(message)

@@ -1,4 +1,4 @@
-"""What every process of Weir needs: logs, metrics, memory, settings, security, compiled kernels.
+"""The basics of every Weir process: logs, metrics, memory, settings, security, compiled kernels.
 
 The lowest package of `services`: it imports none of the others but `services.broker.kafka_jars` (the cache folder).
 """

@@ -1,4 +1,4 @@
-"""What reads the records of a stream's topic."""
+"""`decoder_of` chooses the decoder for the records of a stream's topic."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A query's identity across restarts: what must stay the same for its committed state to mean the same.
+"""`fingerprint`: a query's identity across restarts. Committed state is valid only for a query of the same fingerprint.
 
-Streams, windows, predicates, partitioning, the order of sources, what is aggregated and what is subtracted count;
-the SELECT list of a join, the sink and how the text is laid out do not. Of tables the columns count, not where their
-rows are; what these are is told apart by `services.files.tables`.
+It depends on streams, windows, predicates, partitioning, the order of sources, the aggregation and the subtracted
+queries. It does not depend on the SELECT list of a join, the sink and the layout of the text. Of tables only the
+columns count, not where the rows are stored; `services.files.tables` identifies their contents.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def fingerprint(query: Query) -> str:
         for s in query.streams()
     ]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
-    said = repr((declared, sources, query.predicates, query.partition_by))
+    identity = repr((declared, sources, query.predicates, query.partition_by))
     if query.aggregation is not None or query.subtracted:
-        said += repr((query.aggregation, query.subtracted))
+        identity += repr((query.aggregation, query.subtracted))
     if query.tables():
-        said += repr([(t.name, [(f.name, str(f.type)) for f in t.fields]) for t in query.tables()])
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity += repr([(t.name, [(f.name, str(f.type)) for f in t.fields]) for t in query.tables()])
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]

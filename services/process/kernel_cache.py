@@ -1,11 +1,12 @@
-"""Where Numba keeps compiled kernels, so that a start takes a second and not half a minute.
+"""`prepare` ensures that Numba has a cache folder for compiled kernels, so that a start takes a second, not half a
+minute.
 
-Numba's own rule: `NUMBA_CACHE_DIR`; else `__pycache__` beside the source; else the user's cache folder. It
-takes only a folder that it can write to. It passes over any other without a word, even one full of compiled
-kernels, and without any it refuses to define a kernel at all. `prepare` fills these gaps for installations
-that are read-only or have no home: a folder that can only be read is copied to one that can be written.
+Numba uses `NUMBA_CACHE_DIR`; else `__pycache__` beside the source; else the user's cache folder. It accepts only a
+folder that it can write to. It silently skips any other folder, even one full of compiled kernels, and without any
+folder it refuses to define a kernel at all. `prepare` helps installations that are read-only or have no home: it copies
+a read-only folder to one that can be written.
 
-It must run before a module with kernels is imported; the command line does so first of all.
+It must run before a module with kernels is imported; the command line calls it first of all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PACKAGES: Final = ("operators/kernels", "schemas/codecs/kernels")
 
 
 def prepare() -> Path | None:
-    """Make sure that Numba finds a folder it can write to.
+    """Ensure that Numba finds a folder that it can write to.
 
     Returns:
         The folder that was set for this process and its children; None when Numba's own choice is good.
@@ -61,7 +62,7 @@ def _numbas_home() -> Path:
 
 
 def _own_folder() -> Path:
-    """A folder that only this user can write to: what lies in it is run as code."""
+    """A folder that only this user can write to, since its contents are run as code."""
     kept = cache_dir() / "kernels"
     if is_writable(kept):
         return kept

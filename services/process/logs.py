@@ -3,10 +3,10 @@
     log = get_log("task")
     log.warning("snapshot discarded", task=3, reason="damaged block")
 
-Weir's own events carry fields; lines of the libraries below (Faust, aiokafka, librdkafka) come in the same
-form from WARNING up, each kind at most once a minute: aiokafka writes some fifteen a second while a broker
-is away. What they usually say is said in Weir's words (`PLAIN`), with theirs as the reason. Nothing here ever sees a
-client configuration, so no secret can be printed.
+Weir's own events have fields. Lines of the libraries (Faust, aiokafka, librdkafka) are written in the same form from
+WARNING up, each kind at most once a minute: aiokafka writes some fifteen a second while a broker is unreachable. Their
+common messages are replaced by clearer ones (`PLAIN`), with the original text as the reason. No client configuration is
+ever passed to this module, so it cannot print a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import time
 from typing import Any
 
 FORMATS = ("text", "json")
-LEVELS = ("debug", "info", "warning", "error")
 
 
 class Log:
@@ -37,19 +36,19 @@ class Log:
         return bound
 
     def debug(self, message: str, **fields: Any) -> None:
-        """For whoever works on Weir."""
+        """Log for developers of Weir."""
         self._write(logging.DEBUG, message, fields)
 
     def info(self, message: str, **fields: Any) -> None:
-        """What an operator wants to have read afterwards."""
+        """Log an event that an operator may want to look up later."""
         self._write(logging.INFO, message, fields)
 
     def warning(self, message: str, **fields: Any) -> None:
-        """Weir goes on, but somebody should look."""
+        """Log a problem in spite of which Weir continues, but which an operator should check."""
         self._write(logging.WARNING, message, fields)
 
     def error(self, message: str, **fields: Any) -> None:
-        """Something does not work."""
+        """Log a failure."""
         self._write(logging.ERROR, message, fields)
 
     def _write(self, level: int, message: str, fields: dict[str, Any]) -> None:
@@ -58,7 +57,7 @@ class Log:
 
 
 def get_log(name: str, **bound: Any) -> Log:
-    """The logger of one part of the service."""
+    """The logger of one component; `bound` are fields of every line."""
     return Log(name, **bound)
 
 
@@ -67,9 +66,9 @@ REPEAT_S = 60.0
 
 PLAIN = (
     (r"Task timed out!", "the consumer group takes long to hand tasks over; if that repeats, raise --session-timeout"),
-    # What follows that line, and what the worker says itself when it ends.
+    # The line after that one, and one that repeats the worker's own message when it ends.
     (r"make sure it's hanging|^Crashed reason=", ""),
-    # What happens whenever a worker comes or goes.
+    # This happens whenever a worker joins or leaves.
     (r"Heartbeat failed for group \S+ because it is rebalancing", ""),
     (
         r"generation id is not|member_id was not recognized",
@@ -89,18 +88,18 @@ PLAIN = (
         "a connection to a Kafka broker is lost, trying on",
     ),
 )
-"""What lines of libraries say in our words: the first pattern that is found in one; empty for nothing worth saying."""
+"""Replacements for lines of libraries: the first pattern found in a line decides; an empty text drops the line."""
 
 
 def _put_plainly(record: logging.LogRecord) -> bool:
-    """Put a line of a library in our words; False when it need not be written."""
+    """Replace the message of a library's line by a clearer one; False when the line is to be dropped."""
     message = record.getMessage()
     for pattern, ours in PLAIN:
         if re.search(pattern, message):
             if not ours:
                 return False
             if record.exc_info:
-                break  # unexpected, wherever it happened: as it is
+                break  # unexpected, so the line stays as it is
             record.name, record.msg, record.args = "weir.kafka", ours, ()
             record.levelno, record.levelname = logging.WARNING, "WARNING"
             record.fields = {"reason": message}
@@ -108,7 +107,7 @@ def _put_plainly(record: logging.LogRecord) -> bool:
     return True
 
 
-class Sparingly(logging.Filter):
+class RateLimit(logging.Filter):
     """Lets each kind of line of a library (logger and message before its arguments) through once in REPEAT_S."""
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class Sparingly(logging.Filter):
         self._last: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True for all of Weir's own lines."""
+        """Whether to write the line; always True for Weir's own lines."""
         if record.name.startswith("weir"):
             return True
         if not _put_plainly(record):
@@ -171,7 +170,7 @@ def set_up_logs(form: str = "text", level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form == "json"))
     if level != "debug":
-        handler.addFilter(Sparingly())
+        handler.addFilter(RateLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -1,6 +1,7 @@
-"""What a worker counts, for Prometheus. Labels: `query`, and `task` where a task is meant.
+"""A worker's Prometheus metrics. Labels: `query`, and `task` for metrics of a task.
 
-Counters count since the worker started. Gauges of a task vanish with it.
+`WorkerMetrics` declares them all; a task uses its `TaskMetrics`. Counters count since the worker started. The gauges of
+a task disappear when the task ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _TASK = ("query", "task")
 
 
 class WorkerMetrics:
-    """The worker's registry and everything in it."""
+    """The worker's registry and all its metrics; each attribute is described by the help text of its metric."""
 
     def __init__(self, query: str) -> None:
         self.query = query
@@ -94,7 +95,7 @@ class WorkerMetrics:
         self.tasks.labels(query).set(0)
 
     def page(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def of(self, task: str) -> TaskMetrics:
@@ -103,7 +104,7 @@ class WorkerMetrics:
 
 
 class TaskMetrics:
-    """The same with the task's labels filled in."""
+    """The metrics of one task, with its labels filled in."""
 
     def __init__(self, worker: WorkerMetrics, task: str) -> None:
         labels = (worker.query, task)
@@ -140,26 +141,26 @@ class TaskMetrics:
         self._suppressed = worker.suppressed.labels(*labels)
         self._kept_back = worker.kept_back.labels(*labels)
         self._spilled = SpillStatistics("", 0)
-        self._said = dict.fromkeys(MESSAGES, 0)
+        self._sent = dict.fromkeys(MESSAGES, 0)
         self._detected_s = 0.0
 
     def reached(self, cut: int, now_ms: float) -> None:
-        """Event time up to which results are out, in ms; until there is one, its gauges are absent."""
+        """Set the event time (ms) up to which results are delivered. Its gauges are absent until there is one."""
         if cut > 0:
             self._worker.watermark.labels(*self._labels).set(cut)
             self._worker.watermark_lag.labels(*self._labels).set((now_ms - cut) / 1000)
 
     def saved(self, cut: int) -> None:
-        """A snapshot of this event time is on disk."""
+        """Set the event time (ms) of the newest snapshot on disk."""
         if cut > 0:
             self._worker.snapshot_age.labels(*self._labels).set(cut)
 
     def feedback(self, edges: Sequence[EdgeStatistics]) -> None:
-        """What feedback has done since the task began."""
+        """Add what feedback has done; `edges` count since the task started."""
         for message in MESSAGES:
-            said = sum(getattr(edge, message) for edge in edges)
-            self._worker.feedback.labels(*self._labels, message).inc(max(0, said - self._said[message]))
-            self._said[message] = said
+            sent = sum(getattr(edge, message) for edge in edges)
+            self._worker.feedback.labels(*self._labels, message).inc(max(0, sent - self._sent[message]))
+            self._sent[message] = sent
         detected_s = sum(edge.detecting_s for edge in edges)
         self._detecting.inc(max(0.0, detected_s - self._detected_s))
         self._detected_s = detected_s
@@ -167,7 +168,7 @@ class TaskMetrics:
         self._kept_back.set(sum(edge.kept_back for edge in edges))
 
     def spill(self, found: SpillStatistics) -> None:
-        """What has been spilled since the task began, and what is owed."""
+        """Add spills and cleanups, and set the pending results; the statistics count since the task started."""
         worker, before = self._worker, self._spilled
         for gauge, value in (
             (worker.memory_used, found.used_bytes),
@@ -190,19 +191,19 @@ class TaskMetrics:
         self._spilled = found
 
     def members(self, queries: int) -> None:
-        """How many queries of a group run."""
+        """Set how many queries of a group run."""
         self._worker.group_queries.labels(*self._labels).set(queries)
 
     def member(self, name: str) -> Counter:
-        """Results delivered of a query of the group."""
+        """The counter of delivered results of one query of the group."""
         return self._worker.group_results.labels(*self._labels, name)
 
     def migrations(self, outcome: str) -> Counter:
-        """Plan changes that ended so."""
+        """The counter of plan changes with this outcome."""
         return self._worker.migrations.labels(*self._labels, outcome)
 
     def retire(self) -> None:
-        """The task is gone: its gauges would otherwise go on telling its last values."""
+        """Remove the gauges of a task that has ended, which would otherwise keep their last values."""
         worker = self._worker
         for gauge in (
             worker.watermark,

@@ -1,10 +1,11 @@
 """Access tokens for SASL/OAUTHBEARER, where the Kafka client does not fetch them itself (`services.process.security`).
 
-A token is fetched from the token endpoint with the client's own credentials (OAuth 2.0 client credentials, RFC 6749
-section 4.4), and fetched anew when REFRESH_AT of its life has passed. aiokafka takes its tokens from here. librdkafka
-fetches its own; when it cannot, we try here to say why, since its words repeat what the endpoint answers, which can be
-the secret. Rejected: giving librdkafka these tokens by confluent-kafka's `oauth_cb`. It is called in a thread of
-librdkafka's, also while the client or the interpreter ends, and a worker that stopped ended in a segmentation fault.
+`TokenSource` fetches a token from the token endpoint with the client's own credentials (OAuth 2.0 client credentials,
+RFC 6749 section 4.4), and a new one when REFRESH_AT of its lifetime has passed. aiokafka gets its tokens from here.
+librdkafka fetches its own. If it cannot, Weir fetches one here to find the reason, since librdkafka's message repeats
+the endpoint's answer, which can contain the secret. Rejected: passing these tokens to librdkafka by confluent-kafka's
+`oauth_cb`. librdkafka calls it in its own thread, also while the client or the interpreter ends, and a stopping worker
+ended with a segmentation fault.
 
 Neither the secret nor a token is ever part of a message.
 """
@@ -29,7 +30,7 @@ TIMEOUT_S = 10.0
 """How long the token endpoint may take to answer."""
 
 REFRESH_AT = 0.8
-"""The part of a token's life after which the next one is fetched; librdkafka's too."""
+"""The part of a token's lifetime after which the next one is fetched; librdkafka uses the same."""
 
 LONGEST_ANSWER_BYTES = 1 << 20
 
@@ -43,25 +44,25 @@ class Token:
     expires_s: float
 
     def fresh(self, now_s: float) -> bool:
-        """Whether it need not be replaced yet."""
+        """Whether the token need not be replaced yet."""
         return now_s < self.fetched_s + REFRESH_AT * (self.expires_s - self.fetched_s)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the credentials to another place."""
+    """Refuses redirects, which would send the credentials to another server."""
 
     def redirect_request(self, *args: Any) -> None:
         return None
 
 
 class TokenSource:
-    """Fetches and keeps the token of one client. Any thread may ask.
+    """Fetches and stores the token of one client. For any thread.
 
     Args:
-        context: of https endpoints.
+        context: the TLS context of https endpoints.
 
     Raises:
-        UsageError: the URL is none of http or https, or carries credentials.
+        UsageError: the URL is neither http nor https, or contains credentials.
     """
 
     def __init__(self, url: str, client: str, secret: str, scope: str | None, context: ssl.SSLContext | None) -> None:
@@ -79,10 +80,10 @@ class TokenSource:
         self._token: Token | None = None
 
     def token(self) -> Token:
-        """A token that is valid for some time to come.
+        """A token that will stay valid for some time.
 
         Raises:
-            BrokerError: the token endpoint gives none.
+            BrokerError: the token endpoint returns no token.
         """
         with self._lock:
             if self._token is None or not self._token.fresh(time.time()):
@@ -91,7 +92,7 @@ class TokenSource:
 
     def _fetch(self) -> Token:
         form = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
-        # As librdkafka sends it: name and secret as they are. RFC 6749, 2.3.1 encodes them, few clients do.
+        # Like librdkafka, send name and secret unencoded. RFC 6749, 2.3.1 encodes them, but few clients do.
         basic = f"{self._client}:{self._secret}"
         request = urllib.request.Request(
             self._url,
@@ -117,7 +118,7 @@ class TokenSource:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The answer's error code, which RFC 6749 lists; never more of the answer, which may repeat what it was sent."""
+    """The answer's error code if RFC 6749 lists it; nothing else of the answer, which may repeat the credentials."""
     try:
         code = json.loads(error.read(LONGEST_ANSWER_BYTES))["error"]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):

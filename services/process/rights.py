@@ -1,4 +1,4 @@
-"""What to say when Kafka refuses a right: which one is missing, and on what. Kafka itself names neither."""
+"""Error texts for requests that Kafka refuses: they name the missing right and the resource. Kafka names neither."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ REFUSED = frozenset(
 
 
 def reason(error: KafkaError, right: str) -> str:
-    """The text of an error; where Kafka refused it, the right that is needed, such as "WRITE on topic 'alarms'"."""
+    """The text of an error; if Kafka refused the request, it names the needed `right`, such as "WRITE on topic 'a'"."""
     return f"Kafka refuses it, this user needs {right}" if error.code() in REFUSED else str(error.str())

@@ -1,6 +1,6 @@
 """How to reach Kafka: bootstrap servers and security, for the two client libraries in use.
 
-Secrets stay inside: `repr` shows none, and no configuration is ever logged.
+Every client is configured by `KafkaClients`. Its `repr` shows no secrets, and no configuration is ever logged.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ OAUTH = "OAUTHBEARER"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTH)
 
 HANDSHAKE_S = 5.0
-"""How long a broker may take to shake hands when we look why it was refused."""
-
+"""How long a broker may take for the TLS handshake by which we find out why its certificate was refused."""
 
 LASTING = {"metadata.recovery.strategy": "rebootstrap", "topic.metadata.refresh.interval.ms": 3_000}
-"""So that a client that lives on finds brokers again that were all gone for a moment.
+"""Settings that help a long-running client to find its brokers again after all were unreachable for a moment.
 
-A client of librdkafka (2.13 and 2.16) forgets a broker that metadata does not name any more, and a broker that has just
+A librdkafka client (2.13 and 2.16) forgets a broker that the metadata no longer name, and a broker that has just
 started names none. Without rebootstrapping, up to half of all clients had no broker any more, for ever, after a restart
-of a single broker; with it 1 in 30, as long as metadata are asked for every five minutes only; with both about one in
-a thousand. So who reads a log replaces a consumer that brings nothing (`services.kafka.log_consumer.LogReader`), and
-the
-control log a producer that gets nothing through."""
+of a single broker. With it, 1 in 30 had none while metadata were requested only every five minutes; with both settings
+about one in a thousand. So the reader of a log replaces a consumer that delivers nothing
+(`services.kafka.log_consumer.LogReader`), and the control log replaces a producer that cannot write."""
 
 TRANSACTIONAL = {"metadata.recovery.strategy": "none"}
-"""With rebootstrapping nearly every transactional producer meets a call that does not return when all brokers were gone
-for a moment (`services.kafka.call_thread`). Without it one may find no broker any more, as above: then calls
-are given up after a while (`services.delivery.sink.PATIENCE_S`), and the task begins anew with another producer."""
+"""Settings of a transactional producer. With rebootstrapping nearly every such producer has a call that does not return
+when all brokers were unreachable for a moment (`services.kafka.call_thread`). Without it a producer may never find a
+broker again, as above: then calls are given up after a while (`services.delivery.sink.PATIENCE_S`), and the task
+restarts with a new producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaClients:
-    """Connection settings, checked when made.
+    """Connection settings, checked by the constructor.
 
     Attributes:
-        username, password: of the SASL user; with OAUTHBEARER, id and secret of the OAuth client.
-        ca: file of the certificates that are trusted, of brokers and of an https token endpoint.
-        certificate, key: files of the client's own certificate, and of its key where that is not in the same file.
-        token_url, scope: the OAuth token endpoint, and what is asked of it.
+        bootstrap: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
+        username: of the SASL user; with OAUTHBEARER, the id of the OAuth client.
+        password: of the SASL user; with OAUTHBEARER, the secret of the OAuth client.
+        ca: file of trusted certificates, for brokers and an https token endpoint.
+        certificate: file of the client's own certificate.
+        key: file of its private key; None if that is in the same file.
+        token_url: the OAuth token endpoint.
+        scope: the scope to request there.
 
     Raises:
         UsageError: an unknown protocol or mechanism, SASL without a name and password, a file that cannot be read.
@@ -161,15 +164,15 @@ class KafkaClients:
         return conf
 
     def explain(self, reason: str) -> str:
-        """What librdkafka says of a failed connection, in one line with what can be done about it."""
+        """librdkafka's reason for a failed connection, in one clear line."""
         reason = reason.partition(" (after ")[0]
         if "certificate verify failed" in reason:
-            # It says the same of a strange authority, a wrong host name and a certificate that has expired.
+            # librdkafka reports an unknown authority, a wrong host name and an expired certificate alike.
             return self._handshake_problem() or reason
         if "unexpired token" in reason:
             return f"the OAuth token endpoint {self.token_url} gave a token that has expired; do the clocks agree?"
         if "OAUTHBEARER token" in reason:
-            return self._token_problem()  # and nothing of the answer, which librdkafka repeats
+            return self._token_problem()  # without the endpoint's answer, which librdkafka repeats
         if '"status":"invalid_token"' in reason:
             return f"the broker refuses the access token of OAuth client {self.username!r}: it is not meant for it"
         if "authentication error: " in reason:
@@ -188,7 +191,7 @@ class KafkaClients:
         return f"the OAuth token endpoint {self.token_url} gave librdkafka no token"
 
     def _handshake_problem(self) -> str:
-        """Why the first bootstrap server that does so shows a certificate that is not trusted; empty if none does."""
+        """Why the certificate of the first untrusted bootstrap server is not trusted; empty if all are trusted."""
         for server in self.servers():
             host, _, port = server.rpartition(":")
             name = host.strip("[]")
@@ -204,7 +207,7 @@ class KafkaClients:
         return ""
 
     def _context(self) -> ssl.SSLContext:
-        """Trust and identity of aiokafka and of the token endpoint."""
+        """The TLS context of aiokafka and the token endpoint: trusted authorities and our own certificate."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except OSError as error:
@@ -215,7 +218,7 @@ class KafkaClients:
                 encrypted = b"ENCRYPTED" in Path(key).read_bytes()
                 if encrypted and not self.key_password:
                     raise BrokerError(f"the private key {key} is encrypted, and no password is given for it")
-                # Without a password OpenSSL would ask the terminal for one.
+                # Without a password OpenSSL would prompt on the terminal.
                 context.load_cert_chain(self.certificate, key, self.key_password or "")
             except OSError as error:
                 mismatch = isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH"
@@ -233,7 +236,7 @@ def _reason(error: OSError) -> str:
 
 @functools.cache
 def _token_source(clients: KafkaClients) -> TokenSource:
-    """One for all clients with these settings, so that they share tokens."""
+    """One token source for all clients with these settings, so that they share tokens."""
     assert clients.token_url is not None
     assert clients.username is not None
     assert clients.password is not None
@@ -242,7 +245,7 @@ def _token_source(clients: KafkaClients) -> TokenSource:
 
 
 def _provider(source: TokenSource) -> Any:
-    """The source as aiokafka wants it."""
+    """The token source as aiokafka's token provider."""
     from aiokafka.abc import AbstractTokenProvider
     from aiokafka.errors import KafkaConnectionError
 

@@ -1,4 +1,4 @@
-"""Settings of a worker: one frozen value, made by the command line from options and WEIR_* variables."""
+"""Settings of a worker: `WorkerSettings`, which the command line makes from options and WEIR_* variables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
-    from operators.spill.spilling import Budget
+    from operators.spill.spilling import MemoryBudget
 
 EXECUTOR = "xjoin"
-"""How workers execute plans: as the trees that they are, so that every one of them can be asked for."""
+"""The executor of workers: it runs any plan as a tree, so that a user can request every plan."""
 
 
 class Guarantee(StrEnum):
-    """What happens to a result when a worker dies."""
+    """Whether a crash of a worker can duplicate results."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -51,28 +51,31 @@ class WorkerSettings:
     Attributes:
         clients: how to reach Kafka.
         group: consumer group; also the prefix of transactional ids.
-        state_dir: where snapshots live; None runs without them (recovery then replays windows from Kafka).
+        state_dir: the folder of snapshots; None runs without them (recovery then replays windows from Kafka).
+        guarantee: exactly once or at least once.
+        start: where a query without committed offsets starts to read.
+        plan: the join tree as text; None to choose one.
         epoch_ms: how often results are computed and committed.
         commit_ms: how often offsets are committed when there is nothing to deliver.
         snapshot_ms: how often state is written to `state_dir`.
         idle_timeout_ms: of streams that declare none; None waits for ever.
-        max_pending_tuples: tuples a task buffers ahead of its watermark before it stops reading the
+        max_pending_tuples: how many tuples a task buffers ahead of its watermark before it stops reading the
             partitions that are ahead.
         max_ahead_ms: how far in event time a partition may run ahead of the task's watermark.
         transaction_timeout_ms: after which the broker aborts the transaction of a worker that went silent.
         session_timeout_ms: after which the group gives a silent worker's partitions to others.
-        wait: wait for missing input topics rather than fail.
+        wait: for brokers and input topics: True waits for ever, False not at all; None waits for ever, but only
+            `patience_ms` while Kafka refuses the worker.
+        patience_ms: how long a task may have work without a commit until /healthz reports it, and how long Kafka may
+            refuse the worker until it ends.
         replication: of topics that the worker creates; -1 is the broker's default.
         placement: all joins of a plan in one task, or each in tasks of its own.
-        jit: joins tell each other what is not demanded.
-        operator_partitions: into how many tasks a placed join with an equality key is split; None for as many as the
-            sources' topics have partitions.
-        budget: what a task may use of memory; what is too much leaves for the disk.
-        spill_dir: where it leaves to; None for `state_dir`, or without one for a temporary folder.
-        patience_ms: how long a task may have work and commit none of it until /healthz says so, and how long Kafka may
-            refuse the worker until it ends.
-        wait: for brokers and input topics: True for ever, False not at all, None for ever but while Kafka refuses the
-            worker, which is given `patience_ms`.
+        operator_partitions: into how many tasks a distributed join with an equality key is split; None for as many as
+            the sources' topics have partitions.
+        jit: just-in-time feedback between joins about results that are not demanded.
+        budget: memory budget of a task, beyond which state is spilled to disk; None for no limit.
+        spill_dir: the folder of spilled state; None for `state_dir`, or without one for a temporary folder.
+        client_id: prefix of the client ids.
     """
 
     clients: KafkaClients
@@ -95,7 +98,7 @@ class WorkerSettings:
     placement: Placement = Placement.FUSED
     operator_partitions: int | None = None
     jit: bool = False
-    budget: Budget | None = None
+    budget: MemoryBudget | None = None
     spill_dir: Path | None = None
     client_id: str = field(default="weir")
 

@@ -1,11 +1,11 @@
-"""Compiles Weir's kernels ahead, by use: small runs that take every path through engine and codecs.
+"""Compiles Weir's kernels ahead of time with small runs that take every path through engine and codecs.
 
-A kernel is compiled anew for each combination of argument types (a column that owns its memory or borrows
-another's), so a list of kernels would not do: what must be met is what real runs pass. A test holds that
-random queries compile nothing more after a warm-up.
+`weir warmup` uses it. Numba compiles a kernel once for each combination of argument types (for example, a column that
+owns its memory or borrows it), so a list of kernels would not be enough: the runs must pass the same types as real
+runs. A test checks that random queries compile nothing more after a warm-up.
 
-Numba keeps what it has compiled in a folder (`services.process.kernel_cache`), per kernel and its sources
-(`schemas.compiled`), Python, Numba and model of processor. `fresh` throws the folder's contents away.
+Numba keeps compiled kernels in a folder (`services.process.kernel_cache`), per kernel and its sources
+(`schemas.compiled`), Python version, Numba version and processor model. `fresh` deletes the folder's contents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
 from operators.groups.shared import SharedQueries
-from operators.juggler.feedback.guards import Partners
+from operators.juggler.feedback.guards import PartnerTable
 from operators.juggler.operator import Juggler
 from operators.juggler.predicates.order import ADAPTIVE, ORDERS
 from operators.juggler.routing.tuples_in_flight import ENCODINGS
@@ -39,7 +39,7 @@ from operators.kernels.lattice import minimal_alive, note_matches
 from operators.kernels.partition import groups_of
 from operators.kernels.scan import OPS
 from operators.plan.plan import parse_plan
-from operators.state.checkpoint import by_time
+from operators.state.checkpoint import blocks_by_time
 from operators.state.side_state import SideState
 from operators.state.store import SourceStore
 from schemas.codecs.blocks import decode_block, encode_block
@@ -237,10 +237,10 @@ def _feedback() -> None:
     held.put(Tuples(("A",), times[np.newaxis], times, times), hashes, 0)
     held.has(hashes)
     held.take(hashes, ROWS // 2)
-    partners = Partners("A", (), 1)
+    partners = PartnerTable("A", (), 1)
     sets, everybody = np.ones((ROWS, 1), np.uint64), np.ones(1, np.uint64)
-    partners.see(hashes, times >= 0, times, sets, 0)
-    partners.leave(hashes, times >= 0, everybody, 0, sets)
+    partners.observe(hashes, times >= 0, times, sets, 0)
+    partners.drop_unmatched(hashes, times >= 0, everybody, 0, sets)
     whole, real = times[np.newaxis], times[np.newaxis].astype(np.float64)
     op, node = np.array([OPS["="]], np.int64), np.zeros(1, np.int64)
     matched = np.zeros((ROWS, 2), np.bool_)
@@ -257,12 +257,12 @@ def _spill(stream: Stream, batch: Batch) -> None:
     rows = store.append(batch)
     for stays in (20, 2):
         store.release(rows % stays == 0)
-        held = store.held_rows()
+        held = store.stored_rows()
         store.gather("s", held)
         store.first_at(int(batch.ts[0]))
         store.append(batch.slice(0, 1))
         rows = np.arange(store.lo, store.hi)
-    store.held(rows)
+    store.are_stored(rows)
     numbers = np.arange(ROWS, dtype=np.int64)
     tuples = Tuples(("A", "B"), np.stack([numbers, numbers]), numbers, numbers + ROWS)
     state = SideState(("A", "B"), FOREVER, hashed=True)
@@ -341,7 +341,7 @@ def _run(program: Program, batches: dict[str, Batch], number: int, executor: str
         encode_results(engine.advance())
     checkpoint = engine.checkpoint()
     again = Engine(query, plan=plan, partitions=partitions, executor=executor)
-    again.restore(checkpoint.cut, by_time(checkpoint.blocks))
+    again.restore(checkpoint.cut, blocks_by_time(checkpoint.blocks))
     for name, numbers in partitions.items():
         for partition in numbers:
             engine.close(name, partition)

@@ -1,4 +1,5 @@
-"""Where a task begins after a restart: what it committed, its state on disk, and its snapshots.
+"""Restarts a task where its last commit left it: reads its commits, stores its snapshots, and plans the recovery.
 
-`starting_point` decides, from values alone. Imports `services.kafka` and `services.process`.
+`services.worker.task_opener` calls it. `starting_point` decides where to start, from values alone; `state_store` holds
+the snapshots. Imports `services.kafka` and `services.process`.
 """

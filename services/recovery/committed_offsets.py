@@ -1,9 +1,9 @@
-"""Reads what a consumer group has committed: offsets, and the message that stands beside each.
+"""Reads what a consumer group has committed: offsets, and the commit message beside each. Entry: `read_commits`.
 
-**Stable or not.** While a transaction that moves an offset is open, Kafka refuses to tell the offset to a consumer of
-isolation level read_committed, and tells any other the last committed one. A task that begins where the offsets say
-must wait. Whoever only wants to know how far a group has certainly come must not: a transaction that a broker has
-forgotten stays open until its task is taken over (`services.delivery.transactional`).
+**Stable or not.** While a transaction that moves an offset is open, Kafka refuses to report the offset to a consumer of
+isolation level read_committed, and reports the last committed offset to any other. A task that starts from the offsets
+must wait. A caller that only needs the group's certain progress must not wait: a transaction that a broker has
+forgotten stays open until a worker takes over its task (`services.delivery.transactional`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from services.process.security import KafkaClients
 from services.recovery.starting_point import Committed
 
 ATTEMPT_S = 5.0
-"""How long one question may take before it is asked again."""
+"""How long one request may take before it is repeated."""
 
 TIMEOUT_S = 60.0
-"""How long Kafka may refuse to answer: a broker restarts, or a task whose worker has died is taken over."""
+"""How long Kafka may refuse to answer: while a broker restarts, or a dead worker's task is taken over."""
 
 POLL_S = 0.05
 
@@ -42,25 +42,25 @@ TRANSIENT = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Errors after which the question is worth asking again."""
+"""Errors after which the request is repeated."""
 
 
-def ask(consumer: Consumer, group: str, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-    """What the consumer's group has committed; partitions without are absent. One attempt.
+def read_once(consumer: Consumer, group: str, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+    """Read what the consumer's group has committed, in one attempt; partitions without a commit are absent.
 
     Raises:
-        KafkaException: the whole question failed.
-        BrokerError: Kafka refuses to tell one of the offsets.
-        StateError: somebody else commits in this group.
+        KafkaException: the whole request failed.
+        BrokerError: Kafka refuses to report one of the offsets.
+        StateError: another program commits in this group.
     """
     found: dict[Lane, Committed] = {}
     for tp in consumer.committed([TopicPartition(*lane) for lane in lanes], ATTEMPT_S):
-        place = f"{tp.topic}[{tp.partition}]"
+        where = f"{tp.topic}[{tp.partition}]"
         if tp.error is not None:
-            raise BrokerError(f"committed offset of {place}: {reason(tp.error, f'READ on topic {tp.topic!r}')}")
+            raise BrokerError(f"committed offset of {where}: {reason(tp.error, f'READ on topic {tp.topic!r}')}")
         if tp.offset >= 0:
             try:
-                message = decode_commit(tp.metadata, place)
+                message = decode_commit(tp.metadata, where)
             except StateError as error:
                 raise StateError(f"group {group!r}: {error}") from None
             found[tp.topic, tp.partition] = Committed(tp.offset, message)
@@ -70,14 +70,14 @@ def ask(consumer: Consumer, group: str, lanes: Iterable[Lane]) -> dict[Lane, Com
 def read_commits(
     clients: KafkaClients, group: str, lanes: Iterable[Lane], *, stable: bool = False
 ) -> dict[Lane, Committed]:
-    """What a group has committed; partitions without are absent.
+    """Read what a group has committed; partitions without a commit are absent.
 
     Args:
         stable: wait while a transaction that moves an offset is open.
 
     Raises:
-        BrokerError: Kafka does not say.
-        StateError: somebody else commits in this group.
+        BrokerError: Kafka does not answer.
+        StateError: another program commits in this group.
     """
     isolation = "read_committed" if stable else "read_uncommitted"
     consumer = Consumer(
@@ -87,9 +87,9 @@ def read_commits(
     try:
         while True:
             try:
-                return ask(consumer, group, asked)
+                return read_once(consumer, group, asked)
             except KafkaException as error:
-                # The call may know only that its time is over; why, an event says.
+                # The exception may only report a timeout; an event then holds the cause.
                 event = consumer.poll(0)
                 cause = error.args[0] if event is None or event.error() is None else event.error()
                 if cause.code() not in TRANSIENT or time.monotonic() > deadline:

@@ -1,7 +1,8 @@
-"""Writes a task's snapshots beside it: the task hands over columns, a thread of its own encodes and writes.
+"""Writes a task's snapshots in the background: the task hands over columns, another thread encodes and writes them.
 
-A snapshot that cannot be written costs nothing but a longer recovery: the failure is logged once, counted,
-and the task goes on without a disk until it is started again. Results never depend on it.
+`services.task.task` calls it after commits. A snapshot that cannot be written only makes a later recovery longer: the
+failure is logged once and counted, and the task continues without snapshots until it is restarted. Results never depend
+on snapshots.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from services.recovery.state_store import StateStore
 
 
 class SnapshotWriter:
-    """Snapshots of one task; used by the task's thread.
+    """Writes the snapshots of one task; used by the task's thread.
+
+    Args:
+        store: the task's table; None for a worker without a state directory.
+        executor: runs the writes.
+        every_ms: the time between snapshots.
 
     Attributes:
-        failed: True when the disk has refused; nothing is written any more.
+        failed: True once a write has failed; nothing is written any more.
     """
 
     def __init__(
@@ -48,11 +54,11 @@ class SnapshotWriter:
         return self._store is not None and not self.failed and idle
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Begin to write blocks ahead of the snapshot that will hold them, so that it need not write all at once."""
+        """Start to write blocks ahead of the snapshot that will hold them, so that it need not write all at once."""
         self._running = self._executor.submit(self._write, None, checkpoint)
 
     def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
-        """Begin to write; both must be of the last committed epoch."""
+        """Start to write a snapshot; both arguments must be of the last committed epoch."""
         self._due = time.monotonic() + self._every_s
         self._running = self._executor.submit(self._write, snapshot, checkpoint)
 

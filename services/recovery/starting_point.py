@@ -1,21 +1,23 @@
-"""Where a task begins: a pure decision from what is committed, what is on disk, and what the log still holds.
+"""Decides where a task starts: a pure function of what is committed, what is on disk, and what the log still holds.
 
-Four ways, one outcome (the task stands exactly where the last commit left it):
+`services.worker.task_opener` calls `plan_recovery` or `plan_handover`. There are four ways to start, with one outcome:
+the task stands exactly where the last commit left it.
 
 - *fresh*: nothing is committed; read from the start (or the end) of the log.
-- *snapshot*: load the blocks on disk, of cut Ws <= W, then read again what came since, taking only tuples
-  with ts >= Ws (the others are in the blocks).
-- *handover*: the task is of a new plan, and nothing of it is committed. The old plan's tasks have said where windows
-  begin; all from there on is processed anew, and what the old plan has given is left out where results leave.
-- *window*: read again from before the oldest tuple that a window still needs. Always possible while the
-  log reaches back far enough: a window join's state is a function of its window's input.
+- *snapshot*: load the blocks on disk, which hold everything below cut Ws <= W. Then read again from there on, taking
+  only tuples with ts >= Ws (the others are in the blocks).
+- *handover*: the task belongs to a new plan and has committed nothing. The old plan's tasks have committed where
+  windows begin. The new task processes everything from there on, and drops on output the results that the old plan has
+  delivered.
+- *window*: read again from before the oldest tuple that a window still needs. This is always possible while the log
+  reaches back far enough, because a window join's state is a function of its window's input.
 
-Of the last two, the one that reads fewer records again. Source: design section 3.3.
+Between snapshot and window, the task takes the one that reads fewer records again. Source: design section 3.3.
 
-Reference tables are read from their files, whatever the way: neither a snapshot nor the log has them. Where one has
-changed since the last commit, the windows are rebuilt with its new content: results that are out stay as they are,
-each later one is made once, with the new content. Where results are the changes of an answer (EXCEPT, aggregates)
-they would not add up any more; then the task does not begin.
+In all four, reference tables are read from their files: neither a snapshot nor the log holds them. If a table has
+changed since the last commit, the windows are rebuilt with its new content. Results that are out stay as they are; each
+later result is made once, with the new content. With EXCEPT and aggregates, results are the changes of an answer, and
+those of the old and the new content would not add up; then the task refuses to start.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from services.kafka.topics import Lane
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a partition's committed offset says: the next record to take, and the task's message."""
+    """A partition's committed offset: the next record to take, and the task's commit message."""
 
     offset: int
     message: Commit
@@ -40,11 +42,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the state store on disk says about itself.
+    """The manifest of the state store on disk.
 
     Attributes:
-        cut: everything below is in its blocks.
-        points: per partition and stream, where to read on from to see every tuple with ts >= cut.
+        epoch: number of the commit that the snapshot belongs to.
+        cut: all tuples with ts < cut that windows need are in the blocks.
+        points: per partition and stream, where to resume reading to see every tuple with ts >= cut.
     """
 
     cluster: str
@@ -56,32 +59,34 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LaneStart:
-    """How to begin with one partition.
+    """Where to start in one partition.
 
     Attributes:
-        offset: read from here.
-        live: records before it have been taken already and only rebuild state.
+        offset: the first record to read.
+        replay_end: records before this offset were taken before the last commit; they only rebuild state.
         points: clock and floors per stream that reads the partition.
-        window: where a recovery without disk would begin; `points` unless a snapshot shortens the way.
+        window: where a recovery without a snapshot would start; equals `points` unless a snapshot shortens the replay.
     """
 
     offset: int
-    live: int
+    replay_end: int
     points: tuple[StreamPoint, ...]
     window: tuple[StreamPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """How a task begins.
+    """How a task starts.
 
     Attributes:
-        cut: results below it are out.
-        floor: tuples below it come from the snapshot, 0 without one.
+        source: which of the four ways; see the module.
+        cut: results with a smaller ts are delivered.
+        floor: tuples with a smaller ts come from the snapshot; 0 without a snapshot.
         epoch: number of the last commit, 0 before the first.
+        plan_version: version of the plan at the last commit.
         records: how many offsets will be read again.
-        notes: what an operator should know, for the log.
-        spilled: the spill events that happen again, as `Commit` has them.
+        notes: messages for the operator, written to the log.
+        spilled: the span of spill events to replay, as `Commit.spilled`.
     """
 
     source: Literal["fresh", "snapshot", "window", "handover"]
@@ -105,30 +110,31 @@ def plan_recovery(
     log: Mapping[Lane, tuple[int, int]],
     from_latest: bool = False,
     accept_loss: bool = False,
-    whole: Collection[Lane] = (),
+    from_beginning: Collection[Lane] = (),
     tables: Mapping[str, str] | None = None,
-    changes: bool = False,
+    emits_changes: bool = False,
 ) -> RecoveryPlan:
-    """Decide.
+    """Decide how a task starts.
 
     Args:
         streams: the task's partitions with the number of streams that read each.
-        committed: partitions that have a committed offset.
+        committed: commits of the partitions that have a committed offset.
+        snapshot: what is on disk; None without a snapshot.
         log: first offset and end of each partition's log.
-        accept_loss: go on where the log no longer holds what is needed.
-        from_latest: begin at the end of the log, where nothing is committed yet.
-        whole: partitions that are read from their beginning whatever `from_latest` says.
-        tables: what is in each table, by name in the query's order.
-        changes: results are the changes of an answer.
+        from_latest: start at the end of the log if nothing is committed yet.
+        accept_loss: continue even if the log no longer holds what is needed.
+        from_beginning: partitions that are read from their beginning even with `from_latest`.
+        tables: fingerprint of each table's content, by name in the query's order.
+        emits_changes: True if results are the changes of an answer (EXCEPT, aggregates).
 
     Raises:
-        StateError: going on could lose or repeat results.
+        StateError: to continue could lose or repeat results.
     """
     if not committed:
-        return _fresh(streams, snapshot, cluster, log, from_latest, whole)
+        return _fresh(streams, snapshot, cluster, log, from_latest, from_beginning)
     newest = max((c.message for c in committed.values()), key=lambda message: message.epoch)
     for lane, found in committed.items():
-        _check(lane, found, fingerprint, log[lane], streams[lane])
+        _check_commit(lane, found, fingerprint, log[lane], streams[lane])
     added = [lane for lane in streams if lane not in committed]
     if added and len(committed) < newest.partitions:
         raise StateError(
@@ -137,11 +143,11 @@ def plan_recovery(
             "to start anew"
         )
     notes: list[str] = []
-    _compare(newest, tables or {}, changes, notes)
+    _check_tables(newest, tables or {}, emits_changes, notes)
     for lane in committed:
         if log[lane][0] > committed[lane].offset:
             _lost(lane, committed[lane].offset, log[lane][0], "not yet taken", accept_loss, notes)
-    # Added since: whatever the query was begun with, nothing of them has been passed over.
+    # Partitions added since the commit are read from the start, even if the query started at the end of the log.
     fresh = {lane: _fresh_lane(log[lane], streams[lane], from_latest=False) for lane in added}
     lanes = {
         lane: LaneStart(min(p.offset for p in c.message.points), c.offset, c.message.points, c.message.points)
@@ -159,9 +165,9 @@ def plan_recovery(
     lanes = {}
     for lane, start in best.lanes.items():
         first = log[lane][0]
-        if start.offset < first and start.offset < start.live:
+        if start.offset < first and start.offset < start.replay_end:
             _lost(lane, start.offset, first, "needed to rebuild its window", accept_loss, notes)
-        lanes[lane] = LaneStart(max(start.offset, first), max(start.live, first), start.points, start.window)
+        lanes[lane] = LaneStart(max(start.offset, first), max(start.replay_end, first), start.points, start.window)
     return replace(best, lanes=lanes, notes=tuple(notes), spilled=newest.spilled)
 
 
@@ -173,13 +179,14 @@ def plan_handover(
     log: Mapping[Lane, tuple[int, int]],
     accept_loss: bool = False,
 ) -> RecoveryPlan:
-    """Begin a task of a plan that takes over.
+    """Decide how a task of a new plan starts when it takes over from the old plan.
 
     Args:
         streams: as for `plan_recovery`.
-        former: what the old plan's tasks have committed last of those partitions that they have read too; the others
-            are read from their beginning.
+        former: the last commits of the old plan's tasks, by partition. Partitions that the old plan did not read are
+            read from their beginning.
         version: of the new plan.
+        log, accept_loss: as for `plan_recovery`.
 
     Raises:
         StateError: the log no longer holds what windows need.
@@ -205,7 +212,7 @@ def _fresh(
     cluster: str,
     log: Mapping[Lane, tuple[int, int]],
     from_latest: bool,
-    whole: Collection[Lane],
+    from_beginning: Collection[Lane],
 ) -> RecoveryPlan:
     notes: tuple[str, ...] = ()
     if snapshot is not None:
@@ -216,7 +223,10 @@ def _fresh(
                 "state directory or give a new group (--group)"
             )
         notes = (f"snapshot of another cluster ({snapshot.cluster}) ignored",)
-    lanes = {lane: _fresh_lane(log[lane], count, from_latest and lane not in whole) for lane, count in streams.items()}
+    lanes = {
+        lane: _fresh_lane(log[lane], count, from_latest and lane not in from_beginning)
+        for lane, count in streams.items()
+    }
     return RecoveryPlan("fresh", 0, 0, 0, 0, lanes, 0, notes)
 
 
@@ -226,7 +236,7 @@ def _fresh_lane(log: tuple[int, int], streams: int, from_latest: bool) -> LaneSt
     return LaneStart(offset, offset, points, points)
 
 
-def _check(lane: Lane, found: Committed, fingerprint: str, log: tuple[int, int], streams: int) -> None:
+def _check_commit(lane: Lane, found: Committed, fingerprint: str, log: tuple[int, int], streams: int) -> None:
     topic, number = lane
     if found.message.fingerprint != fingerprint or len(found.message.points) != streams:
         raise StateError(
@@ -240,13 +250,13 @@ def _check(lane: Lane, found: Committed, fingerprint: str, log: tuple[int, int],
         )
 
 
-def _compare(newest: Commit, tables: Mapping[str, str], changes: bool, notes: list[str]) -> None:
-    """Notice tables that are not what they were at the last commit."""
+def _check_tables(newest: Commit, tables: Mapping[str, str], emits_changes: bool, notes: list[str]) -> None:
+    """Find the tables that have changed since the last commit; note them, or refuse to start."""
     for (name, content), was in zip(tables.items(), newest.tables, strict=False):
         if content == was:
             continue
         text = f"table {name!r} has changed since commit {newest.epoch}"
-        if changes:
+        if emits_changes:
             raise StateError(
                 f"{text}: with EXCEPT and aggregates, results are the changes of an answer, and those of the former "
                 "content and of the new one would not add up; put the former file back, or give the query a new group "
@@ -266,7 +276,7 @@ def _from_snapshot(
     fingerprint: str,
     notes: list[str],
 ) -> RecoveryPlan | None:
-    """The plan that uses the snapshot; None when it does not belong to these commits."""
+    """The recovery plan that uses the snapshot; None if the snapshot does not belong to these commits."""
     if snapshot is None:
         return None
     if snapshot.cluster != cluster or snapshot.fingerprint != fingerprint:
@@ -279,7 +289,7 @@ def _from_snapshot(
     for lane, found in committed.items():
         points = snapshot.points.get(lane)
         if points is None:
-            # The partition was added after the snapshot: everything of it is needed.
+            # The partition was added after the snapshot, so its whole window is needed.
             lanes[lane] = window.lanes[lane]
             continue
         if min(p.offset for p in points) > found.offset or len(points) != len(found.message.points):
@@ -306,11 +316,11 @@ def _merged(own: tuple[Floor, ...], since: tuple[Floor, ...]) -> tuple[Floor, ..
 
 
 def _records(lanes: Mapping[Lane, LaneStart]) -> int:
-    return sum(max(0, lane.live - lane.offset) for lane in lanes.values())
+    return sum(max(0, lane.replay_end - lane.offset) for lane in lanes.values())
 
 
 def _reachable(plan: RecoveryPlan, log: Mapping[Lane, tuple[int, int]]) -> bool:
-    return all(s.offset >= log[lane][0] or s.offset >= s.live for lane, s in plan.lanes.items())
+    return all(s.offset >= log[lane][0] or s.offset >= s.replay_end for lane, s in plan.lanes.items())
 
 
 def _lost(lane: Lane, offset: int, first: int, why: str, accepted: bool, notes: list[str]) -> None:

@@ -1,8 +1,8 @@
-"""The folder of one worker's state: locked, so that no two processes share it.
+"""Locks the folder of one worker's state, so that no two processes share it. Entry: `StateDir`.
 
-`--state-dir` may be given to several workers (a volume shared by replicas): each takes the first slot
-`slot-N` that nobody has locked. A worker that was killed leaves its slot to whoever starts next, with its
-snapshots and its member id in the consumer group, which the successor uses to take leave for the dead.
+Several workers may have the same `--state-dir` (a volume shared by replicas). Each worker locks the first free slot
+`slot-N`. The next worker to start inherits the slot of a killed worker, with its snapshots and its member id in the
+consumer group. The successor uses the id to leave the group on behalf of the dead worker.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class StateDir:
     """A locked slot.
 
     Attributes:
-        path: its folder.
+        path: the slot's folder.
     """
 
     def __init__(self, root: Path) -> None:
-        """Lock a slot below `root`, made when missing.
+        """Lock a slot below `root`, which is made if missing.
 
         Raises:
             StateError: the folder cannot be used; the message says why.
@@ -54,23 +54,25 @@ class StateDir:
         return True
 
     def table(self, group: str, task: int) -> Path:
-        """Where a task's table lives."""
+        """The folder of a task's table."""
         return self.path / group.replace("/", "_") / f"task-{task}"
 
-    def spilled(self, group: str) -> Path:
-        """Where what its tasks have spilled lives while they run."""
+    def spill_folder(self, group: str) -> Path:
+        """The folder that holds what a group's tasks have spilled while they run."""
         return self.path / group.replace("/", "_") / "spilled"
 
     def member(self) -> str:
-        """The group member that the slot's last process was; empty when it left as it should."""
+        """The member id of the slot's last process; empty if that process left the group in order."""
         try:
             return (self.path / "member").read_text().strip()
         except OSError:
             return ""
 
     def remember_member(self, member: str) -> None:
-        """Note this process's member id, or with an empty text that it has left. Failing costs a restart
-        nothing but the group's session timeout."""
+        """Store this process's member id, or an empty text once it has left the group.
+
+        If that fails, a restart only has to wait for the group's session timeout.
+        """
         try:
             (self.path / "member").write_text(member)
         except OSError:

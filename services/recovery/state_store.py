@@ -1,16 +1,16 @@
-"""A task's table on disk: blocks of source tuples and one manifest, in RocksDB.
+"""Stores a task's snapshot on disk: blocks of source tuples and one manifest, in RocksDB. Entry: `StateStore`.
 
-Faust tables were considered and left: they demand a changelog topic per table and write a record per key
-to it, while here the source topics are the changelog (design 3.3); a snapshot is a few large blocks and must
-replace its manifest in the same atomic write.
+Faust tables were considered and rejected. They demand a changelog topic per table and write a record per key to it,
+while here the source topics are the changelog (design 3.3). A snapshot is a few large blocks and must replace its
+manifest in the same atomic write.
 
-Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block.
-Blocks are added as tuples come, in small pieces; they count for nothing until a manifest says so. One write
-batch holds the last blocks, deletions of blocks that no window needs, and the manifest that makes both true,
-so after a crash the table is the old snapshot or the new one, and blocks beyond it are dropped. The manifest
-is written after the Kafka commit it belongs to, never before: the disk is at or behind the committed cut.
+Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. Blocks are
+added in small pieces as tuples arrive; they are not part of the snapshot until a manifest names them. One write batch
+holds the last blocks, deletions of blocks that no window needs, and the new manifest. So after a crash the table is the
+old snapshot or the new one, and blocks beyond it are dropped. The manifest is written after the Kafka commit it belongs
+to, never before: the disk is at or behind the committed cut.
 
-When a write fails (disk full) the table is closed and stays as it was; the task goes on without it.
+If a write fails (disk full), the table is closed and stays as it was; the task continues without it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MANIFEST = b"m"
 
 
 class DamagedTableError(StateError):
-    """RocksDB finds the table's files damaged: only emptying it helps."""
+    """RocksDB finds the table's files damaged; the only remedy is to empty the table."""
 
 
 class StateStore:
     """The table of one task. Owned by one thread at a time.
 
     Args:
-        path: its folder, made when missing.
+        path: the table's folder, made if missing.
         streams: stream names in their order of first use; their ordinals are part of the keys.
     """
 
@@ -62,7 +62,7 @@ class StateStore:
         """
         self.path = path
         self._streams = list(streams)
-        self._held: dict[int, list[tuple[int, int]]] = {}
+        self._stored: dict[int, list[tuple[int, int]]] = {}
         self._table: Rdict | None = None
         self._open()
 
@@ -70,7 +70,7 @@ class StateStore:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        # Little memory, and as few merges as with few large files: the table is read only when a task starts.
+        # Small buffers save memory, and a high trigger keeps merges rare: the table is read only when a task starts.
         options.set_write_buffer_size(1 << 20)
         options.set_level_zero_file_num_compaction_trigger(16)
         options.set_keep_log_file_num(2)
@@ -78,9 +78,9 @@ class StateStore:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._table = Rdict(str(self.path), options)
-            self._held = {ordinal: [] for ordinal in range(len(self._streams))}
+            self._stored = {ordinal: [] for ordinal in range(len(self._streams))}
             for _, ordinal, first, rows in self._keys():
-                self._held.setdefault(ordinal, []).append((first, rows))
+                self._stored.setdefault(ordinal, []).append((first, rows))
         except Exception as error:  # rocksdict raises bare Exception
             self.close()
             kind = DamagedTableError if str(error).startswith("Corruption") else StateError
@@ -96,9 +96,9 @@ class StateStore:
                 _, ordinal, first, rows = _KEY.unpack(key)
                 found.append((key, ordinal, first, rows))
                 it.next()
-            it.status()  # raises where damage, not the end, has stopped the iterator
+            it.status()  # raises if damage, not the end, has stopped the iterator
         finally:
-            del it  # or a traceback would keep it, and it the table's lock
+            del it  # a traceback would keep the iterator alive, and the iterator the table's lock
         return found
 
     def _open_table(self) -> Rdict:
@@ -107,10 +107,10 @@ class StateStore:
         return self._table
 
     def snapshot(self) -> Snapshot | None:
-        """The manifest; None in an empty table.
+        """Read the manifest; None in an empty table.
 
         Raises:
-            StateError: it is damaged.
+            StateError: the manifest is damaged.
             NewerFormatError: a newer Weir has written it.
         """
         try:
@@ -126,7 +126,7 @@ class StateStore:
             if found["streams"] != self._streams:
                 raise StateError(f"snapshot in {self.path} is of streams {found['streams']}, not {self._streams}")
             self._forget_beyond(found["blocks"])
-            if found["blocks"] != (there := _summary(self._held)):
+            if found["blocks"] != (there := _summary(self._stored)):
                 raise StateError(f"snapshot in {self.path} has blocks {there}, its manifest says {found['blocks']}")
             points = {
                 (topic, int(number)): tuple(
@@ -140,22 +140,22 @@ class StateStore:
             raise StateError(f"snapshot in {self.path} has a damaged manifest: {error}") from None
 
     def _forget_beyond(self, summary: Sequence[Sequence[int]]) -> None:
-        """Delete blocks that were added after the manifest which `summary` is of."""
+        """Delete blocks that were added after the manifest; `summary` is its list of blocks."""
         ends = dict(enumerate(first + rows for first, _, rows in summary))
         batch = WriteBatch(raw_mode=True)
         kept = {
-            ordinal: [(first, rows) for first, rows in held if first < ends.get(ordinal, 0)]
-            for ordinal, held in self._held.items()
+            ordinal: [(first, rows) for first, rows in stored if first < ends.get(ordinal, 0)]
+            for ordinal, stored in self._stored.items()
         }
-        for ordinal, held in self._held.items():
-            for first, rows in held:
+        for ordinal, stored in self._stored.items():
+            for first, rows in stored:
                 if first >= ends.get(ordinal, 0):
                     batch.delete(_KEY.pack(b"b", ordinal, first, rows))
         self._write(batch)
-        self._held = kept
+        self._stored = kept
 
     def blocks(self) -> Iterator[Block]:
-        """All blocks, ascending by their first tuple's ts; those of a stream in row order.
+        """Iterate over all blocks, ascending by their first tuple's ts; those of a stream in row order.
 
         Raises:
             StateError: a block is damaged.
@@ -171,24 +171,24 @@ class StateStore:
         table = self._open_table()
         for key, ordinal, first, rows in keys:
             name = self._streams[ordinal] if ordinal < len(self._streams) else f"#{ordinal}"
-            place = f"{self.path}, stream {name}, row {first}"
+            position = f"{self.path}, stream {name}, row {first}"
             try:
                 raw = bytes(table[key])
             except Exception as error:  # rocksdict raises bare Exception
-                raise StateError(f"block at {place} cannot be read: {error}") from None
-            block = decode_block(raw, place)
+                raise StateError(f"block at {position} cannot be read: {error}") from None
+            block = decode_block(raw, position)
             if (block.stream, block.first_row, len(block.batch)) != (name, first, rows):
-                raise StateError(f"block at {place} is of stream {block.stream}, row {block.first_row}")
+                raise StateError(f"block at {position} is of stream {block.stream}, row {block.first_row}")
             yield Block(block.stream, block.first_row, block.batch)
 
     def add(self, blocks: Sequence[Block]) -> int:
         """Add blocks that the next `write` will make part of its snapshot.
 
         Returns:
-            their bytes.
+            Bytes of the added blocks.
 
         Raises:
-            StateError: they could not be written; the table is closed and keeps its last snapshot.
+            StateError: the blocks could not be written; the table is closed and keeps its last snapshot.
         """
         size = 0
         for block in blocks:
@@ -200,7 +200,7 @@ class StateStore:
                 batch = WriteBatch(raw_mode=True)
                 batch.put(_KEY.pack(b"b", ordinal, first, len(part)), raw)
                 self._write(batch)
-                self._held[ordinal].append((first, len(part)))
+                self._stored[ordinal].append((first, len(part)))
                 size += len(raw)
         return size
 
@@ -208,23 +208,23 @@ class StateStore:
         """Add a checkpoint's blocks and make `snapshot` the manifest of all that were added.
 
         Returns:
-            bytes of the new blocks.
+            Bytes of the new blocks.
 
         Raises:
-            StateError: it could not be written; the table is closed and keeps its former snapshot.
+            StateError: the snapshot could not be written; the table is closed and keeps its former snapshot.
         """
         size = self.add(checkpoint.blocks)
         batch = WriteBatch(raw_mode=True)
         kept: dict[int, list[tuple[int, int]]] = {}
-        for ordinal, held in self._held.items():
+        for ordinal, stored in self._stored.items():
             live = checkpoint.live_from.get(self._streams[ordinal], 0)
-            kept[ordinal] = [(first, rows) for first, rows in held if first + rows > live]
-            for first, rows in held:
+            kept[ordinal] = [(first, rows) for first, rows in stored if first + rows > live]
+            for first, rows in stored:
                 if first + rows <= live:
                     batch.delete(_KEY.pack(b"b", ordinal, first, rows))
         batch.put(_MANIFEST, self._manifest(snapshot, kept))
         self._write(batch, flush=True)
-        self._held = kept
+        self._stored = kept
         return size
 
     def _write(self, batch: WriteBatch, *, flush: bool = False) -> None:
@@ -232,7 +232,7 @@ class StateStore:
         try:
             table.write(batch)
             if flush:
-                # Without a flush RocksDB would notice a full disk only when the log is already behind.
+                # Without a flush RocksDB would notice a full disk only after later writes have reached its log.
                 table.flush()
         except Exception as error:  # rocksdict raises bare Exception
             self.close()
@@ -271,21 +271,21 @@ class StateStore:
         self._open()
 
     def close(self) -> None:
-        """Close the table. May be called twice; what a full disk refuses to flush is in no manifest."""
+        """Close the table. May be called twice. Blocks that a full disk refuses to flush are in no manifest."""
         table, self._table = self._table, None
         if table is not None:
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
                 table.close()
 
 
-def _summary(held: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
-    """Per stream the first row, the number of blocks and of rows: what a manifest says of its blocks."""
+def _summary(stored: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
+    """Per stream the first row, the number of blocks and of rows, as a manifest lists them."""
     return [
         [min((first for first, _ in blocks), default=0), len(blocks), sum(rows for _, rows in blocks)]
-        for _, blocks in sorted(held.items())
+        for _, blocks in sorted(stored.items())
     ]
 
 
-def held_rows(store: StateStore) -> Mapping[str, int]:
+def stored_rows(store: StateStore) -> Mapping[str, int]:
     """Rows on disk per stream, for tests and messages."""
-    return {store._streams[ordinal]: sum(rows for _, rows in held) for ordinal, held in store._held.items()}
+    return {store._streams[ordinal]: sum(rows for _, rows in stored) for ordinal, stored in store._stored.items()}

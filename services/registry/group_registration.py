@@ -22,16 +22,20 @@ from services.registry.query_registry import write
 def register_in_group(
     clients: KafkaClients, name: str, text: str, pick: str | None, *, from_now: bool, replication: int
 ) -> tuple[str, ...]:
-    """Register the queries of a file, or the one that is picked; makes the group where there is none.
+    """Register the queries of a file, or the picked query; creates the group if it does not exist.
 
-    A query that is there already, word for word, stays as it is.
+    A query that is already registered with the same meaning stays as it is.
+
+    Args:
+        pick: name of the query to register; None for all.
+        from_now: the queries ignore tuples from before their start.
 
     Returns:
-        the names of those that begin.
+        the names of the newly registered queries.
 
     Raises:
-        QueryError, UsageError: the group cannot take one of them; then none is registered.
-        BrokerError: Kafka does not take them.
+        QueryError, UsageError: the group cannot run one of them; then none is registered.
+        BrokerError: Kafka does not accept them.
     """
     TopicAdmin(clients).registry(replication)
     entry = find_group(clients, name)
@@ -44,28 +48,28 @@ def register_in_group(
         raise UsageError(f"two queries of the file write to {twice!r}; each query of a group needs a topic of its own")
     streams = streams_of(queries if entry is None else [entry.query()])
     bound = {} if entry is None else {name: _bound(query) for name, query in entry.queries.items()}
-    there = {name: query for name, query in bound.items() if query is not None}
-    begin = [query for query in queries if there.get(query.name) != query]
-    check_group_queries(name, streams, {**there, **{query.name: query for query in queries}}.values())
+    registered = {name: query for name, query in bound.items() if query is not None}
+    added = [query for query in queries if registered.get(query.name) != query]
+    check_group_queries(name, streams, {**registered, **{query.name: query for query in queries}}.values())
     records: dict[str, RegisteredQuery | RegisteredGroup | None] = {}
     if entry is None:
         records[f"{name}/"] = RegisteredGroup(name=name, text=text, streams=tuple(s.name for s in streams))
-    for query in begin:
+    for query in added:
         records[f"{name}/{query.name}"] = RegisteredQuery(
             name=query.name, text=text, pick=query.name, group=name, from_now=from_now, id=uuid.uuid4().hex[:12]
         )
     write(clients, records)
-    return tuple(query.name for query in begin)
+    return tuple(query.name for query in added)
 
 
 def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[Query]) -> None:
-    """Refuse queries that cannot run together as a service.
+    """Check that queries can run together as a service.
 
     Args:
-        streams: those that the group reads.
+        streams: the streams that the group reads.
 
     Raises:
-        UsageError: says which query, and why.
+        UsageError: they cannot; the message names the query and the reason.
     """
     known = {stream.name: stream for stream in streams}
     queries = list(queries)
@@ -92,6 +96,6 @@ def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[
 def _bound(query: RegisteredQuery) -> Query | None:
     """The bound query; None where this version cannot read its text."""
     try:
-        return next((one for one in parse_program(query.text).queries if one.name == query.pick), None)
+        return next((parsed for parsed in parse_program(query.text).queries if parsed.name == query.pick), None)
     except UsageError:
         return None

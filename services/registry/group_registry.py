@@ -1,9 +1,9 @@
-"""Registered groups: several queries that one worker runs together, and that come and go while it does.
+"""Registered groups: queries that a worker runs together, and that users add and drop while it runs.
 
-A group is made with its first file: what streams its queries read is fixed then, since their topics are what its
-workers are members for. A query is known by its sink; to register another one under the same sink ends the one that
-is there and begins the new one in its place. What is registered is what is wanted; what a task makes of it, and when,
-is in the group's own topic (`services.task.group_members`).
+A group is created with its first file. This fixes the streams that its queries may read, since its workers subscribe to
+their topics. A sink identifies a query: registering another query with the same sink replaces the former one. The
+registry states which queries should run. Which queries a task actually runs, and since when, is in the group's own
+topic (`services.task.group_members`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from services.registry.query_registry import newest, write
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """What is registered of a group.
+    """A registered group.
 
     Attributes:
-        queries: by name, sorted.
+        declared: its own message in the registry.
+        queries: its registered queries, by name, sorted.
     """
 
     declared: RegisteredGroup
@@ -37,7 +38,7 @@ class GroupEntry:
         return self.declared.name
 
     def query(self) -> Query:
-        """No query of anybody: the streams that queries may read, and all tables that are declared with them."""
+        """A pseudo-query whose sources are the streams that the group's queries may read, and all declared tables."""
         program = parse_program(self.declared.text)
         streams = [stream for stream in program.streams if stream.name in self.declared.streams]
         read: list[Stream | Table] = [*streams, *program.tables]
@@ -46,7 +47,7 @@ class GroupEntry:
 
 
 def find_group(clients: KafkaClients, name: str) -> GroupEntry | None:
-    """The group of that name, if there is one.
+    """The group of that name; None if there is none.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -83,7 +84,7 @@ def groups_of(messages: Mapping[str, ControlMessage]) -> dict[str, GroupEntry]:
 
 
 def drop_from_group(clients: KafkaClients, entry: GroupEntry, pick: str | None) -> None:
-    """Forget one query of a group, or all and the group itself.
+    """Remove one query of a group, or all queries and the group itself.
 
     Raises:
         UsageError: there is no such query.

@@ -1,7 +1,7 @@
-"""What a group's worker is to run, as the registry says now: followed by a thread of its own while the worker runs.
+"""`GroupWatch` follows the registry in a thread while a group's worker runs: which queries should the worker run now?
 
-A query is wanted when all that can fail beside a task is done: its text is bound, its output topic is there. One that
-cannot be read is reported once and left out; what Kafka refuses is tried again.
+A query is wanted when everything that can fail outside a task is done: its text is bound and its output topic exists. A
+query whose text cannot be read is logged once and left out. A request that Kafka refuses is tried again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from services.registry.group_registry import groups_of
 from services.registry.query_registry import fold, key_of
 
 POLL_S = 0.2
-"""How soon a change of the registry is seen, about."""
+"""About how soon a change of the registry is noticed."""
 
 BEGIN_S = 60.0
 """How long reading the registry may take at the start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedQuery:
     """A registered query, ready to run."""
 
     message: RegisteredQuery
@@ -41,10 +41,10 @@ class Wanted:
 
 
 def check_group_settings(settings: WorkerSettings) -> None:
-    """Refuse what a group cannot do.
+    """Check that a group supports the settings.
 
     Raises:
-        UsageError: the message says why.
+        UsageError: it does not; the message says why.
     """
     if settings.guarantee is not Guarantee.EXACTLY_ONCE:
         raise UsageError(
@@ -69,18 +69,19 @@ class GroupWatch:
 
     Args:
         streams: the group's declared streams, as one query.
-        topics: where the group writes; gets the topics of queries that come.
-        tasks: how many write to each.
+        topics: where the group writes; the topics of new queries are added to it.
+        tasks: how many tasks write to each topic.
 
     Attributes:
-        wanted: replaced, never changed: any thread may read it. None until the registry has been read once.
-        refused: a newer Weir has registered something; nothing more is read then.
+        wanted: the queries to run. Replaced, never changed: any thread may read it. None until the registry has been
+            read once.
+        refused: set when a newer Weir has registered something for this group; then reading ends.
     """
 
     def __init__(
         self, clients: KafkaClients, streams: Query, topics: OutputTopics, tasks: int, replication: int
     ) -> None:
-        self.wanted: tuple[Wanted, ...] | None = None
+        self.wanted: tuple[WantedQuery, ...] | None = None
         self.refused: NewerFormatError | None = None
         self._streams = streams
         self._topics = topics
@@ -89,7 +90,7 @@ class GroupWatch:
         self._admin = TopicAdmin(clients)
         self._log = get_log("group", group=streams.name)
         self._known: dict[str, ControlMessage] = {}
-        self._ready: dict[str, Wanted] = {}
+        self._ready: dict[str, WantedQuery] = {}
         self._refused: set[str] = set()
         self._stale = False
         self._stop = threading.Event()
@@ -98,7 +99,7 @@ class GroupWatch:
         self._thread = threading.Thread(target=self._run, name="group", daemon=True)
 
     def start(self) -> GroupWatch:
-        """Begin to follow; returns when all that is registered now is known.
+        """Start to follow; returns when everything that is registered now is known.
 
         Raises:
             BrokerError: Kafka does not answer.
@@ -114,7 +115,7 @@ class GroupWatch:
         return self
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -140,22 +141,22 @@ class GroupWatch:
                     self._log.warning("registered query passed over", reason=str(problem))
                 self._stale = True
             if self._stale and (at_end or not messages):
-                self._look()
+                self._update()
             if at_end and (not self._stale or self.wanted is not None):
                 self.wanted = self.wanted or ()
                 self._begun.set()
 
-    def _look(self) -> None:
-        """Make ready what is registered."""
+    def _update(self) -> None:
+        """Prepare all registered queries and set `wanted`."""
         name = self._streams.name
         entry = groups_of(self._known).get(name)
         queries: Mapping[str, RegisteredQuery] = {} if entry is None else entry.queries
-        ready = {one.id: self._ready[one.id] for one in queries.values() if one.id in self._ready}
+        ready = {query.id: self._ready[query.id] for query in queries.values() if query.id in self._ready}
         for query in queries.values():
             if query.id in ready or query.id in self._refused:
                 continue
             try:
-                ready[query.id] = self._made_ready(query)
+                ready[query.id] = self._prepare(query)
             except UsageError as problem:
                 self._refused.add(query.id)
                 self._log.error("query left out", name=query.name, reason=str(problem))
@@ -166,9 +167,9 @@ class GroupWatch:
         self._stale = False
         self.wanted = tuple(ready[query.id] for query in queries.values() if query.id in ready)
 
-    def _made_ready(self, message: RegisteredQuery) -> Wanted:
+    def _prepare(self, message: RegisteredQuery) -> WantedQuery:
         query = pick_query(message.text, message.pick, f"query {message.name} of group {message.group}")
         check_group_queries(message.group, self._streams.streams(), [query])
         assert query.sink is not None, "checked"
         self._admin.add_output(self._topics, query.sink, self._tasks, self._replication)
-        return Wanted(message, query)
+        return WantedQuery(message, query)

@@ -1,53 +1,53 @@
-"""The topic in which the tasks of a group write which queries they run; see `services.task.group_members`."""
+"""Reads the topic in which the tasks of a group record which queries they run; see `services.task.group_members`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from schemas.errors import StateError
-from schemas.messages.control import Member, decode_control
+from schemas.messages.control import MemberRecord, decode_control
 from services.kafka.readback import reading
 from services.process.security import KafkaClients
 
 BEGAN = ""
-"""The name under which a task writes that it has begun to write."""
+"""A task writes this name first, to record that it has begun to write."""
 
 
-def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> list[Member]:
+def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> list[MemberRecord]:
     """The newest record of every query of a task, or of all tasks.
 
     Raises:
         BrokerError: Kafka does not answer.
         StateError: the topic holds something else.
     """
-    found: dict[tuple[int, str], Member] = {}
+    found: dict[tuple[int, str], MemberRecord] = {}
     for member in _members(clients, topic, task, 0):
         found.pop((member.task, member.name), None)
         found[member.task, member.name] = member
     return list(found.values())
 
 
-def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[Member]:
+def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[MemberRecord]:
     """All records of a task, or of all tasks, in order."""
     with reading(clients, topic) as readback:
         begin, end = readback.ends(0, marked)
         for offset, message in readback.between(0, begin, end):
             member = decode_control(message.value(), f"{topic}[0]@{offset}")
-            if isinstance(member, Member) and task in (None, member.task):
+            if isinstance(member, MemberRecord) and task in (None, member.task):
                 yield member
 
 
-def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0) -> list[Member]:
-    """What a task that has committed has written: the newest record of every registration.
+def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0) -> list[MemberRecord]:
+    """The newest record of every registration that a task has written. The task must have committed before.
 
     Args:
-        marked: behind all that the task has written (`services.delivery.sink.Sink.mark_end`).
+        marked: an offset after all records of the task (`services.delivery.sink.Sink.mark_end`).
 
     Raises:
         BrokerError: Kafka does not answer.
-        StateError: it has written nothing that is still there.
+        StateError: the topic has no record of the task any more.
     """
-    found: dict[str, Member] = {}
+    found: dict[str, MemberRecord] = {}
     for member in _members(clients, topic, task, marked):
         found.pop(member.id, None)
         found[member.id] = member

@@ -1,8 +1,7 @@
 """Registered queries: whole query files under names, in the compacted topic `weir.queries`.
 
-Every command that takes a query file takes such a name in its place, so that a worker, its coordinator and
-`weir migrate` on other machines speak of the same text. Groups of queries are there too:
-`services.registry.group_registry`.
+Every command that takes a query file also takes such a name, so that a worker, its coordinator and `weir migrate` on
+other machines use the same text. The topic also contains groups of queries: `services.registry.group_registry`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ TIMEOUT_S = 30.0
 
 
 def names_file(given: Path) -> bool:
-    """Whether a query's argument is a path, there or not, rather than the name of a registered query."""
+    """Whether a query argument is a path, existing or not, rather than the name of a registered query."""
     return given.exists() or bool(given.suffix) or len(given.parts) > 1
 
 
 def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
-    """The query of a file, or the registered one of that name where there is no such file.
+    """The query of a file, or the registered query of that name if there is no such file.
 
     Raises:
-        UsageError: there is neither, or it holds no query or several.
+        UsageError: there is neither, or the text has no query or several.
         QueryError: the text is wrong; shows where.
-        BrokerError: Kafka had to be asked and does not answer.
+        BrokerError: the name must be looked up and Kafka does not answer.
     """
     if names_file(given):
         return read_query(given, pick)
@@ -49,17 +48,17 @@ def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
 
 
 def register(clients: KafkaClients, query: RegisteredQuery, replication: int) -> None:
-    """Put a query under its name, in place of the one that is there.
+    """Register a query under its name, replacing a former one.
 
     Raises:
-        BrokerError: Kafka does not take it.
+        BrokerError: Kafka does not accept it.
     """
     TopicAdmin(clients).registry(replication)
     write(clients, {query.name: query})
 
 
 def drop(clients: KafkaClients, name: str) -> None:
-    """Forget a name. Workers that run its query go on.
+    """Remove a registered query. Workers that run it continue.
 
     Raises:
         UsageError: there is no such name.
@@ -71,7 +70,7 @@ def drop(clients: KafkaClients, name: str) -> None:
 
 
 def registered(clients: KafkaClients, name: str | None = None) -> dict[str, RegisteredQuery]:
-    """All registered queries that run alone, or the one of that name, by name, sorted.
+    """All registered queries outside groups, or only the one of that name, by name, sorted.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -85,7 +84,7 @@ def registered(clients: KafkaClients, name: str | None = None) -> dict[str, Regi
 
 
 def newest(clients: KafkaClients, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, ControlMessage]:
-    """The newest message under every key that is wanted, sorted. Others, and older ones, may be of any version.
+    """The newest message of every wanted key, sorted by key. All other messages may be of any version.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -106,13 +105,13 @@ def newest(clients: KafkaClients, wanted: Callable[[str], bool] = lambda key: Tr
 
 
 def key_of(message: Message) -> str:
-    """The name that a message of the topic is under."""
+    """The key of a message of the topic, as text."""
     key = message.key() or b""
     return key if isinstance(key, str) else key.decode(errors="replace")
 
 
 def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> None:
-    """Take a message of the topic into what is known by key."""
+    """Apply a message of the topic to the newest messages by key."""
     value = message.value()
     if value is None:
         found.pop(key_of(message), None)
@@ -121,14 +120,15 @@ def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> Non
 
 
 def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | RegisteredGroup | None]) -> None:
-    """Put messages under their keys; None drops a key.
+    """Write messages under their keys; None removes a key.
 
     Raises:
-        BrokerError: Kafka does not take them.
+        BrokerError: Kafka does not accept them.
     """
     failed: list[str] = []
     right = f"WRITE on topic {REGISTRY!r}"
-    # In order, and twice does no harm; an idempotent producer ends in a fatal error where it may write nothing.
+    # Messages stay in order, and duplicates do no harm. An idempotent producer would end with a fatal error if it may
+    # not write.
     producer = Producer(clients.librdkafka(max__in__flight=1, log_level=0))
     try:
         for key, message in records.items():

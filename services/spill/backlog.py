@@ -1,11 +1,14 @@
-"""Debts in spill folders: what a run leaves to be paid later, and how far it is paid.
+"""Backlogs in spill folders: the pending results that a run leaves for a later cleanup, and the cleanup's progress.
 
-    folder/debt.json    two lines: {"format": 1, "sha256": ...} of the second line, and the debt
-    folder/blocks/      the parts (`services.spill.block_store`)
+`weir run` calls `save_backlog` if it does not clean up itself; `weir cleanup` starts with `open_backlog`.
 
-The blocks are durable before the debt is written, and the debt is replaced as a whole: whoever finds one finds all of
-it. Where it is paid to is noted before anything of that can be seen, and that it is paid when all of it can be; blocks
-go last. So a payment that dies can be repeated, and one that was finished says so.
+    folder/debt.json    two lines: {"format": 1, "sha256": ...} of the second line, and the manifest
+    folder/blocks/      the spilled parts (`services.spill.block_store`)
+
+The blocks are durable before the manifest is written, and the manifest is replaced as a whole, so a folder with a
+manifest holds the whole backlog. The manifest names the destination before any result is visible there, and the number
+of results once all are visible; the blocks are deleted last. So an interrupted cleanup can be repeated, and a finished
+cleanup is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from operators.spill.backlog import Debt
+from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
 from schemas.codecs.blocks import check_block
 from schemas.errors import QueryError, StateError, UsageError
@@ -34,16 +37,17 @@ FILE = "debt.json"
 FORMAT = 1
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """A debt and whose it is.
+class BacklogManifest(msgspec.Struct, frozen=True):
+    """A backlog with its query; the content of `debt.json`.
 
     Attributes:
-        id: no other debt has it.
+        id: unique among all backlogs.
         text, query: the program, and the name of its query.
-        fingerprint: of the query as the run had it.
-        owed_pairs: pairs of tuples that were not compared, at most.
-        destination: where payment has begun to; empty before.
-        results: how many have been paid; None while it is not all.
+        fingerprint: of the query at the time of the run.
+        owed_pairs: upper bound of the pairs of tuples that were not compared.
+        debt: the pending results.
+        destination: where the cleanup delivers; empty before its first results are visible.
+        results: how many results were pending; None until the cleanup has delivered all.
     """
 
     id: str
@@ -51,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True):
     query: str
     fingerprint: str
     owed_pairs: int
-    debt: Debt
+    debt: Backlog
     destination: str = ""
     results: int | None = None
 
@@ -62,35 +66,38 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDebt:
-    """A debt, its query and its blocks; nobody else has them open."""
+class OpenBacklog:
+    """A backlog, its query and its blocks; no other process has them open."""
 
     folder: Path
-    manifest: Manifest
+    manifest: BacklogManifest
     query: Query
     blocks: BlockStore
 
 
-def leave(folder: Path, blocks: SpillStore, text: str, query: Query, debt: Debt, owed_pairs: int) -> Manifest:
-    """Make a debt durable.
+def save_backlog(
+    folder: Path, blocks: SpillStore, text: str, query: Query, pending: Backlog, owed_pairs: int
+) -> BacklogManifest:
+    """Make a run's backlog durable.
 
     Args:
-        text: the program that the query is of.
+        blocks: the store that holds the spilled parts; it is flushed first.
+        text: the program that contains the query.
 
     Raises:
         StateError: the folder cannot be written.
     """
     blocks.flush()
-    manifest = Manifest(uuid.uuid4().hex[:16], text, query.name, fingerprint(query), owed_pairs, debt)
+    manifest = BacklogManifest(uuid.uuid4().hex[:16], text, query.name, fingerprint(query), owed_pairs, pending)
     write(folder, manifest)
     return manifest
 
 
-def write(folder: Path, manifest: Manifest) -> None:
-    """Replace the folder's debt.
+def write(folder: Path, manifest: BacklogManifest) -> None:
+    """Replace the folder's manifest.
 
     Raises:
-        StateError: it cannot be written; what was there still is.
+        StateError: the manifest cannot be written; the old one stays.
     """
     body = msgspec.json.encode(manifest)
     head = msgspec.json.encode(_Head(FORMAT, hashlib.sha256(body).hexdigest()))
@@ -98,10 +105,10 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Let a file have this content, at once and for certain.
+    """Replace a file's content atomically and durably.
 
     Raises:
-        StateError: it cannot be written.
+        StateError: the file cannot be written.
     """
     beside = path.with_name(f"{path.name}.new")
     try:
@@ -109,13 +116,13 @@ def replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        settle_name(beside, path)
+        rename_durably(beside, path)
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; see that its disk has room and works") from None
 
 
-def settle_name(written: Path, path: Path) -> None:
-    """Give a file that is on the disk its name, for certain."""
+def rename_durably(written: Path, path: Path) -> None:
+    """Rename a file whose content is on disk, and make the new name durable."""
     os.replace(written, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -124,11 +131,11 @@ def settle_name(written: Path, path: Path) -> None:
         os.close(folder)
 
 
-def read(folder: Path) -> Manifest | None:
-    """The folder's debt; None where there is none.
+def read(folder: Path) -> BacklogManifest | None:
+    """Read the folder's manifest; None if there is none.
 
     Raises:
-        StateError: it is damaged; says what to do.
+        StateError: the manifest is damaged; the message says what to do.
         NewerFormatError: a newer Weir has written it.
     """
     path = folder / FILE
@@ -150,16 +157,16 @@ def read(folder: Path) -> Manifest | None:
     if found != head.sha256:
         raise StateError(f"{path} is damaged: checksum {found[:16]}, expected {head.sha256[:16]}; {again}")
     try:
-        return msgspec.json.decode(body, type=Manifest)
+        return msgspec.json.decode(body, type=BacklogManifest)
     except msgspec.DecodeError as error:
         raise StateError(f"{path} is a debt that this Weir cannot read: {error}; use the one that wrote it") from None
 
 
-def settled(folder: Path) -> bool:
-    """True where nothing is owed; what a debt that is paid has left is deleted.
+def is_cleaned_up(folder: Path) -> bool:
+    """Whether a folder has no pending results; deletes the manifest of a finished cleanup.
 
     Raises:
-        StateError: what the folder holds cannot be read.
+        StateError: the manifest cannot be read.
     """
     manifest = read(folder)
     if manifest is not None and manifest.results is not None:
@@ -168,24 +175,24 @@ def settled(folder: Path) -> bool:
 
 
 def check_free(folder: Path) -> None:
-    """See that a run may spill to a folder.
+    """Check that a run may spill to a folder.
 
     Raises:
-        UsageError: it holds a debt that is not paid.
-        StateError: what it holds cannot be read.
+        UsageError: the folder holds a backlog of pending results.
+        StateError: the manifest cannot be read.
     """
-    if not settled(folder):
+    if not is_cleaned_up(folder):
         raise UsageError(
-            f"--spill-dir {folder} holds what query {debt_in(folder).query!r} owes: `weir cleanup {folder}` pays it, "
-            "or give another folder"
+            f"--spill-dir {folder} holds what query {manifest_in(folder).query!r} owes: `weir cleanup {folder}` pays "
+            "it, or give another folder"
         )
 
 
-def debt_in(folder: Path) -> Manifest:
-    """The debt of a folder that has one.
+def manifest_in(folder: Path) -> BacklogManifest:
+    """Read the manifest of a folder that must have one.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the folder has none.
         StateError: as `read`.
     """
     manifest = read(folder)
@@ -197,14 +204,14 @@ def debt_in(folder: Path) -> Manifest:
 
 
 @contextmanager
-def open_debt(folder: Path) -> Iterator[OpenDebt]:
-    """The debt of a folder, to be paid.
+def open_backlog(folder: Path) -> Iterator[OpenBacklog]:
+    """Open the backlog of a folder, to clean it up.
 
     Raises:
-        UsageError: there is none.
-        StateError: it is damaged, or somebody else has it open.
+        UsageError: the folder has no backlog.
+        StateError: the backlog is damaged, or another process has it open.
     """
-    manifest = debt_in(folder)
+    manifest = manifest_in(folder)
     try:
         query = pick_query(manifest.text, manifest.query, str(folder / FILE))
     except QueryError as error:
@@ -214,12 +221,12 @@ def open_debt(folder: Path) -> Iterator[OpenDebt]:
             f"{folder / FILE} is the debt of query {manifest.fingerprint}, and this Weir reads its text as "
             f"{fingerprint(query)}, with other streams, windows or predicates; use the one that wrote it"
         )
-    with closing(DebtBlocks(SpillStore(folder))) as blocks:
-        yield OpenDebt(folder, manifest, query, blocks)
+    with closing(BacklogBlocks(SpillStore(folder))) as blocks:
+        yield OpenBacklog(folder, manifest, query, blocks)
 
 
-class DebtBlocks:
-    """The blocks of a debt, whose damage is told with what to do: an `operators.spill.block_store.BlockStore`."""
+class BacklogBlocks:
+    """The blocks of a backlog: an `operators.spill.block_store.BlockStore` whose errors say what to do about damage."""
 
     def __init__(self, store: SpillStore) -> None:
         self._store = store
@@ -229,10 +236,10 @@ class DebtBlocks:
         self._store.put(key, raw)
 
     def get(self, key: str) -> bytes:
-        """A block as it was written.
+        """Read a block.
 
         Raises:
-            StateError: it is damaged or missing.
+            StateError: the block is damaged or missing.
         """
         raw = self._store.get(key)
         try:
@@ -256,11 +263,11 @@ class DebtBlocks:
         self._store.close()
 
 
-def check_query(manifest: Manifest, query: Query) -> None:
-    """See that a debt is a query's.
+def check_query(manifest: BacklogManifest, query: Query) -> None:
+    """Check that a backlog belongs to a query.
 
     Raises:
-        UsageError: it is another one's.
+        UsageError: the backlog belongs to another query.
     """
     own = fingerprint(query)
     if own != manifest.fingerprint:
@@ -270,35 +277,35 @@ def check_query(manifest: Manifest, query: Query) -> None:
         )
 
 
-def check_destination(debt: OpenDebt, destination: str) -> None:
-    """See that no payment to another place has begun.
+def check_destination(backlog: OpenBacklog, destination: str) -> None:
+    """Check that no cleanup to another destination has started.
 
     Raises:
-        UsageError: one has.
+        UsageError: a cleanup to another destination has started.
     """
-    before = debt.manifest.destination
+    before = backlog.manifest.destination
     if before and before != destination:
         raise UsageError(
-            f"a payment of {debt.folder} to {before} has begun, and some of it may be there: finish it there, not in "
-            f"{destination}"
+            f"a payment of {backlog.folder} to {before} has begun, and some of it may be there: finish it there, not "
+            f"in {destination}"
         )
 
 
-def begin(debt: OpenDebt, destination: str) -> None:
-    """Note where a debt is being paid to, before anything of it can be seen there.
+def note_destination(backlog: OpenBacklog, destination: str) -> None:
+    """Record the destination of a cleanup, before any of its results are visible there.
 
     Raises:
-        StateError: it cannot be noted.
+        StateError: the manifest cannot be written.
     """
-    if not debt.manifest.destination:
-        write(debt.folder, msgspec.structs.replace(debt.manifest, destination=destination))
+    if not backlog.manifest.destination:
+        write(backlog.folder, msgspec.structs.replace(backlog.manifest, destination=destination))
 
 
-def settle(debt: OpenDebt, destination: str, results: int) -> None:
-    """All that was owed is where it belongs: note it, and forget the blocks.
+def mark_cleaned_up(backlog: OpenBacklog, destination: str, results: int) -> None:
+    """Record that the destination has all pending results, and delete the blocks.
 
     Raises:
-        StateError: it cannot be noted.
+        StateError: the manifest cannot be written.
     """
-    write(debt.folder, msgspec.structs.replace(debt.manifest, destination=destination, results=results))
-    debt.blocks.delete(debt.blocks.keys(""))
+    write(backlog.folder, msgspec.structs.replace(backlog.manifest, destination=destination, results=results))
+    backlog.blocks.delete(backlog.blocks.keys(""))

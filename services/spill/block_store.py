@@ -1,15 +1,15 @@
-"""The disk tier of spilled state: blocks of bytes by key, in RocksDB.
+"""Stores spilled state on disk: blocks of bytes by key, in RocksDB. Entry: `SpillStore`.
 
-    folder/weir-spill      says that the folder is Weir's, and its format
+    folder/weir-spill      marks the folder as Weir's, with its format
     folder/blocks/         the RocksDB table: `b` + key: a block; `n` + key: its length, 4 bytes, big endian
 
-A block is written once, read once or twice and deleted. So there is no log: blocks reach the disk when a buffer of
-BUFFER_BYTES is full, in the background, and for certain with `flush`; a process that dies without loses the rest, which
-nobody has been promised. Merges of files never hold writers up, since readers know the key they want and many files do
-not make them slow. Nothing is cached: a part is read when it is joined, and memory is what was short.
+A block is written once, read once or twice and deleted, so there is no write-ahead log. Blocks reach the disk in the
+background when a buffer of BUFFER_BYTES is full, and for certain with `flush`. A process that dies before `flush` loses
+the rest; no component relies on it. File merges never block writers: readers know the key they want, so many files do
+not slow them down. Nothing is cached: a part is read when it is joined, and memory is scarce.
 
-Every failure is a `SpillError` that says what to do. A full disk refuses new blocks; those that were put before can
-still be read, from the buffers if need be.
+Every failure is a `SpillError` that says what to do. A full disk refuses new blocks; blocks that were put before can
+still be read, from the buffers if necessary.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from schemas.messages.formats import check_format
 
 
 class SpillError(StateError):
-    """The disk tier fails, or does not hold what was put into it."""
+    """The spill store fails, or does not hold a block that was put into it."""
 
 
 FORMAT = 1
 BUFFER_BYTES = 2 << 20
 BUFFERS = 6
-"""Memory of the store: so many buffers of BUFFER_BYTES at most, while the disk is behind. A put waits for one buffer to
-be written when all are full; on a disk that others keep busy small ones cut the longest wait from 230 ms to 50 ms."""
+"""Upper limit of the buffers of BUFFER_BYTES that the store fills while the disk is behind. When all are full, a put
+waits until one is written. On a disk that other processes keep busy, small buffers cut the longest wait from 230 ms to
+50 ms."""
 
 MERGED_FILES = 64
-"""So many files of one buffer each are merged, by one background thread."""
+"""How many files of one buffer each a background thread merges."""
 
 _OPEN_FILES = 256
 _NEVER = 1 << 20
 _MARK = "weir-spill"
 _CONFIG = "rocksdict-config.json"
-"""What rocksdict adds to RocksDB's files."""
+"""The file that rocksdict adds to RocksDB's files."""
 _BLOCK = b"b"
 _LENGTH = b"n"
 _SIZE = struct.Struct(">I")
@@ -54,14 +55,15 @@ class SpillStore:
     """The spilled blocks of one task; an `operators.spill.block_store.BlockStore`. Owned by one thread at a time.
 
     Args:
-        path: its folder: made when missing, otherwise empty or one that a SpillStore made. What is in it stays.
+        path: the store's folder. It is made if missing. An existing folder must be empty or made by a SpillStore, whose
+            blocks stay.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the folder.
 
         Raises:
-            SpillError: it is not Weir's, in use, damaged, or cannot be used.
+            SpillError: the folder is not Weir's, is in use, is damaged, or cannot be used.
             NewerFormatError: a newer Weir has made it.
         """
         self.path = path
@@ -71,7 +73,7 @@ class SpillStore:
         self._open()
 
     def _claim(self) -> None:
-        """Make the folder ours, or see that it is."""
+        """Mark the folder as Weir's, or check its mark."""
         mark = self.path / _MARK
         begins = "spilled state of Weir, format "
         try:
@@ -130,13 +132,13 @@ class SpillStore:
             while it.valid() and it.key()[:1] == _LENGTH:
                 found[bytes(it.key())[1:].decode()] = _SIZE.unpack(bytes(it.value()))[0]
                 it.next()
-            it.status()  # raises where damage, not the end, has stopped the iterator
+            it.status()  # raises if damage, not the end, has stopped the iterator
         finally:
-            del it  # or a traceback would keep it, and it the table's lock
+            del it  # a traceback would keep the iterator alive, and the iterator the table's lock
         return found
 
     def put(self, key: str, raw: bytes) -> None:
-        """Store a block, in place of any that the key has.
+        """Store a block; replaces a former block of the same key.
 
         Raises:
             SpillError: the disk is full or fails; the block is not stored.
@@ -148,10 +150,10 @@ class SpillStore:
         self._sizes[key] = len(raw)
 
     def get(self, key: str) -> bytes:
-        """The key's block.
+        """Read the block of a key.
 
         Raises:
-            SpillError: there is none, it is damaged or cannot be read.
+            SpillError: the key has no block, or the block is damaged or cannot be read.
         """
         raw = None
         if key in self._sizes:
@@ -164,7 +166,7 @@ class SpillStore:
         return bytes(raw)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget blocks; keys that have none are passed over. The disk gets their room back by and by."""
+        """Delete blocks; keys without a block are ignored. The disk space is freed later, by merges."""
         known = [key for key in keys if key in self._sizes]
         batch = WriteBatch(raw_mode=True)
         for key in known:
@@ -180,15 +182,15 @@ class SpillStore:
         return sorted(key for key in self._sizes if key.startswith(prefix))
 
     def flush(self) -> None:
-        """Make everything that was put and deleted durable.
+        """Make all puts and deletions durable.
 
         Raises:
-            SpillError: the disk is full or fails; what was durable before still is.
+            SpillError: the disk is full or fails; what was durable before stays so.
         """
         self._do("blocks cannot be written out", lambda table: table.flush())
 
     def size_bytes(self) -> int:
-        """Bytes of all blocks held. The folder may take more until deleted blocks have been merged away."""
+        """Bytes of all stored blocks. The folder may be larger until merges have removed deleted blocks."""
         return sum(self._sizes.values())
 
     def wipe(self) -> None:
@@ -202,10 +204,10 @@ class SpillStore:
         self._open()
 
     def remove(self) -> None:
-        """Close the store and delete what it has made in its folder; the folder and other files stay.
+        """Close the store and delete its own files; the folder and other files stay.
 
         Raises:
-            SpillError: something cannot be deleted.
+            SpillError: a file cannot be deleted.
         """
         self.close()
         blocks = self.path / "blocks"
@@ -219,7 +221,7 @@ class SpillStore:
             raise self._error("what is not needed any more cannot be deleted", error) from None
 
     def close(self) -> None:
-        """Close the store. May be called twice; what was not flushed may be lost."""
+        """Close the store. May be called twice; blocks that were not flushed may be lost."""
         table, self._table = self._table, None
         if table is not None:
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
@@ -234,7 +236,7 @@ class SpillStore:
             raise self._error(failed, error) from None
 
     def _error(self, failed: str, error: Exception) -> SpillError:
-        """One line: what failed, why, and what to do."""
+        """Make an error of one line: what failed, why, and what to do."""
         why = " ".join(str(error).split())
         if "No space left" in why or "File too large" in why or "Disk quota exceeded" in why:
             advice = "the disk is full: free some room or give a folder on another disk"

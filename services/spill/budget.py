@@ -1,4 +1,8 @@
-"""A memory budget, as the command line gives it: how much, what leaves first, to where, and who pays what is owed."""
+"""Turns the memory options of the command line into a budget and a spill store. Entry: `spill_setup`.
+
+The options set how much memory an engine may use, what leaves memory first, which folder receives it, and which process
+cleans up the backlog of pending results.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +14,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from operators.spill.plan_spilling import TUPLE_BYTES
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY, strategy_of
 from schemas.errors import UsageError
 from schemas.sizes import parse_size
 from services.process import memory as memory_use
-from services.spill import backlog as debts
+from services.spill import backlog as backlogs
 from services.spill.block_store import SpillStore
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
-    """Where a run keeps what does not fit.
+class SpillSetup:
+    """The memory budget of a run and the store for what exceeds it.
 
     Attributes:
-        cleans: what is owed at the end is found by this process.
+        cleans: True if this process produces the results that are pending at the end.
     """
 
-    budget: Budget
+    budget: MemoryBudget
     blocks: SpillStore
     cleans: bool
 
     @property
     def waiting_tuples(self) -> int:
-        """How many source tuples wait for their epoch to be worth its calls: a tenth of the budget."""
+        """How many source tuples justify the fixed cost of an epoch: a tenth of the budget."""
         return waiting_tuples(self.budget)
 
 
-def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> Budget | None:
-    """The budget that the options ask for; None for no limit.
+def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> MemoryBudget | None:
+    """The budget that the options request; None for no limit.
 
     Raises:
-        UsageError: an option is wrong, or pointless without the others.
+        UsageError: an option is wrong, or has no effect without the others.
     """
     if memory is None:
         for option, given in (("--spill", strategy), ("--spill-dir", folder)):
@@ -51,27 +55,34 @@ def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> 
     limit = parse_size(memory)
     if strategy is not None:
         strategy_of(strategy)
-    return Budget(limit, strategy or DEFAULT_STRATEGY)
+    return MemoryBudget(limit, strategy or DEFAULT_STRATEGY)
 
 
-def waiting_tuples(budget: Budget) -> int:
+def waiting_tuples(budget: MemoryBudget) -> int:
     """How many source tuples may wait for their epoch: a tenth of the budget."""
     return int(budget.limit_bytes / 10 / TUPLE_BYTES)
 
 
 def prepare_memory() -> None:
-    """See to it that what an engine counts is what the process takes."""
+    """Configure the allocator so that the memory that an engine counts is what the process uses."""
     memory_use.prepare()
     memory_use.choose_small_pages()
 
 
 @contextmanager
-def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, cleans: bool) -> Iterator[Spill | None]:
-    """What the options ask for; None without a budget. A folder that was not named is temporary; one that was is left
-    as empty as it was found when all went well and nothing is owed.
+def spill_setup(
+    memory: str | None, strategy: str | None, folder: Path | None, *, cleans: bool
+) -> Iterator[SpillSetup | None]:
+    """Open the spill store that the options request; None without a budget.
+
+    Without `folder` the store is temporary. A named folder is left as empty as it was found if the run succeeds and no
+    results are pending.
+
+    Args:
+        cleans: see `SpillSetup`.
 
     Raises:
-        UsageError: an option is wrong, or pointless without the others.
+        UsageError: an option is wrong, or has no effect without the others.
         StateError: the folder cannot be used.
     """
     budget = budget_of(memory, strategy, folder)
@@ -84,8 +95,8 @@ def spill_of(memory: str | None, strategy: str | None, folder: Path | None, *, c
     store = SpillStore(path)
     prepare_memory()
     try:
-        yield Spill(budget, store, cleans)
-        if folder is not None and debts.settled(folder):
+        yield SpillSetup(budget, store, cleans)
+        if folder is not None and backlogs.is_cleaned_up(folder):
             store.remove()
     finally:
         store.close()

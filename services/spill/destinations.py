@@ -1,8 +1,9 @@
-"""Where the results of a paid debt go, each once: a file of their own, or the end of an output that is open.
+"""Destinations for the results of a cleaned-up backlog: a new file, or the end of an open output. Entry: `deliver`.
 
-A payment gives a group of the root at a time. A file shows all of them or none: they are gathered beside it, and it
-gets its name when all are there; until then a payment can be repeated from the beginning. What goes to an output that
-is open, such as standard output, is there at once, and of a payment that dies in the middle some of it is.
+A cleanup writes the results of one partition group of the root at a time, each result once. A file shows all results or
+none: they are collected in a temporary file beside it, which is renamed when it is complete; until then the cleanup can
+be repeated from the start. An open output, such as standard output, shows results at once. If a cleanup dies, such an
+output keeps a part of them.
 """
 
 from __future__ import annotations
@@ -17,51 +18,51 @@ from schemas.codecs.encode import CLEANUP_PHASE, encode_results
 from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
 from services.files.sinks import STDOUT, LineSink
-from services.spill.backlog import OpenDebt, settle, settle_name
+from services.spill.backlog import OpenBacklog, mark_cleaned_up, rename_durably
 
-Begin = Callable[[], None]
-"""To be called before anything can be seen."""
+BeforeVisible = Callable[[], None]
+"""Called before the first result becomes visible."""
 
 
 class Destination(Protocol):
-    """Takes the results of a debt, a group of the root at a time."""
+    """Receives the results of a backlog, one partition group of the root at a time."""
 
-    def paid(self) -> Mapping[int, int]:
-        """The groups that it has already, from a payment that was not finished, and how many results each."""
+    def delivered_groups(self) -> Mapping[int, int]:
+        """The groups that an unfinished cleanup has delivered already, with their numbers of results."""
         ...
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
-        """Take all results of a group; how many."""
+        """Write all results of a group; returns how many."""
         ...
 
     def finish(self) -> None:
-        """All groups have been given: when this returns all can be seen, for certain."""
+        """Make all results visible and durable, after the last group."""
         ...
 
     def close(self) -> None:
-        """Release what is held; what was not finished may be taken back."""
+        """Release resources; an unfinished delivery may be withdrawn."""
         ...
 
 
 class FileDestination:
-    """A file of JSON lines, replaced when it exists."""
+    """A file of JSON lines; an existing file is replaced."""
 
-    def __init__(self, path: Path, debt: str, begin: Begin) -> None:
-        """Raises UsageError: there cannot be such a file."""
+    def __init__(self, path: Path, backlog_id: str, begin: BeforeVisible) -> None:
+        """Raises UsageError: the file cannot be created."""
         self._path = path
-        self._beside = path.with_name(f".{path.name}.{debt}")
+        self._beside = path.with_name(f".{path.name}.{backlog_id}")
         self._begin = begin
         try:
             self._file = self._beside.open("wb")
         except OSError as error:
             raise UsageError(f"--out: cannot create {path}: {error.strerror}") from None
 
-    def paid(self) -> Mapping[int, int]:
-        """None: a file has all or nothing."""
+    def delivered_groups(self) -> Mapping[int, int]:
+        """No groups: a file has all results or none."""
         return {}
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
-        """Put results beside the file.
+        """Write results to the temporary file.
 
         Raises:
             StateError: the disk refuses.
@@ -76,7 +77,7 @@ class FileDestination:
         return results
 
     def finish(self) -> None:
-        """Show the file.
+        """Rename the temporary file to its final name.
 
         Raises:
             StateError: the disk refuses.
@@ -86,12 +87,12 @@ class FileDestination:
             os.fsync(self._file.fileno())
             self._file.close()
             self._begin()
-            settle_name(self._beside, self._path)
+            rename_durably(self._beside, self._path)
         except OSError as error:
             raise self._refused(error) from None
 
     def close(self) -> None:
-        """Delete what was not finished."""
+        """Delete the temporary file if it was not renamed."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -102,13 +103,13 @@ class FileDestination:
 
 
 class LineDestination:
-    """The end of an output that is open."""
+    """The end of an open output."""
 
     def __init__(self, sink: LineSink) -> None:
         self._sink = sink
 
-    def paid(self) -> Mapping[int, int]:
-        """None that is known of."""
+    def delivered_groups(self) -> Mapping[int, int]:
+        """No groups: an open output has no record of them."""
         return {}
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
@@ -124,38 +125,40 @@ class LineDestination:
         return results
 
     def finish(self) -> None:
-        """Nothing more: what is written is seen."""
+        """Do nothing: written results are visible already."""
 
     def close(self) -> None:
-        """Nothing: whoever has opened the output closes it."""
+        """Do nothing: the owner of the output closes it."""
 
 
-def destination_of(out: str, debt: str, begin: Begin) -> Destination:
-    """A file by its name, or standard output for `-`.
+def destination_of(out: str, backlog_id: str, begin: BeforeVisible) -> Destination:
+    """The destination for a file name, or standard output for `-`.
 
     Raises:
-        UsageError: there cannot be such a file.
+        UsageError: the file cannot be created.
     """
-    return LineDestination(LineSink("--out", STDOUT)) if out == STDOUT else FileDestination(Path(out), debt, begin)
+    if out == STDOUT:
+        return LineDestination(LineSink("--out", STDOUT))
+    return FileDestination(Path(out), backlog_id, begin)
 
 
 def deliver(
-    debt: OpenDebt, name: str, destination: Destination, groups: Iterable[tuple[int, Iterable[Batch]]]
+    backlog: OpenBacklog, name: str, destination: Destination, groups: Iterable[tuple[int, Iterable[Batch]]]
 ) -> int:
-    """Give a destination what is found of a debt, and settle the debt; how many results were owed.
+    """Deliver the results of a backlog and mark it as cleaned up; returns how many results were pending.
 
     Args:
-        name: of the destination, for the debt's record.
-        groups: of the root, with their results; those that are paid already may be there or not.
+        name: of the destination, for the backlog's manifest.
+        groups: the root's partition groups with their results; groups that are delivered already may be missing.
 
     Raises:
-        WeirError: the destination refuses, or what is owed cannot be found; the debt stays.
+        WeirError: the destination refuses, or pending results cannot be produced; the backlog stays.
     """
-    paid = destination.paid()
-    results = sum(paid.values())
+    delivered = destination.delivered_groups()
+    results = sum(delivered.values())
     for group, batches in groups:
-        if group not in paid:
+        if group not in delivered:
             results += destination.write(group, batches)
     destination.finish()
-    settle(debt, name, results)
+    mark_cleaned_up(backlog, name, results)
     return results

@@ -1,5 +1,5 @@
-"""One task: a query, or a group of queries, on one set of partitions, in a thread of its own. Entry: `task.Task`.
+"""Runs one task: a query, or a group of queries, on one set of partitions, in its own thread. Entry: `task.Task`.
 
-`lane` and `block_lane` feed the engine, `query_program` and `group_program` run it, `task` ends epochs and commits
-them. May import every package of `services` but `worker`, `batch` and `commands`.
+`lane` and `block_lane` feed the engine, `query_program` and `group_program` run it, and `task` ends epochs and commits
+them. May import every package of `services` except `worker`, `batch` and `commands`.
 """

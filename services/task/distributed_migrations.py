@@ -1,7 +1,7 @@
-"""Plan changes as a task of a placed query takes part in them: it promises, and at the cut it ends.
+"""Handles plan changes in a task of a distributed query: the task promises a bound for the cut, and ends at the cut.
 
-It does what `services.task.migrations.TaskMigrations` does for a task that changes its plan in place; here the next
-version's tasks take over (`services.control.plan_versions`).
+This is the counterpart of `services.task.migrations.TaskMigrations`, whose task changes its plan in place. Here the
+tasks of the next plan version take over (`services.control.plan_versions`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from services.process.metrics import TaskMetrics
 from services.task.migrations import LOOK_S, Control
 
 
-class PlacedMigrations:
-    """One life of one task; used by its thread alone.
+class DistributedMigrations:
+    """The plan changes of one incarnation of one task; used by its thread alone.
 
     Args:
-        query: the whole one, `fingerprint` is of it.
-        plan: of the operator.
+        query: the whole query, to which `fingerprint` belongs.
+        plan: of the operator that the task runs.
         version: of the whole plan that the task is a part of.
-        objection: why the query cannot change to a plan by a strategy; empty when it can.
+        incarnation: a name that no other incarnation of the task has.
+        objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
+
+    Attributes:
+        plan: of the operator that the task runs.
+        version: of the whole plan, to commit with what has been processed.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class PlacedMigrations:
         version: int,
         task: int,
         tasks: int,
-        life: str,
+        incarnation: str,
         fingerprint: str,
         objection: Callable[[Plan, str], str],
         control: Control,
@@ -57,10 +62,10 @@ class PlacedMigrations:
         self._control = control
         self._log = log
         self._metrics = metrics
-        self._participant = Participant(task, life, self._check, version)
+        self._participant = Participant(task, incarnation, self._check, version)
         self._engine: Engine | None = None
         self._next: Change | None = None
-        self._looked = 0.0
+        self._last_look = 0.0
         self._concluded = False
         metrics.plan_version.set(version)
         metrics.migrating.set(0)
@@ -76,24 +81,24 @@ class PlacedMigrations:
             return str(error)
 
     @property
-    def doubted(self) -> bool:
-        """True while another life of the task is the newest in the log: a commit shows who is."""
+    def ownership_in_doubt(self) -> bool:
+        """True while another incarnation of the task is the newest in the log; a commit then shows which is."""
         return self._participant.superseded is not None
 
     def attach(self, engine: Engine) -> None:
-        """Begin with this engine."""
+        """Set the engine whose progress is reported."""
         self._engine = engine
         self._take(self._control.view)
 
-    def glance(self, committed: float, now: float) -> None:
-        """`look`, if the last one was a while ago."""
-        if now - self._looked >= LOOK_S:
+    def look_if_due(self, committed: float, now: float) -> None:
+        """Call `look` if the last call is at least LOOK_S old."""
+        if now - self._last_look >= LOOK_S:
             self.look(committed, now)
 
     def look(self, committed: float, now: float) -> None:
-        """See what the log says, and answer. A task that is to end answers no more: the next version's does."""
+        """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
         assert self._engine is not None
-        self._looked = now
+        self._last_look = now
         view = self._control.view
         self._take(view)
         if self._next is None:
@@ -108,21 +113,21 @@ class PlacedMigrations:
                 self._log.info("plan will change", version=change.version, plan=change.plan, cut=change.cut)
 
     def limit(self, watermark: int, now: float) -> int:
-        """How far the next epoch may go."""
+        """The largest cut of the next epoch."""
         if self._next is not None:
             return min(watermark, self._next.cut)
         bound = self._participant.bound
         return watermark if bound is None else min(watermark, bound)
 
     def advanced(self, results: Batch | None, now: float) -> None:
-        """Nothing: no migration runs within the task."""
+        """Do nothing: no migration runs within the task."""
 
-    def ended(self, cut: int) -> bool:
-        """True when the task has come to where the next version begins."""
+    def ends_at(self, cut: int) -> bool:
+        """Whether the task has reached the cut at which the next version begins."""
         return self._next is not None and cut >= self._next.cut
 
     def conclude(self, now: float) -> None:
-        """What the task did is committed up to the cut: say so."""
+        """Report that the task has committed everything up to the cut."""
         change = self._next
         if change is None or self._concluded:
             return
@@ -137,7 +142,7 @@ class PlacedMigrations:
                 began_at=change.cut,
                 exact=True,
                 strategy=strategy,
-                why="" if change.strategy == strategy else "placed operators have no other",
+                why="" if change.strategy == strategy else "distributed operators have no other",
             ),
             Done(
                 id=change.id,
@@ -149,11 +154,13 @@ class PlacedMigrations:
         )
 
 
-def reports_of_the_dead(view: View, version: int) -> list[Done]:
-    """What tasks of the version before this one did not live to say: that they came to their cut, or this version would
-    not be in force."""
+def missing_reports(view: View, version: int) -> list[Done]:
+    """Make the reports of the former version's tasks that died before they reported.
+
+    These tasks have reached their cut; otherwise the present version would not be in force.
+    """
     change = view.changes[version - 1]
-    if not view.reports_of(change.id):
+    if not view.keeps_reports_of(change.id):
         return []
     return [
         Done(id=change.id, task=task, version=version, began_at=change.cut, finished_at=change.cut, restored=True)

@@ -1,4 +1,7 @@
-"""What a task asks of an engine, of one query or of a group."""
+"""The interfaces through which a task uses an engine, of one query or of a group.
+
+`services.task.task` and the lanes use `TaskEngine`; `services.task.spill` uses `SpillingEngine`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ class TaskEngine(Protocol):
     """See `operators.engine.engine.Engine`.
 
     Attributes:
-        hold: what had not expired before it is kept.
-        load: the share of its time that it is busy, as the task has measured.
+        hold: event time; the engine keeps tuples that had not expired at it.
+        load: the share of its time that the engine is busy, as the task has measured it.
     """
 
     hold: int
@@ -23,7 +26,7 @@ class TaskEngine(Protocol):
 
     @property
     def cut(self) -> int:
-        """Everything with a smaller ts has been processed."""
+        """Event time (ms) before which everything has been processed."""
         ...
 
     @property
@@ -32,7 +35,7 @@ class TaskEngine(Protocol):
         ...
 
     def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
-        """Take tuples of one partition in arrival order; True where late."""
+        """Take tuples of one partition in arrival order; returns (n,) bool, True for late tuples."""
         ...
 
     def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
@@ -44,7 +47,7 @@ class TaskEngine(Protocol):
         ...
 
     def watermark(self) -> int:
-        """Up to where `advance` may go."""
+        """The largest cut that `advance` may be given."""
         ...
 
     def partition_watermark(self, stream: str, partition: int) -> int:
@@ -56,7 +59,7 @@ class TaskEngine(Protocol):
         ...
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
-        """Where to read again to see every tuple with ts >= `horizon_ms`."""
+        """Where to start reading again to see every tuple with ts >= `horizon_ms`."""
         ...
 
     def advance(self, cut: int | None = None) -> object:
@@ -65,31 +68,30 @@ class TaskEngine(Protocol):
 
 
 class SpillingEngine(Protocol):
-    """What is asked of an engine that keeps to a memory budget; see `operators.engine.spilled` and
-    `operators.groups.engine.GroupEngine`.
+    """An engine with a memory budget; see `operators.engine.engine.Engine` and `operators.groups.engine.GroupEngine`.
 
     Attributes:
-        load: the share of its time that it is busy.
+        load: the share of its time that the engine is busy.
     """
 
     load: float
 
     def clean(self, most: int | None = None) -> bool:
-        """Find results that are owed, of so many groups at most; False when nothing was owed."""
+        """Produce pending results of at most `most` groups; False if none were pending."""
         ...
 
     def least_budget(self) -> int:
-        """The least budget that would do, in bytes; 0 where the one that there is does."""
+        """The smallest sufficient budget in bytes; 0 if the present budget suffices."""
         ...
 
     def spill_events(self) -> list[SpillEvent]:
-        """What has happened to spilled state since this was last asked."""
+        """The spill events since the last call."""
         ...
 
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Do up to an event time exactly this to spilled state."""
+        """Replay spill events up to an event time, and decide no others before it."""
         ...
 
     def spills_needed_from(self) -> int:
-        """Events up to this event time need not be done again."""
+        """Event time up to which spill events need no replay."""
         ...

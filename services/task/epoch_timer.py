@@ -1,44 +1,45 @@
-"""When a task's epochs begin: at their pace, later under load, and earlier where somebody waits for one.
+"""Decides when a task's epochs begin: at a fixed interval, later under load, and earlier if a reader waits for one.
 
-Under load an epoch takes longer than the pace allows; reading then gets as much time as the epoch did, so that its
-fixed costs are spread over more input. An epoch that is called for early keeps to that, too, and takes the place of
-the next one: the pace counts from where it began, so that there are hardly more of them.
+`services.task.task` uses it between epochs. Under load an epoch takes longer than the interval. Reading then gets as
+much time as the epoch took, so that the epoch's fixed costs are spread over more input. A requested early epoch keeps
+this rule, too, and replaces the next regular epoch: the interval counts from its beginning. So early epochs hardly
+increase the number of epochs.
 """
 
 from __future__ import annotations
 
 MAX_GATHER_S = 1.0
-"""Reading gets at most so much time for a slow epoch."""
+"""Upper limit of the reading time after a slow epoch."""
 
 
-class Pace:
-    """Times are seconds of any one clock.
+class EpochTimer:
+    """Computes when the next epoch begins. All times are seconds of one arbitrary clock.
 
     Args:
-        every: how long from one epoch to the next.
-        now: the first may begin.
+        every: the interval between epochs.
+        now: when the first epoch may begin.
     """
 
     def __init__(self, every: float, now: float) -> None:
         self._every = every
         self._due = self._began = now
-        self._called = False
-        self.ended(now)
+        self._requested = False
+        self.epoch_ended(now)
 
-    def call(self) -> None:
-        """Somebody waits for the next epoch."""
-        self._called = True
+    def request(self) -> None:
+        """Request an early epoch, for a reader that waits."""
+        self._requested = True
 
-    def left(self, now: float) -> float:
-        """Seconds until the next epoch is to begin; not above 0 when it is time."""
-        return (self._soonest if self._called else self._due) - now
+    def seconds_left(self, now: float) -> float:
+        """Seconds until the next epoch begins; 0 or less if it is due."""
+        return (self._soonest if self._requested else self._due) - now
 
-    def begin(self, now: float) -> None:
-        """An epoch begins."""
+    def epoch_began(self, now: float) -> None:
+        """Note that an epoch has begun."""
         self._began = now
 
-    def ended(self, now: float) -> None:
-        """It is over: reading begins."""
+    def epoch_ended(self, now: float) -> None:
+        """Note that the epoch has ended and reading begins."""
         self._soonest = now + min(now - self._began, MAX_GATHER_S)
-        self._due = max((self._began if self._called else self._due) + self._every, self._soonest)
-        self._called = False
+        self._due = max((self._began if self._requested else self._due) + self._every, self._soonest)
+        self._requested = False

@@ -1,12 +1,14 @@
-"""A placed task's part in feedback as Kafka carries it: requests through the feedback topic, answers in band.
+"""Carries a distributed task's feedback through Kafka: requests through the feedback topic, answers among the blocks.
 
-What a task waits for it asks for at once, and again every RESEND_S, until the answer has come in band: requests may get
-lost with the worker that heard them. How far it has come it says as often, since what it may still ask for is kept for
-it. What it does not demand is not urgent, and said of SUSPEND_S together.
+`services.task.task` owns a `TaskFeedback` if its operator takes part in feedback. Feedback lets a reader suspend tuples
+that a producer below need not send (`operators.distributed.feedback`). A task requests what it waits for at once, and
+again every RESEND_S until the answer arrives among the blocks, because a request is lost if the worker that received it
+dies. As often it reports its progress, since producers keep what it may still request. Suspensions are not urgent; they
+are sent together, every SUSPEND_S.
 
-Who hears that a reader waits asks those below at once for what it lacks itself, and begins an epoch when it can answer
-(`attend`); those below listen to the readers further up, too, and need not wait for it. The reader goes on when it has
-the answer. So a result waits for a trip through Kafka per join below, not for their epochs.
+A task that learns that a reader waits at once requests from its own producers what it lacks, and begins an epoch when
+it can answer (`serve`). Producers also listen to the readers further up, and need not wait for the tasks between. The
+reader continues when it has the answer. So a result waits for one trip through Kafka per join below, not for epochs.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from operators.data.watermark import END, NEVER
-from operators.distributed.demand import Demand
-from operators.distributed.feedback import PlacedFeedback
+from operators.distributed.demand import ConsumerFeedback
+from operators.distributed.feedback import DistributedFeedback
 from operators.distributed.withholding import NONE
 from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
@@ -33,21 +35,25 @@ from services.process.metrics import TaskMetrics
 RESEND_S = 1.0
 
 SUSPEND_S = 0.2
-"""What a task does not demand it says at most so often, unless it asks for something, too."""
+"""Least time between messages that only suspend; suspensions also go with any request."""
 
 PATIENCE_S = 30.0
-"""Waiting for an answer longer than this is told once."""
+"""After waiting this long for an answer, the task logs one warning."""
 
 MOST_SIGNATURES = 32_768
-"""Signatures in one message: some 350 KB."""
+"""Upper limit of signatures in one message: about 350 KB."""
 
 
 class TaskFeedback:
-    """One life of one task; used by its thread alone.
+    """The feedback of one incarnation of one task; used by its thread alone.
 
     Args:
+        link: the feedback topic.
         notices: the task's own last notices, per partition that it writes to.
-        committed_cut: where the task's commits stand.
+        committed_cut: the cut of the task's last commit.
+
+    Attributes:
+        operator_feedback: the feedback state of the operator.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class TaskFeedback:
         metrics: TaskMetrics,
         log: Log,
     ) -> None:
-        self.placed = PlacedFeedback(part.operator, part.share, time.monotonic)
+        self.operator_feedback = DistributedFeedback(part.operator, part.share, time.monotonic)
         self._share = part.share
         self._link = link
         self._notices = notices
@@ -67,141 +73,143 @@ class TaskFeedback:
         self._metrics = metrics
         self._log = log
         self._waiting_since: float | None = None
-        self._told = False
+        self._silence_reported = False
         self._edge = part.operator.outputs[0] if part.operator.outputs else None
         self._inbox: Inbox | None = None
-        self._asked: dict[str, U64] = {}
+        self._requested: dict[str, U64] = {}
         self._limit = END
         self._suspended: dict[str, float] = {}
-        self._said = float("-inf")
+        self._sent = float("-inf")
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Hear from now on what readers say; `wake` is called, from another thread, when one waits for an answer."""
+        """Start to receive readers' requests; another thread calls `wake` when a reader waits for an answer."""
         if self._edge is not None:
             self._inbox = self._link.open((self._edge.topic, *self._edge.above), wake)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop receiving requests."""
         if self._inbox is not None:
             self._link.leave(self._inbox)
 
     def restore(self) -> None:
-        """All input of before has been read: keep back again what the last notices say."""
-        self.placed.restore(self._notices)
+        """Withhold again what the last notices list; called once the replay has ended."""
+        self.operator_feedback.restore(self._notices)
         self._notices = {}
 
     @property
     def limit(self) -> int:
-        """How far the task may advance."""
-        return self.placed.limit
+        """The largest cut to which the task may advance."""
+        return self.operator_feedback.limit
 
     def waits_for(self, topic: str) -> bool:
-        """True while the task waits for what comes through a topic, however far ahead that is."""
-        return any(demand.edge.topic == topic and demand.waiting for demand in self.placed.demands.values())
+        """True while the task waits for an answer through a topic, however far ahead the topic's input is."""
+        ends = self.operator_feedback.consumer_ends.values()
+        return any(demand.edge.topic == topic and demand.waiting for demand in ends)
 
     @property
     def waiting(self) -> bool:
-        """True while the task lacks something that it has asked for."""
-        return any(demand.waiting for demand in self.placed.demands.values())
+        """True while the task lacks tuples that it has requested."""
+        return any(demand.waiting for demand in self.operator_feedback.consumer_ends.values())
 
-    def attend(self, watermark: int, now: float) -> bool:
-        """Take up what readers have asked for, and ask at once for what is needed for it, or for the task itself.
+    def serve(self, watermark: int, now: float) -> bool:
+        """Accept readers' requests, and request at once what they or the task itself need from below.
 
         Args:
-            watermark: how far the task could go if it had all.
+            watermark: how far the task could advance if it had all tuples.
 
         Returns:
-            True when an epoch should begin now: it would answer a reader, or has got what the task waited for.
+            True if an epoch should begin now: it would answer a reader, or the task has received what it waited for.
         """
-        self._hear()
-        presses = self.placed.presses()
+        self._receive()
+        can_resume = self.operator_feedback.can_resume()
         before, self._limit = self._limit, self.limit
         if self.waiting:
-            self.say(now)
-        return presses or min(before, watermark) < min(self._limit, watermark)
+            self.send_requests(now)
+        return can_resume or min(before, watermark) < min(self._limit, watermark)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while self._inbox is not None:
             try:
-                said = self._inbox.get_nowait()
+                request = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            self.placed.ask(said.topic, said.partition, _words(said.suspend), _words(said.resume), said.need)
+            suspend, resume = _signatures(request.suspend), _signatures(request.resume)
+            self.operator_feedback.ask(request.topic, request.partition, suspend, resume, request.need)
 
-    def owes(self) -> bool:
-        """True when a reader waits for an answer that can be given."""
-        return self.placed.owes()
+    def has_answers(self) -> bool:
+        """True if a reader waits for an answer that the task can give."""
+        return self.operator_feedback.has_answers()
 
     def answer(self, blocks: Iterable[BlockRecord], ending: bool) -> list[BlockRecord]:
-        """What to write behind an epoch's blocks.
+        """Make the records to write behind an epoch's blocks.
 
         Args:
-            ending: the task ends here: everything is let go.
+            ending: True if the task ends with this epoch; then it releases everything that it withholds.
         """
         for block in blocks:
-            self.placed.written(block.partition, len(block.value))
-        said = self.placed.release() if ending else self.placed.answer()
+            self.operator_feedback.written(block.partition, len(block.value))
+        answers = self.operator_feedback.release() if ending else self.operator_feedback.answer()
         topic = "" if self._edge is None else self._edge.topic
-        return [BlockRecord(topic, partition, raw, tuples) for partition, raw, tuples in said]
+        return [BlockRecord(topic, partition, raw, tuples) for partition, raw, tuples in answers]
 
-    def clear(self) -> bool:
-        """True when nobody who feeds the task keeps anything back from it."""
-        return not any(demand.suspended for demand in self.placed.demands.values())
+    def nothing_suspended(self) -> bool:
+        """True if no producer below withholds tuples from the task."""
+        return not any(demand.suspended for demand in self.operator_feedback.consumer_ends.values())
 
     def committed(self, cut: int) -> None:
-        """A commit has succeeded."""
+        """Note the cut of a commit that has succeeded."""
         self._committed_cut = cut
 
-    def say(self, now: float) -> None:
-        """Send what there is to say: new demands at once, what is not demanded and old demands once in a while."""
-        self._look_for_silence(now)
-        again = now - self._said >= RESEND_S
+    def send_requests(self, now: float) -> None:
+        """Send new requests at once, and from time to time suspensions and the requests that are still open."""
+        self._check_silence(now)
+        again = now - self._sent >= RESEND_S
         if again:
-            self._said = now
-        need = max(min(self._committed_cut, self.placed.hold), NEVER)
-        for demand in self.placed.demands.values():
-            self._say(demand, need, again, now)
+            self._sent = now
+        need = max(min(self._committed_cut, self.operator_feedback.hold), NEVER)
+        for demand in self.operator_feedback.consumer_ends.values():
+            self._send(demand, need, again, now)
 
-    def _look_for_silence(self, now: float) -> None:
-        waiting = [demand.edge.producer for demand in self.placed.demands.values() if demand.waiting]
+    def _check_silence(self, now: float) -> None:
+        waiting = [demand.edge.producer for demand in self.operator_feedback.consumer_ends.values() if demand.waiting]
         if not waiting:
-            self._waiting_since, self._told = None, False
+            self._waiting_since, self._silence_reported = None, False
             return
         self._waiting_since = self._waiting_since or now
-        if not self._told and now - self._waiting_since > PATIENCE_S:
-            self._told = True
+        if not self._silence_reported and now - self._waiting_since > PATIENCE_S:
+            self._silence_reported = True
             self._log.warning(
                 "results wait for tuples that a task below keeps back and was asked for; is there a worker for it?",
                 operator=waiting[0],
             )
 
-    def _say(self, demand: Demand, need: int, again: bool, now: float) -> None:
+    def _send(self, demand: ConsumerFeedback, need: int, again: bool, now: float) -> None:
         wanted = demand.wanted
-        before = self._asked.get(demand.stream)
-        self._asked[demand.stream] = wanted
+        before = self._requested.get(demand.stream)
+        self._requested[demand.stream] = wanted
         resume = wanted if again or before is None else np.setdiff1d(wanted, before)
-        speaks = again or len(resume) > 0
-        ripe = speaks or now - self._suspended.get(demand.stream, float("-inf")) >= SUSPEND_S
-        suspend = demand.take_suspends() if ripe else NONE
+        sends = again or len(resume) > 0
+        suspends = sends or now - self._suspended.get(demand.stream, float("-inf")) >= SUSPEND_S
+        suspend = demand.take_suspends() if suspends else NONE
         if len(suspend):
             self._suspended[demand.stream] = now
-        elif not speaks:
+        elif not sends:
             return
         pieces = max(1, -(-max(len(suspend), len(resume)) // MOST_SIGNATURES))
         for piece in range(pieces):
-            place = slice(piece * MOST_SIGNATURES, (piece + 1) * MOST_SIGNATURES)
+            own = slice(piece * MOST_SIGNATURES, (piece + 1) * MOST_SIGNATURES)
             self._link.send(
                 Demanded(
                     topic=demand.edge.topic,
                     partition=self._share,
                     need=need,
-                    suspend=suspend[place].astype("<u8").tobytes(),
-                    resume=resume[place].astype("<u8").tobytes(),
+                    suspend=suspend[own].astype("<u8").tobytes(),
+                    resume=resume[own].astype("<u8").tobytes(),
                 )
             )
             self._metrics.feedback_requests.inc()
-            self._metrics.feedback_bytes.inc(8 * (len(suspend[place]) + len(resume[place])))
+            self._metrics.feedback_bytes.inc(8 * (len(suspend[own]) + len(resume[own])))
 
 
-def _words(raw: bytes) -> U64:
+def _signatures(raw: bytes) -> U64:
     return np.frombuffer(raw, "<u8").astype(np.uint64)

@@ -1,17 +1,19 @@
-"""Which queries a group's task runs: those that are registered, from a cut on that it chooses and writes down.
+"""Decides which queries a group's task runs: the registered ones, each from a cut that the task chooses and records.
 
-A query begins and ends between two epochs, at the event time that the task has come to. That is written to the
-group's topic of members in the transaction of the next results, so what a query's topic holds is exactly its results
-from `began` on, and before `ended`. The task's next life runs what is written there, of the tuples that it saw
-(`since`), and finds by itself what has been registered since. A query that has ended may be owed results for want of
-memory, and so may one of the same name that ended before it: these are found as others' are, and given late. A task
-that has committed offsets and finds nothing written, not even that it began, does not go on: without the topic it
-cannot know what it owes.
+`services.task.group_program` runs these queries; `services.task.task` calls `GroupMembers` between epochs. A query
+begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in the
+transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`. The
+task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up by
+itself what has been registered since. A query that has ended may still have pending results for lack of memory, and so
+may one of the same name that ended before it. These results are produced like others, and delivered late. A task that
+has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it cannot
+know its pending results.
 
-A new query is to see what its windows hold of the past, and the group may have kept less: no tuples that nobody
-selects, no columns that nobody reads, no windows that nobody has. As long as the log has them, the task writes down
-that the query sees them, commits, and begins anew (`Again`): its next life reads the longest window again. Where
-partitions can fall idle, what was late then is not in the log, and the query sees what the group has kept.
+A new query should see the recent tuples that its windows cover, but the group may have kept less: no tuples that no
+query selects, no columns that no query reads, no windows that no query has. If the log still has these tuples, the task
+records that the query sees them, commits, and restarts (`RereadNeeded`); its next incarnation reads the longest window
+again. If partitions can fall idle, the log does not tell which tuples were late, and the query sees only what the group
+has kept.
 """
 
 from __future__ import annotations
@@ -21,50 +23,52 @@ from dataclasses import dataclass
 
 import msgspec
 
-from operators.groups.engine import Gone, GroupEngine
+from operators.groups.engine import EndedQuery, GroupEngine
 from schemas.errors import UsageError
-from schemas.messages.control import Member, encode_control
+from schemas.messages.control import MemberRecord, encode_control
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
 from services.files.query_files import pick_query
-from services.kafka.topics import Lane as Place
+from services.kafka.topics import Lane
 from services.process.logs import Log
-from services.registry.group_watch import Wanted
+from services.registry.group_watch import WantedQuery
 from services.registry.member_log import BEGAN
-from services.task.spec import Again
+from services.task.spec import RereadNeeded
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A query that runs."""
+class RunningQuery:
+    """A query of the group, with its record in the topic of members."""
 
-    member: Member
+    member: MemberRecord
     query: Query
 
 
 class GroupMembers:
-    """One life of a group's task; used by its thread alone.
+    """The queries of one incarnation of a group's task; used by its thread alone.
 
     Args:
-        known: what earlier lives have written; None where there was none.
-        wanted: what is registered now; called between epochs.
-        readable: whether the log still has everything from these offsets on.
+        task: the task's number.
+        topic: the group's topic of members.
+        known: the records that earlier incarnations have written; None if there was none.
+        wanted: returns the registered queries; called between epochs.
+        readable: whether the log still has everything from the given offsets on.
 
     Attributes:
-        version, doubted: a group has no plan to change, and no other life in the log (see
-            `services.task.query_program.Changes`).
+        version, ownership_in_doubt: constants, because a group has no plan to change and no control log (see
+            `services.task.query_program.TaskChanges`).
     """
 
     version = 0
-    doubted = False
+    ownership_in_doubt = False
 
     def __init__(
         self,
         task: int,
         topic: str,
-        known: Iterable[Member] | None,
-        wanted: Callable[[], tuple[Wanted, ...]],
-        readable: Callable[[Mapping[Place, int]], bool],
+        known: Iterable[MemberRecord] | None,
+        wanted: Callable[[], tuple[WantedQuery, ...]],
+        readable: Callable[[Mapping[Lane, int]], bool],
         log: Log,
     ) -> None:
         self._task = task
@@ -72,153 +76,161 @@ class GroupMembers:
         self._wanted = wanted
         self._readable = readable
         self._log = log
-        self._again = ""
+        self._reread_for = ""
         self._partitions: Mapping[str, Sequence[int]] = {}
-        self._seen: tuple[Wanted, ...] | None = None
-        self._unsaid: list[Member] = []
+        self._seen: tuple[WantedQuery, ...] | None = None
+        self._unwritten: list[MemberRecord] = []
         self._refused: set[str] = set()
-        self._running: dict[str, Running] = {}
-        # Those that ended in an earlier life.
-        self._ended: list[Running] = []
+        self._running: dict[str, RunningQuery] = {}
+        # Queries that ended in an earlier incarnation.
+        self._ended: list[RunningQuery] = []
         self._engine: GroupEngine | None = None
         if known is None:
-            self._unsaid.append(Member(task=task, name=BEGAN, id="", text=""))
-            for one in wanted():
-                self._begun(one, 0, {})
+            self._unwritten.append(MemberRecord(task=task, name=BEGAN, id="", text=""))
+            for registered in wanted():
+                self._note_begun(registered, 0, {})
             return
         for member in known:
             if member.error:
                 self._refused.add(member.id)
             elif member.name != BEGAN:
                 query = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
-                one = Running(member, query)
+                known_query = RunningQuery(member, query)
                 if member.ended is None:
-                    self._running[member.name] = one
+                    self._running[member.name] = known_query
                 else:
-                    self._ended.append(one)
+                    self._ended.append(known_query)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What runs."""
-        return tuple(one.query for one in self._running.values())
+        """The queries that run."""
+        return tuple(running.query for running in self._running.values())
 
     @property
     def since(self) -> dict[str, dict[str, int]]:
-        """What each of them sees; see `GroupEngine`."""
-        return {name: one.member.since for name, one in self._running.items()}
+        """By query and alias, the event time from which on the query sees tuples; see `GroupEngine`."""
+        return {name: running.member.since for name, running in self._running.items()}
 
     @property
     def began(self) -> dict[str, int]:
-        """At which cut each of them began."""
-        return {name: one.member.began or 0 for name, one in self._running.items()}
+        """The cut at which each query began."""
+        return {name: running.member.began or 0 for name, running in self._running.items()}
 
-    def gone(self, settled: int) -> list[Gone]:
-        """Those that ended in earlier lives, which gave all results of before an event time, and may be owed more."""
+    def ended_with_pending(self, delivered_before: int) -> list[EndedQuery]:
+        """The queries that ended in earlier incarnations and may have pending results.
+
+        Args:
+            delivered_before: event time before which earlier incarnations have delivered all results.
+        """
         return [
-            Gone(one.query, one.member.since, one.member.began or 0, one.member.ended)
-            for one in self._ended
-            if one.member.ended is not None and one.member.ended > settled
+            EndedQuery(query.query, query.member.since, query.member.began or 0, query.member.ended)
+            for query in self._ended
+            if query.member.ended is not None and query.member.ended > delivered_before
         ]
 
     def attach(self, engine: GroupEngine, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Change this engine from here on, which runs `queries` over these partitions of streams."""
+        """Set the engine to change; it runs `queries` over these partitions of streams."""
         self._engine = engine
         self._partitions = partitions
 
-    def glance(self, committed: float, now: float) -> None:
-        """Nothing: queries come and go between epochs."""
+    def look_if_due(self, committed: float, now: float) -> None:
+        """Do nothing: queries begin and end only between epochs."""
 
     def look(self, committed: float, now: float) -> None:
-        """Begin and end what has been registered and dropped.
+        """Begin registered queries and end dropped ones.
 
         Raises:
-            Again: the task is to begin anew; what it has changed was committed at the end of the last epoch.
+            RereadNeeded: the task must restart; its changes were committed at the end of the last epoch.
         """
-        if self._again:
-            raise Again(f"query {self._again!r} sees tuples that are to be read again")
+        if self._reread_for:
+            raise RereadNeeded(f"query {self._reread_for!r} sees tuples that are to be read again")
         wanted = self._wanted()
         if wanted is self._seen:
             return
         self._seen = wanted
-        ids = {one.message.id for one in wanted}
-        for name in [name for name, one in self._running.items() if one.member.id not in ids]:
+        ids = {registered.message.id for registered in wanted}
+        for name in [name for name, running in self._running.items() if running.member.id not in ids]:
             self._end(name)
-        for one in wanted:
-            if one.message.name not in self._running and one.message.id not in self._refused:
-                self._begin(one)
+        for registered in wanted:
+            if registered.message.name not in self._running and registered.message.id not in self._refused:
+                self._begin(registered)
 
     def limit(self, watermark: int, now: float) -> int:
-        """As far as the watermark; no further where the task is to begin anew."""
-        return self._of.cut if self._again else watermark
+        """The watermark; the present cut if the task must restart."""
+        return self._attached.cut if self._reread_for else watermark
 
-    def ended(self, cut: int) -> bool:
-        """Never."""
+    def ends_at(self, cut: int) -> bool:
+        """Never: a group's task does not end by itself."""
         return False
 
     def conclude(self, now: float) -> None:
-        """Nothing: it never ends by itself."""
+        """Do nothing: a group's task does not end by itself."""
 
     @property
-    def owes(self) -> bool:
-        """Whether something has changed that is not written yet."""
-        return bool(self._unsaid)
+    def has_changes(self) -> bool:
+        """Whether a change has not been written yet."""
+        return bool(self._unwritten)
 
     def records(self) -> list[BlockRecord]:
-        """What has changed since the last time, to be written in the next transaction."""
-        unsaid, self._unsaid = self._unsaid, []
-        said: list[BlockRecord] = []
-        for one in unsaid:
-            # What has ended is told beside who comes with its name: it may be owed something.
-            keys = [f"{self._task}/{one.name}"] + ([] if one.ended is None else [f"{self._task}/{one.name}/{one.id}"])
-            said += [BlockRecord(self._topic, 0, encode_control(one), 0, key.encode()) for key in keys]
-        return said
+        """The changes since the last call, as records for the next transaction."""
+        unwritten, self._unwritten = self._unwritten, []
+        records: list[BlockRecord] = []
+        for member in unwritten:
+            # An ended query gets a key of its own, too: it may have pending results beside a new query of its name.
+            keys = [f"{self._task}/{member.name}"]
+            if member.ended is not None:
+                keys.append(f"{self._task}/{member.name}/{member.id}")
+            records += [BlockRecord(self._topic, 0, encode_control(member), 0, key.encode()) for key in keys]
+        return records
 
     @property
-    def _of(self) -> GroupEngine:
+    def _attached(self) -> GroupEngine:
         assert self._engine is not None, "attached before anything is looked at"
         return self._engine
 
     def _end(self, name: str) -> None:
-        self._of.drop(name)
-        gone = self._running.pop(name)
-        self._unsaid.append(msgspec.structs.replace(gone.member, ended=self._of.cut))
-        self._log.info("query ended", name=name, event_time=self._of.cut)
+        self._attached.drop(name)
+        ended = self._running.pop(name)
+        self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._attached.cut))
+        self._log.info("query ended", name=name, event_time=self._attached.cut)
 
-    def _begin(self, one: Wanted) -> None:
+    def _begin(self, registered: WantedQuery) -> None:
+        message = registered.message
         try:
-            since = self._of.add(one.query, from_now=one.message.from_now)
+            since = self._attached.add(registered.query, from_now=message.from_now)
         except UsageError as error:
-            self._refused.add(one.message.id)
-            self._unsaid.append(msgspec.structs.replace(self._member(one), error=str(error)))
-            self._log.error("query left out", name=one.message.name, reason=str(error))
+            self._refused.add(message.id)
+            self._unwritten.append(msgspec.structs.replace(self._member(registered), error=str(error)))
+            self._log.error("query left out", name=message.name, reason=str(error))
             return
-        if not one.message.from_now:
-            since = self._seeing_more(one, since)
-        self._begun(one, self._of.cut, since)
-        self._log.info("query begun", name=one.message.name, event_time=self._of.cut, since=since)
+        if not message.from_now:
+            since = self._extended_since(registered, since)
+        self._note_begun(registered, self._attached.cut, since)
+        self._log.info("query begun", name=message.name, event_time=self._attached.cut, since=since)
 
-    def _seeing_more(self, one: Wanted, since: dict[str, int]) -> dict[str, int]:
-        """What a query sees that may be read again, if that is more than what it sees of what is held."""
-        past = self._of.past(one.query)
-        most = {alias: min(ts, past[alias]) for alias, ts in since.items() if alias in past}
-        if most == since or not self._readable(self._places(one.query)):
+    def _extended_since(self, registered: WantedQuery, since: dict[str, int]) -> dict[str, int]:
+        """What a new query sees: what the group has kept or, if the log can be read again and has more, that."""
+        replayable = self._attached.replayable_since(registered.query)
+        most = {alias: min(ts, replayable[alias]) for alias, ts in since.items() if alias in replayable}
+        if most == since or not self._readable(self._replay_offsets(registered.query)):
             return since
-        self._again = one.message.name
+        self._reread_for = registered.message.name
         return most
 
-    def _places(self, query: Query) -> dict[Place, int]:
-        """Where the log is read again for a query."""
+    def _replay_offsets(self, query: Query) -> dict[Lane, int]:
+        """The offsets from which the log would be read again for a query."""
+        engine = self._attached
         return {
-            (stream.topic, number): self._of.replay_point(stream.name, number, self._of.horizon(stream.name)).offset
+            (stream.topic, number): engine.replay_point(stream.name, number, engine.horizon(stream.name)).offset
             for stream in query.streams()
             for number in self._partitions[stream.name]
         }
 
-    def _begun(self, one: Wanted, cut: int, since: dict[str, int]) -> None:
-        member = msgspec.structs.replace(self._member(one), began=cut, since=since)
-        self._running[one.message.name] = Running(member, one.query)
-        self._unsaid.append(member)
+    def _note_begun(self, registered: WantedQuery, cut: int, since: dict[str, int]) -> None:
+        member = msgspec.structs.replace(self._member(registered), began=cut, since=since)
+        self._running[registered.message.name] = RunningQuery(member, registered.query)
+        self._unwritten.append(member)
 
-    def _member(self, one: Wanted) -> Member:
-        message = one.message
-        return Member(task=self._task, name=message.name, id=message.id, text=message.text, pick=message.pick)
+    def _member(self, registered: WantedQuery) -> MemberRecord:
+        message = registered.message
+        return MemberRecord(task=self._task, name=message.name, id=message.id, text=message.text, pick=message.pick)

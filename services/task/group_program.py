@@ -1,4 +1,7 @@
-"""A group of queries as a task runs it: one engine, every query's results to its own topic."""
+"""Runs a group of queries in a task: one engine, and a topic of results per query.
+
+`services.worker.task_opener` makes a `GroupProgram` for each task of a group.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from services.task.spill import TaskSpill
 
 
 class GroupProgram:
-    """See `services.task.query_program.Program`.
+    """A `services.task.query_program.TaskProgram` for a group.
 
     Args:
-        spill: what leaves memory.
-        committed: the watermark that was committed last.
+        spill: the task's spilled state; None without a memory budget.
+        committed: the cut of the last commit.
+        partitions: of each stream, those that the task reads.
     """
 
     durable = None
@@ -42,8 +46,8 @@ class GroupProgram:
         self._found: dict[str, Batch] = {}
         self._topics = spec.topics
         self._settings = spec.settings
-        self._gone = [] if spill is None else members.gone(spill.settled)
-        self.owed = 0
+        self._ended = [] if spill is None else members.ended_with_pending(spill.delivered_before)
+        self.pending_pairs = 0
         self.engine = group_engine(
             members.queries,
             streams=spec.query.streams(),
@@ -51,21 +55,21 @@ class GroupProgram:
             partitions=partitions,
             since=members.since,
             began=members.began,
-            gone=self._gone,
+            ended=self._ended,
             clock=time.monotonic,
             budget=None if spill is None else spill.budget,
             blocks=None if spill is None else spill.blocks,
         )
 
     def begin(self) -> None:
-        """Let queries come and go, and ask for spills that were decided before.
+        """Start to add and drop queries, and replay the spills of earlier incarnations.
 
         Raises:
-            BrokerError: the topic of a query that has ended, and is owed results, is not known and cannot be.
+            BrokerError: the topic of an ended query with pending results cannot be looked up.
         """
-        for query in (one.query for one in self._gone):
+        for query in (ended.query for ended in self._ended):
             if query.name not in self._topics.limits:
-                # Who has ended is not in the registry any more, by which the worker knows where it writes.
+                # The worker learns its output topics from the registry, which has dropped the ended query.
                 sinks = self._topics.partitions[self._topics.late]
                 TopicAdmin(self._settings.clients).add_output(
                     self._topics, query.name, sinks, self._settings.replication
@@ -75,7 +79,7 @@ class GroupProgram:
         self._members.attach(self.engine, self._partitions)
 
     def _late(self) -> list[tuple[str, Encoded]]:
-        """What was found late, also of queries that have ended since; a query's name is its topic."""
+        """Late results, also of queries that have ended since; a query's name is its topic."""
         found = self.engine.cleaned().items()
         return [(name, piece) for name, batches in found for batch in batches for piece in late_records(batch)]
 
@@ -84,12 +88,12 @@ class GroupProgram:
         self._found = self.engine.advance(cut)
         return any(len(found) for found in self._found.values())
 
-    def owes(self) -> bool:
+    def has_output(self) -> bool:
         """Whether a query has begun or ended."""
-        return self._members.owes
+        return self._members.has_changes
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """The last epoch's results, if they have not been given yet, and which queries have begun and ended."""
+        """The last epoch's results, if they have not been returned yet, and the queries that have begun or ended."""
         found, self._found = self._found, {}
         encoded: list[tuple[str, Encoded]] = []
         for query in self._members.queries:
@@ -99,20 +103,20 @@ class GroupProgram:
         return encoded, self._members.records()
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
-        """As results, of all queries and of each, which its topic names."""
+        """Count results, of all queries and of each; the topic names the query."""
         for topic, results in delivered.items():
             metrics.results.inc(results)
             metrics.member(topic).inc(results)
 
     def report(self, metrics: TaskMetrics) -> float:
-        """To metrics."""
+        """Update the metrics; returns the seconds that the engine has been busy."""
         found = self.engine.statistics()
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.members(len(self.engine.names))
-        self.owed = sum(part.spill.owed for part in found.parts if part.spill is not None)
-        for part in found.parts:
+        self.pending_pairs = sum(part.spill.owed for part in found.runners if part.spill is not None)
+        for part in found.runners:
             if part.spill is not None:
                 metrics.spill(part.spill)
         return found.busy_s

@@ -1,15 +1,17 @@
-"""Plan changes of one task: which plan it begins with, when it changes, what it reports of it.
+"""Handles the plan changes of one task: which plan it starts with, when the plan changes, and what the task reports.
 
-**Where a life begins.** A task commits the version of the plan in force with its offsets. Its next life begins
-with the plan of that version, which the control log knows (version 0 is the worker's own), over the state that the
-recovery rebuilds: the results of a window are the same under every plan, so nothing need be replayed through the
-plan that first made them. A migration that had not finished then has: the new plan's states are made whole. The
-versions after the committed one are asked for again, at their cuts: a task that had not committed a cut takes it once
-more.
+`services.task.task` calls `TaskMigrations` between epochs.
 
-**A life's work.** Between epochs it looks at the log: asks the engine for decided changes, answers proposals, and
-keeps its epochs within what it has promised (`services.control.participant`). Reports are sent until they are in the
-log.
+**Where an incarnation starts.** A task commits the version of the plan in force with its offsets. Its next incarnation
+starts with the plan of that version, which the control log knows (version 0 is the worker's own), over the state that
+the recovery rebuilds. The results of a window are the same under every plan, so nothing need be replayed through the
+plan that first produced them. A migration that had not finished is finished then, because the recovery builds the new
+plan's states completely. Versions after the committed one are scheduled again, at their cuts: a task that had not
+committed a cut changes its plan there once more.
+
+**What an incarnation does.** Between epochs it reads the log, schedules decided changes in the engine, answers
+proposals, and keeps its epochs within what it has promised (`services.control.participant`). It repeats reports until
+they are in the log.
 """
 
 from __future__ import annotations
@@ -34,31 +36,39 @@ from services.process.settings import EXECUTOR
 from services.recovery.starting_point import RecoveryPlan
 
 SPEED_S = 1.0
-"""Over how long a task's speed in event time is measured."""
+"""The interval over which a task's speed in event time is measured."""
 
 LOOK_S = 0.2
-"""How often a task looks at the log at least, however long its epochs are."""
+"""Upper limit of the time between two looks at the log, however long epochs are."""
 
 FIRST_RESULT_S = 1.0
-"""How long the report of a finished migration waits for the first result at or after its cut."""
+"""How long the report of a finished migration waits for the first result at or after the migration's cut."""
 
 MAX_SPEED = 20_000.0
-"""Event time (ms) per second that is taken for a task's speed at most: in a replay of history it would promise to
-stay behind a bound that lies days ahead, and the cut would lie there too."""
+"""Upper limit of a task's assumed speed, in event time (ms) per second. Without it, a task that replays history would
+promise a bound days ahead, and the cut would lie there too."""
 
 
 class Control(Protocol):
-    """What is asked of the control log."""
+    """The part of the control log that a task uses."""
 
     view: View
 
     def append(self, *messages: BarrierMessage) -> None:
-        """Send messages on their way."""
+        """Send messages to the log, without waiting."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A change that the engine has been asked for."""
+class _ScheduledChange:
+    """A plan change that is scheduled in the engine.
+
+    Attributes:
+        record: the engine's record of the migration; None if the engine refused it.
+        began_s, finished_s, first_result_s: wall-clock times; the last counts from `began_s`.
+        waited_s: how long the task had to stop at its promised bound.
+        first_result_ts: event time of the first result at or after the cut.
+        done: True once its end has been reported.
+    """
 
     change: Change
     record: MigrationRecord | None
@@ -71,14 +81,16 @@ class _Asked:
 
 
 class TaskMigrations:
-    """One life of one task; used by its thread alone.
+    """The plan changes of one incarnation of one task; used by its thread alone.
 
     Args:
-        own: the plan of version 0, None where the engine chooses.
-        view: the log up to this life's `Opened`.
+        own: the plan of version 0; None if the engine chooses.
+        task, tasks: number of the task, and how many there are.
+        incarnation: a name that no other incarnation of the task has.
+        view: the log up to this incarnation's `Opened`.
 
     Attributes:
-        plan: to begin with.
+        plan: the plan to start with.
     """
 
     def __init__(
@@ -88,7 +100,7 @@ class TaskMigrations:
         own: Plan | None,
         task: int,
         tasks: int,
-        life: str,
+        incarnation: str,
         fingerprint: str,
         recovery: RecoveryPlan,
         control: Control,
@@ -106,11 +118,11 @@ class TaskMigrations:
         self._engine: Engine | None = None
         self._least_cut = recovery.cut
         self._base = self._committed_version(recovery, view)
-        self._participant = Participant(task, life, self._objection, self._base)
-        self._asked: list[_Asked] = []
+        self._participant = Participant(task, incarnation, self._objection, self._base)
+        self._scheduled_changes: list[_ScheduledChange] = []
         self._reports: list[tuple[Started | Done, float]] = []
-        self._mark = (0.0, 0)
-        self._looked = 0.0
+        self._speed_mark = (0.0, 0)
+        self._last_look = 0.0
         self._speed = 0.0
         self.plan = own
         if self._base:
@@ -137,12 +149,12 @@ class TaskMigrations:
         return found
 
     def _objection(self, proposal: Propose) -> str:
-        """Why this task cannot change to a proposed plan; empty when it can."""
+        """Why this task cannot change to a proposed plan; an empty text if it can."""
         if proposal.fingerprint != self._fingerprint:
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
-            asked = proposal.tasks
-            return f"it is one of {self._tasks} tasks, not {asked}: were partitions added? restart the coordinator"
+            expected = proposal.tasks
+            return f"it is one of {self._tasks} tasks, not {expected}: were partitions added? restart the coordinator"
         if proposal.prefer not in PREFERENCES:
             return f"cannot prefer {proposal.prefer!r}; there are {', '.join(PREFERENCES)}"
         try:
@@ -158,62 +170,62 @@ class TaskMigrations:
     def version(self) -> int:
         """The version of the plan in force, to commit with what has been processed."""
         version = self._base
-        for asked in self._asked:
-            if asked.record is not None and asked.record.began_at is None:
+        for scheduled in self._scheduled_changes:
+            if scheduled.record is not None and scheduled.record.began_at is None:
                 break
-            version = asked.change.version
+            version = scheduled.change.version
         return version
 
     @property
-    def doubted(self) -> bool:
-        """True while another life of the task is the newest in the log: a commit shows who is."""
+    def ownership_in_doubt(self) -> bool:
+        """True while another incarnation of the task is the newest in the log; a commit then shows which is."""
         return self._participant.superseded is not None
 
-    def ended(self, cut: int) -> bool:
+    def ends_at(self, cut: int) -> bool:
         """Never: the task itself changes plans."""
         return False
 
     def conclude(self, now: float) -> None:
-        """Nothing: the task does not end with its plan."""
+        """Do nothing: the task does not end with its plan."""
 
     def attach(self, engine: Engine) -> None:
-        """Begin to change plans of this engine; asks for what was decided before this life."""
+        """Set the engine, and schedule the changes that were decided before this incarnation."""
         self._engine = engine
-        self._ask(self._control.view)
+        self._take_up(self._control.view)
 
-    def glance(self, committed: float, now: float) -> None:
-        """`look`, if the last one was a while ago."""
-        if now - self._looked >= LOOK_S:
+    def look_if_due(self, committed: float, now: float) -> None:
+        """Call `look` if the last call is at least LOOK_S old."""
+        if now - self._last_look >= LOOK_S:
             self.look(committed, now)
 
     def look(self, committed: float, now: float) -> None:
-        """See what the log says, and say what there is to say.
+        """Read the log, schedule changes, answer proposals, and send reports.
 
         Args:
-            committed: when the last commit that succeeded was begun, in monotonic seconds.
+            committed: when the last successful commit began, in monotonic seconds.
         """
         assert self._engine is not None
-        self._looked = now
-        # One view for both: what it decides must be asked for before the promise is let go.
+        self._last_look = now
+        # One view for both: a decided change must be scheduled before the promise is released.
         view, reached = self._control.view, self._engine.cut
-        self._ask(view)
-        since, at = self._mark
+        self._take_up(view)
+        since, at = self._speed_mark
         if now - since >= SPEED_S:
-            # The first stretch begins before the first tuple, at event time 0.
+            # The first interval starts before the first tuple, at event time 0.
             self._speed = min((reached - at) / (now - since), MAX_SPEED) if at else 0.0
-            self._mark = now, reached
+            self._speed_mark = now, reached
         self._control.append(
             *self._participant.look(view, reached=reached, speed=self._speed, committed=committed, now=now)
         )
-        for asked in self._asked:
-            self._finish(asked, now)
-        while self._asked and self._asked[0].done:
-            self._base = self._asked.pop(0).change.version
+        for scheduled in self._scheduled_changes:
+            self._finish(scheduled, now)
+        while self._scheduled_changes and self._scheduled_changes[0].done:
+            self._base = self._scheduled_changes.pop(0).change.version
         if self._reports:
             self._resend(view, now)
 
     def limit(self, watermark: int, now: float) -> int:
-        """How far the next epoch may go."""
+        """The largest cut of the next epoch."""
         bound = self._participant.bound
         if bound is None or watermark <= bound:
             self._participant.let_go(now)
@@ -222,31 +234,32 @@ class TaskMigrations:
         return bound
 
     def advanced(self, results: Batch, now: float) -> None:
-        """An epoch has been processed: see which migrations have begun and ended with it."""
-        for asked in self._asked:
-            record = asked.record
-            if asked.done or record is None:
+        """Note which migrations have begun and ended with an epoch that has been processed."""
+        for scheduled in self._scheduled_changes:
+            record = scheduled.record
+            if scheduled.done or record is None:
                 continue
             if record.began_at is None:
                 break
-            if asked.began_s is None:
-                self._started(asked, record, record.began_at, now)
-            if asked.first_result_ts is None and len(results):
+            if scheduled.began_s is None:
+                self._started(scheduled, record, record.began_at, now)
+            if scheduled.first_result_ts is None and len(results):
                 fresh = results.ts[results.ts >= record.began_at]
                 if len(fresh):
-                    asked.first_result_ts, asked.first_result_s = int(fresh[0]), now - (asked.began_s or now)
-            if record.finished_at is not None and asked.finished_s is None:
-                asked.finished_s = now
+                    scheduled.first_result_ts = int(fresh[0])
+                    scheduled.first_result_s = now - (scheduled.began_s or now)
+            if record.finished_at is not None and scheduled.finished_s is None:
+                scheduled.finished_s = now
 
     # --- Asking the engine --------------------------------------------------------------------------
 
-    def _ask(self, view: View) -> None:
+    def _take_up(self, view: View) -> None:
         for change in self._participant.changes(view):
-            self._asked.append(self._scheduled(change))
+            self._scheduled_changes.append(self._schedule(change))
 
-    def _scheduled(self, change: Change) -> _Asked:
+    def _schedule(self, change: Change) -> _ScheduledChange:
         assert self._engine is not None
-        # What is decided is never below the committed cut, but an earlier life may have had to wait with it.
+        # A decided cut is never below the committed cut, but an earlier incarnation may have changed its plan later.
         reached = max(self._engine.cut, self._least_cut)
         cut = max(change.cut, reached)
         if cut > change.cut:
@@ -260,48 +273,48 @@ class TaskMigrations:
             self._log.error("plan cannot be changed, the old one goes on", version=change.version, reason=str(error))
             self._report(Done(id=change.id, task=self._task, version=change.version, error=str(error)))
             self._count("refused")
-            return _Asked(change, None, done=True)
+            return _ScheduledChange(change, None, done=True)
         self._log.info("plan will change", version=change.version, plan=change.plan, strategy=change.strategy, cut=cut)
-        return _Asked(change, next(record for record in self._engine.migrations if record.plan is plan))
+        return _ScheduledChange(change, next(record for record in self._engine.migrations if record.plan is plan))
 
     # --- Reporting ----------------------------------------------------------------------------------
 
-    def _started(self, asked: _Asked, record: MigrationRecord, began_at: int, now: float) -> None:
-        asked.began_s, asked.waited_s = now, self._participant.take_waited(asked.change.id)
-        version = asked.change.version
+    def _started(self, scheduled: _ScheduledChange, record: MigrationRecord, began_at: int, now: float) -> None:
+        scheduled.began_s, scheduled.waited_s = now, self._participant.take_waited(scheduled.change.id)
+        version = scheduled.change.version
         self._metrics.plan_version.set(version)
         self._metrics.migrating.inc()
         self._log.info(
-            "plan changed", version=version, plan=asked.change.plan, strategy=record.strategy, event_time=began_at
+            "plan changed", version=version, plan=scheduled.change.plan, strategy=record.strategy, event_time=began_at
         )
         self._report(
             Started(
-                id=asked.change.id,
+                id=scheduled.change.id,
                 task=self._task,
                 version=version,
                 began_at=began_at,
-                exact=began_at == asked.change.cut,
+                exact=began_at == scheduled.change.cut,
                 strategy=record.strategy,
                 why="" if record.advice is None else record.advice.reason,
-                silence_s=asked.waited_s,
+                silence_s=scheduled.waited_s,
             )
         )
 
-    def _finish(self, asked: _Asked, now: float) -> None:
-        """Report a migration that is over, once its first result is out or seems not to come."""
-        record = asked.record
-        if record is None or asked.done or asked.finished_s is None:
+    def _finish(self, scheduled: _ScheduledChange, now: float) -> None:
+        """Report a finished migration, once its first result is out or FIRST_RESULT_S have passed."""
+        record = scheduled.record
+        if record is None or scheduled.done or scheduled.finished_s is None:
             return
-        if asked.first_result_ts is None and now - asked.finished_s < FIRST_RESULT_S:
+        if scheduled.first_result_ts is None and now - scheduled.finished_s < FIRST_RESULT_S:
             return
-        asked.done = True
+        scheduled.done = True
         self._metrics.migrating.dec()
-        silence_s = max(record.longest_silence_s, asked.waited_s)
+        silence_s = max(record.longest_silence_s, scheduled.waited_s)
         self._metrics.migration_silence.set(silence_s)
         self._count("done")
         self._log.info(
             "migration done",
-            version=asked.change.version,
+            version=scheduled.change.version,
             strategy=record.strategy,
             event_time=record.finished_at,
             longest_silence_s=silence_s,
@@ -309,17 +322,17 @@ class TaskMigrations:
         )
         self._report(
             Done(
-                id=asked.change.id,
+                id=scheduled.change.id,
                 task=self._task,
-                version=asked.change.version,
+                version=scheduled.change.version,
                 began_at=record.began_at,
                 finished_at=record.finished_at,
                 longest_silence_s=silence_s,
                 comparisons=record.comparisons,
                 peak_extra_tuples=record.counters.peak_extra_tuples,
                 completed_keys=record.counters.completed_keys,
-                first_result_ts=asked.first_result_ts,
-                first_result_s=asked.first_result_s,
+                first_result_ts=scheduled.first_result_ts,
+                first_result_s=scheduled.first_result_s,
                 predicted=None if record.advice is None else asdict(record.advice.predicted),
             )
         )
@@ -331,14 +344,14 @@ class TaskMigrations:
         self._reports.append((message, float("-inf")))
 
     def _resend(self, view: View, now: float) -> None:
-        """Send reports that are not in the log, and forget the others."""
-        left: list[tuple[Started | Done, float]] = []
+        """Send reports that are not in the log yet, and drop the others."""
+        remaining: list[tuple[Started | Done, float]] = []
         for message, sent in self._reports:
             known = view.started if isinstance(message, Started) else view.done
-            if (message.id, message.task) in known or not view.reports_of(message.id):
+            if (message.id, message.task) in known or not view.keeps_reports_of(message.id):
                 continue
             if now - sent >= RESEND_S:
                 self._control.append(message)
                 sent = now
-            left.append((message, sent))
-        self._reports = left
+            remaining.append((message, sent))
+        self._reports = remaining

@@ -1,4 +1,7 @@
-"""Reads a task's own last notices back from the topic that it writes to (`operators.distributed.withholding`)."""
+"""Reads a task's own last notices back from the topic that it writes to (`operators.distributed.withholding`).
+
+`services.worker.task_opener` calls `read_back` when it opens a task of a distributed query with feedback.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from services.kafka.topics import Lane
 from services.process.security import KafkaClients
 
 FIRST_LOOK = 512
-"""Records of a partition's end that are read first; each time WIDER times as many, until a whole notice is among
-them."""
+"""How many records of a partition's end are read first. Each further attempt reads WIDER times as many, until they
+include a whole notice."""
 
 WIDER = 8
 
@@ -20,14 +23,15 @@ WIDER = 8
 def read_back(
     clients: KafkaClients, edge: Edge, partitions: Iterable[int], channel: int, marked: Mapping[Lane, int]
 ) -> dict[int, list[Notice]]:
-    """Per partition a channel's notices from the last whole one on, or all.
+    """Read a channel's notices per partition, from the last whole notice on; all notices if none is whole.
 
     Args:
-        marked: per partition, behind all that the task has written (`services.delivery.sink.Sink.mark_end`).
+        marked: per partition, an offset behind everything that the task has written
+            (`services.delivery.sink.Sink.mark_end`).
 
     Raises:
         BrokerError: Kafka does not answer.
-        StateError: somebody else writes to the topic.
+        StateError: another program writes to the topic.
     """
     with reading(clients, edge.topic) as readback:
         return {
@@ -51,7 +55,7 @@ def _last(readback: Readback, edge: Edge, partition: int, channel: int, marked: 
 
 
 def _between(readback: Readback, edge: Edge, partition: int, channel: int, begin: int, end: int) -> list[Notice]:
-    """A channel's notices between two offsets."""
+    """Read a channel's notices between two offsets."""
     found: list[Notice] = []
     for offset, message in readback.between(partition, begin, end):
         raw = message.value() or b""

@@ -1,7 +1,7 @@
-"""What a task runs: an engine, what becomes of its results, what it tells of itself.
+"""Defines what a task runs, `TaskProgram`: an engine, the encoding of its results, and its statistics.
 
-A task feeds whatever it is given, commits, and comes back after a crash; the program knows whether that is one query
-(`QueryProgram`, also of a part of a plan whose joins run apart) or a group of them (`services.task.group_program`).
+`services.task.task` feeds the engine, commits, and recovers after a crash. The program hides whether it runs one query
+(`QueryProgram`, also for an operator of a distributed query) or a group of queries (`services.task.group_program`).
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from operators.data.statistics import EngineStatistics
-from operators.distributed.feedback import PlacedFeedback
+from operators.distributed.feedback import DistributedFeedback
 from operators.engine.engine import Engine
 from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
 from services.process.metrics import TaskMetrics
-from services.task.distributed_migrations import PlacedMigrations
+from services.task.distributed_migrations import DistributedMigrations
 from services.task.engine import TaskEngine
 from services.task.migrations import TaskMigrations
-from services.task.result_output import late_records, outlet_of
+from services.task.result_output import encoder_of, late_records
 from services.task.spec import TaskSpec
 from services.task.spill import TaskSpill
 
 
-class Changes(Protocol):
-    """How what a task runs changes while it runs: its plan, or the queries of a group.
+class TaskChanges(Protocol):
+    """Changes of a task's program while it runs: of the plan, or of the queries of a group.
 
     Attributes:
         version: of the plan, to commit with what has been processed.
-        doubted: whether a commit is to show that no other life of the task has taken over.
+        ownership_in_doubt: True if the task must commit to learn whether another incarnation has taken over.
     """
 
     @property
@@ -39,44 +39,44 @@ class Changes(Protocol):
         ...
 
     @property
-    def doubted(self) -> bool:
+    def ownership_in_doubt(self) -> bool:
         """See above."""
         ...
 
-    def glance(self, committed: float, now: float) -> None:
-        """`look`, if the last one was a while ago."""
+    def look_if_due(self, committed: float, now: float) -> None:
+        """Call `look` if the last call is some time ago."""
         ...
 
     def look(self, committed: float, now: float) -> None:
-        """Between two epochs: see what is asked, and do it.
+        """Find requested changes and apply them; called between two epochs.
 
         Args:
-            committed: when the last commit that succeeded was begun, in monotonic seconds.
+            committed: when the last successful commit began, in monotonic seconds.
         """
         ...
 
     def limit(self, watermark: int, now: float) -> int:
-        """How far the next epoch may go."""
+        """The largest cut of the next epoch."""
         ...
 
-    def ended(self, cut: int) -> bool:
-        """Whether the task is to end here."""
+    def ends_at(self, cut: int) -> bool:
+        """Whether the task must end at this cut."""
         ...
 
     def conclude(self, now: float) -> None:
-        """The task has ended."""
+        """Report that the task has ended."""
         ...
 
 
-class Program(Protocol):
+class TaskProgram(Protocol):
     """See the module.
 
     Attributes:
-        durable: the engine, where snapshots of it can be taken.
-        owed: pairs of tuples that are still to be compared, as of the last report; 0 where nothing is owed.
+        durable: the engine, if snapshots of it can be taken.
+        pending_pairs: pairs of tuples that are still to be compared, as of the last report; 0 without pending results.
     """
 
-    owed: int
+    pending_pairs: int
 
     @property
     def engine(self) -> TaskEngine:
@@ -89,46 +89,47 @@ class Program(Protocol):
         ...
 
     def begin(self) -> None:
-        """In the task's thread, before anything is read again."""
+        """Prepare the engine; called in the task's thread before the replay."""
         ...
 
     def advance(self, cut: int) -> bool:
-        """Process an epoch; whether it gave results."""
+        """Process an epoch; returns whether it produced results."""
         ...
 
-    def owes(self) -> bool:
-        """Whether something is to be delivered even without results."""
+    def has_output(self) -> bool:
+        """Whether records must be delivered even without results."""
         ...
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """What is to be delivered since the last time: records by topic, and blocks."""
+        """The output since the last call: encoded results with their topics, and blocks."""
         ...
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
-        """Count records of `encode` that have been delivered, by topic."""
+        """Count delivered results, by topic."""
         ...
 
     def report(self, metrics: TaskMetrics) -> float:
-        """Tell of the engine; seconds that it has been busy."""
+        """Publish the engine's statistics; returns the seconds that it has been busy."""
         ...
 
 
 class QueryProgram:
-    """One query, or an operator of one.
+    """Runs one query, or an operator of a distributed query.
 
     Args:
-        announced: the watermark that was committed last.
-        placed: of a part of a plan that takes part in feedback.
-        spill: what leaves memory.
-        publish: told the engine's statistics and the plan's version.
+        announced: the cut of the last commit.
+        operator_feedback: the feedback of an operator that takes part in it; None otherwise.
+        spill: the task's spilled state; None without a memory budget.
+        publish: receives the engine's statistics and the plan's version.
+        partitions: of each stream, those that the task reads.
     """
 
     def __init__(
         self,
         spec: TaskSpec,
-        migrations: TaskMigrations | PlacedMigrations,
+        migrations: TaskMigrations | DistributedMigrations,
         announced: int,
-        placed: PlacedFeedback | None,
+        operator_feedback: DistributedFeedback | None,
         spill: TaskSpill | None,
         publish: Callable[[EngineStatistics, int], None],
         partitions: Mapping[str, Sequence[int]],
@@ -139,21 +140,22 @@ class QueryProgram:
         self._publish = publish
         self._sink = spec.topics.sink
         self._found: Batch | None = None
-        self.owed = 0
+        self.pending_pairs = 0
         self.engine = Engine(
             spec.query,
             plan=migrations.plan if spill is None else spill.plan(spec.query, migrations.plan),
             tables=spec.tables.batches,
             partitions=partitions,
-            feedback=(spec.settings.jit and spec.part is None) if placed is None else placed.of,
-            kept=() if placed is None else placed.columns_kept,
+            feedback=(spec.settings.jit and spec.part is None) if operator_feedback is None else operator_feedback.of,
+            kept=() if operator_feedback is None else operator_feedback.columns_kept,
             budget=None if spill is None else spill.budget,
             blocks=None if spill is None else spill.blocks,
             clock=time.monotonic,
         )
-        if placed is not None:
-            placed.attach(self.engine)
-        self._outlet = outlet_of(spec.topics.sink, spec.query, spec.part, announced, self.engine.advance(0), spec.since)
+        if operator_feedback is not None:
+            operator_feedback.attach(self.engine)
+        nothing = self.engine.advance(0)
+        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, spec.since)
 
     @property
     def durable(self) -> Engine:
@@ -161,11 +163,11 @@ class QueryProgram:
         return self.engine
 
     def begin(self) -> None:
-        """Ask for spills and for plan changes that were decided before."""
+        """Replay the spills of earlier incarnations, and schedule plan changes that were decided before."""
         if self._spill is not None:
             self._spill.attach(self.engine, self._announced, self._late, lambda: str(self.engine.plan))
-            if self._spill.own is not None:
-                self.engine.migrate(self._spill.own, "moving-state", self._announced)
+            if self._spill.next_plan is not None:
+                self.engine.migrate(self._spill.next_plan, "moving-state", self._announced)
         self._migrations.attach(self.engine)
 
     def _late(self) -> list[tuple[str, Encoded]]:
@@ -177,28 +179,28 @@ class QueryProgram:
         self._migrations.advanced(self._found, time.monotonic())
         return len(self._found) > 0
 
-    def owes(self) -> bool:
+    def has_output(self) -> bool:
         """Whether other tasks wait for the watermark."""
-        return self._outlet.owes(self.engine.cut)
+        return self._encoder.must_announce(self.engine.cut)
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """The last epoch's results, if they have not been given yet."""
+        """The last epoch's results, if they have not been returned yet."""
         found, self._found = self._found, None
-        return self._outlet.encode(found, self.engine.cut)
+        return self._encoder.encode(found, self.engine.cut)
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
-        """As results."""
+        """Count all of them as results."""
         metrics.results.inc(sum(delivered.values()))
 
     def report(self, metrics: TaskMetrics) -> float:
-        """To metrics and to the statistics topic."""
+        """Publish to the metrics and to the statistics topic."""
         found = self.engine.statistics()
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.feedback(found.feedback)
         if found.spill is not None:
-            self.owed = found.spill.owed
+            self.pending_pairs = found.spill.owed
             metrics.spill(found.spill)
         self._publish(found, self._migrations.version)
         return found.busy_s

@@ -1,4 +1,7 @@
-"""What a task makes of its engine's results: records for the sink, or blocks for the next operator."""
+"""Encodes the results of a task's engine: as records for the sink, or as blocks for the next operator.
+
+`services.task.query_program` and `services.task.group_program` call it. Entry: `encoder_of`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from operators.distributed.edge_writer import Finish, Route
+from operators.distributed.edge_writer import EdgeWriter, ResultOrder
 from schemas.codecs.encode import CLEANUP_PHASE, Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
 from schemas.query import Query
@@ -17,36 +20,41 @@ from services.placement.distributed import Part
 RESULT_CHUNK = 100_000
 
 
-class Outlet(Protocol):
-    """Encodes what an epoch delivers."""
+class ResultEncoder(Protocol):
+    """Encodes the output of an epoch."""
 
-    def owes(self, cut: int) -> bool:
-        """True when somebody waits to hear that the task has come to `cut`, even without results."""
+    def must_announce(self, cut: int) -> bool:
+        """True if readers wait for the task to announce `cut`, even without results."""
         ...
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """The records, each piece with its topic, and blocks of an epoch that ends at `cut`."""
+        """Encode an epoch that ends at `cut`: pieces of records with their topics, and blocks."""
         ...
 
 
-class SinkOutlet:
-    """The query's results as JSON, with keys where they are upserts."""
+class SinkEncoder:
+    """The query's results as JSON, with keys if they are upserts.
+
+    Args:
+        topic: that receives the results.
+        finish: turns the last operator's results into the query's; None for a whole query.
+        since: results with a smaller ts belong to a former plan and are dropped.
+    """
 
     def __init__(
         self, topic: str, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0
     ) -> None:
-        """Args: `since`: results with a smaller ts are another plan's."""
         self._topic = topic
         self._keys = key_names(query)
         self._finish = finish
         self._since = since
 
-    def owes(self, cut: int) -> bool:
-        """Nobody waits for a watermark at the sink."""
+    def must_announce(self, cut: int) -> bool:
+        """Never: no reader of the sink waits for a watermark."""
         return False
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """In pieces of bounded size."""
+        """Encode in pieces of bounded size."""
         if results is not None and len(results) and int(results.ts[0]) < self._since:
             results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
         if results is None or len(results) == 0:
@@ -55,25 +63,27 @@ class SinkOutlet:
         return [(self._topic, piece) for piece in pieces(results, self._keys)], []
 
 
-class BlockOutlet:
-    """Intermediate results, and watermarks.
+class BlockEncoder:
+    """Intermediate results and watermarks, as blocks.
 
     Args:
+        routes: one per reader.
         announced: the watermark that was committed last.
+        nothing: an empty batch of results.
     """
 
-    def __init__(self, routes: Sequence[Route], announced: int, nothing: Batch) -> None:
+    def __init__(self, routes: Sequence[EdgeWriter], announced: int, nothing: Batch) -> None:
         self._routes = list(routes)
         self._announced = announced
         self._nothing = nothing
 
-    def owes(self, cut: int) -> bool:
-        """Readers wait for every step."""
+    def must_announce(self, cut: int) -> bool:
+        """Always for a new cut: readers wait for each watermark."""
         return cut > self._announced
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """Blocks for every partition that the task writes to; the last of each carries the watermark."""
-        if not self.owes(cut):
+        """Make blocks for every partition that the task writes to; the last block of each carries the watermark."""
+        if not self.must_announce(cut):
             return [], []
         self._announced = cut
         batch = self._nothing if results is None else results
@@ -85,31 +95,32 @@ class BlockOutlet:
         return [], blocks
 
 
-def outlet_of(
+def encoder_of(
     topic: str, query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0
-) -> Outlet:
-    """The outlet of a task.
+) -> ResultEncoder:
+    """Make the encoder of a task.
 
     Args:
         topic: of the query's results.
-        since: where the plan that it is a part of begins.
-        part: what it runs; None for a whole query.
-        nothing: results of its engine, none of them.
+        part: the operator that the task runs; None for a whole query.
+        announced: the watermark that was committed last.
+        nothing: an empty batch of the engine's results.
+        since: event time at which the task's plan begins.
     """
     if part is None:
-        return SinkOutlet(topic, query)
+        return SinkEncoder(topic, query)
     if not part.operator.outputs:
-        return SinkOutlet(topic, query, Finish(part.operator), since)
-    return BlockOutlet([Route(edge, part.share) for edge in part.operator.outputs], announced, nothing)
+        return SinkEncoder(topic, query, ResultOrder(part.operator), since)
+    return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 
 def late_records(results: Batch) -> list[Encoded]:
-    """Results that come late for want of memory, marked as such."""
+    """Encode results that are late for lack of memory, marked as such."""
     return [encode_results(piece, CLEANUP_PHASE) for piece in _slices(results)]
 
 
 def pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
-    """Results as JSON in pieces of bounded size, with keys where they are upserts."""
+    """Encode results as JSON in pieces of bounded size, with keys if they are upserts."""
     for piece in _slices(results):
         yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
 

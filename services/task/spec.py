@@ -1,4 +1,7 @@
-"""What a task is to do, and how it can end."""
+"""Defines what a task runs (`TaskSpec`) and how it can end (`TaskOutcome`).
+
+`services.worker` makes the specification; `services.task.task` reports the outcome.
+"""
 
 from __future__ import annotations
 
@@ -15,41 +18,51 @@ from services.placement.distributed import Part
 from services.process.settings import WorkerSettings
 from services.registry.group_watch import GroupWatch
 
-Settlement = Callable[[], Mapping[Lane, int] | None]
-"""Asks Kafka whether transactions are complete; see `services.delivery.sink.Sink.settlement`."""
+CompletionCheck = Callable[[], Mapping[Lane, int] | None]
+"""Asks Kafka whether transactions are complete; see `services.delivery.sink.Sink.completion_check`."""
 
 
-class End(StrEnum):
-    """How a task ended: as asked; because another worker has it; because Kafka did not take what it delivered; with a
-    snapshot, or spilled state, that cannot be used; by an error that would come again."""
+class TaskEnd(StrEnum):
+    """How a task ended.
+
+    Attributes:
+        FINISHED: as requested.
+        FENCED: another worker has the task.
+        RESTART: Kafka did not accept a delivery; the task must restart from its last commit.
+        SNAPSHOT_DAMAGED: the snapshot cannot be used.
+        SPILL_FAILED: spilled state cannot be written or read.
+        REREAD: the task must restart to read more of its input again (`RereadNeeded`).
+        FAILED: an error that a restart would repeat.
+    """
 
     FINISHED = "finished"
     FENCED = "fenced"
     RESTART = "restart"
-    DAMAGED = "damaged"
-    UNSPILLED = "unspilled"
-    AGAIN = "again"
+    SNAPSHOT_DAMAGED = "damaged"
+    SPILL_FAILED = "unspilled"
+    REREAD = "again"
     FAILED = "failed"
 
 
-class Again(WeirError):
-    """A task is to begin anew at what it has just committed."""
+class RereadNeeded(WeirError):
+    """A task must restart from its last commit, to read more of its input again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """`error` is None when it finished as asked."""
+class TaskOutcome:
+    """How a task ended, and its error; None if the task finished as requested."""
 
-    end: End
+    end: TaskEnd
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """What tasks of a group need to know which queries to run.
+    """Where the tasks of a group find which queries to run.
 
     Attributes:
-        members: the topic in which they write it down.
+        watch: the registered queries.
+        members: the topic in which the tasks record which queries they run.
     """
 
     watch: GroupWatch
@@ -61,14 +74,15 @@ class TaskSpec:
     """What all tasks of a worker share.
 
     Attributes:
+        query: the query; for a group, the union of what its queries read.
         plan: of version 0; see `services.task.migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker.worker`.
-        since: event time from which on results are this plan's.
-        group: where several queries run; `query` then stands for what they read.
-        part: what the task runs of a plan whose joins run apart; then `query` and `plan` are the operator's.
-        trim: deletes records of internal topics before the given offsets, once a sink's transactions are settled
-            (`services.delivery.sink.Sink.settlement`).
+        since: event time from which on this plan delivers results.
+        group: None for a task of one query.
+        part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
+        trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
+            (`services.delivery.sink.Sink.completion_check`).
         tables: the query's reference tables.
     """
 
@@ -82,7 +96,7 @@ class TaskSpec:
     group: GroupWork | None = None
     part: Part | None = None
     since: int = 0
-    trim: Callable[[Settlement, Mapping[Lane, int]], None] | None = None
+    trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     tables: Tables = field(default_factory=Tables)
 
 

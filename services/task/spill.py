@@ -1,19 +1,20 @@
-"""What a task spills: the folder it goes to, the log of it, and the results that come late.
+"""Manages a task's spilled state: the folder of its blocks, the log of its events, and the late results of cleanup.
 
-Blocks are worth nothing to the next life of a task: `services.spill.spill_log` says why. So each life has its own
-    folder, and one that hangs may still be at work there when the next begins. Nor do blocks have to last: what cannot
-    be written or read ends the task, and the roster begins it anew from the last commit, as after anything else that
-    goes wrong; with a full disk it comes back to where it was when there is room.
+`services.task.task` calls `TaskSpill` between epochs. Blocks are of no use to the task's next incarnation
+(`services.spill.spill_log` gives the reason). So each incarnation has its own folder, and one that hangs may still
+write there when the next begins. Blocks need not last, either: a failed read or write ends the task, and the worker
+restarts it from the last commit, as after any other failure. With a full disk, the task restarts until there is room.
 
-Events name groups of the plan that ran. A life whose own plan is another one, since its worker was started with another
-`--plan`, begins with that of the log, and changes to its own at the last commit.
+Events name partition groups of the plan that ran. If a worker was restarted with another `--plan`, an incarnation
+starts with the plan of the log, and changes to its own plan at the last commit.
 
-**When debts are paid.** Before windows forget a part the engine cleans up by itself; without windows it never would. So
-a task cleans up by itself, BITE_GROUPS at once, those that have waited longest. While no input comes it does nothing
-else: bite by bite, until some comes or nothing has waited, and what was found is committed epoch by epoch. While input
-comes, which owes more with every epoch, a task that is busy for less than SPARE_LOAD takes a bite between epochs, and
-in all at most the share CLEANUP_SHARE of its time; it never rests for longer than MOST_REST_S: what took long may have
-been the machine, or kernels that were compiled. When nothing has waited, it looks again after REST_S.
+**When pending results are produced.** Before windows expire a part, the engine cleans it up by itself; without windows
+it never would. So a task also cleans up by itself, in cleanup steps of STEP_GROUPS groups, those that have waited
+longest. While no input arrives, it runs step after step until input arrives or no results are pending; each epoch
+commits what was produced. While input arrives, every epoch adds pending results. A task that is busy for less than
+SPARE_LOAD then runs one step between epochs, and spends at most the share CLEANUP_SHARE of its time on steps. It never
+rests for longer than MAX_REST_S, because a step may have been slow for other reasons: a busy machine, or kernels that
+were compiled. If no results are pending, it checks again after REST_S.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from operators.data.watermark import END
 from operators.plan.plan import Plan, parse_plan
 from operators.spill.plan_spilling import check_spillable
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.codecs.encode import Encoded
 from schemas.errors import UsageError
@@ -45,29 +46,29 @@ from services.task.engine import SpillingEngine
 
 SPARE_LOAD = 0.5
 CLEANUP_SHARE = 0.2
-BITE_GROUPS = 4
+STEP_GROUPS = 4
 REST_S = 1.0
-MOST_REST_S = 5.0
+MAX_REST_S = 5.0
 QUIET_S = 0.2
-"""No input comes when there was none for so long."""
-BEGIN_S = 0.5
-"""What is owed where nothing is to leave any more is paid for so long between epochs."""
+"""A task counts as quiet after this time without input."""
+STARTUP_CLEANUP_S = 0.5
+"""How long a task without a memory budget cleans up between epochs what an earlier incarnation left pending."""
 
 Late = tuple[str, Encoded]
-"""Results that come late, and their topic."""
+"""Late results, and their topic."""
 
-UNLIMITED = Budget(MAX_BYTES, DEFAULT_STRATEGY)
-"""Where nothing is to leave any more."""
+UNLIMITED = MemoryBudget(MAX_BYTES, DEFAULT_STRATEGY)
+"""The budget of a task that no longer spills but has pending results."""
 
 LEAST_WAITING = 1_000
-"""Source tuples that may wait for the watermark whatever the budget."""
+"""Source tuples that may wait for the watermark under any budget."""
 
 
 def check_budget(query: Query, settings: WorkerSettings) -> None:
-    """Refuse what cannot be kept within a memory budget.
+    """Check that a query and its settings allow a memory budget.
 
     Raises:
-        UsageError: the message says why.
+        UsageError: they do not; the message says why.
     """
     check_spillable(query, EXECUTOR)
     if settings.guarantee is not Guarantee.EXACTLY_ONCE:
@@ -83,22 +84,23 @@ def check_budget(query: Query, settings: WorkerSettings) -> None:
 
 
 class TaskSpill:
-    """One life of one task; used by its thread alone.
+    """The spilled state of one incarnation of one task; used by its thread alone.
 
     Args:
-        budget: UNLIMITED where what an earlier life has spilled is still owed.
-        folder: where this life's own folder is made.
+        budget: UNLIMITED for a task that only has to clean up what an earlier incarnation left pending.
+        folder: the folder in which this incarnation's own folder is made.
+        log: the task's spill log.
 
     Attributes:
         budget, blocks: for the engine.
-        own: the plan to change to at the last commit; None to stay with `plan`.
+        next_plan: the plan to change to at the last commit; None to stay with `plan`.
     """
 
-    def __init__(self, budget: Budget, folder: Path, log: SpillLog) -> None:
-        """Make the folder.
+    def __init__(self, budget: MemoryBudget, folder: Path, log: SpillLog) -> None:
+        """Make the incarnation's folder.
 
         Raises:
-            SpillError: it cannot be used.
+            SpillError: the folder cannot be used.
         """
         self.budget = budget
         own = folder / uuid.uuid4().hex[:12]
@@ -110,32 +112,32 @@ class TaskSpill:
         self._log = log
         self._late: list[Late] = []
         self._events: list[SpillEvent] = []
-        self._settled = budget is not UNLIMITED
-        self._rested = self._nothing_until = 0.0
-        self._told = False
+        self._startup_cleaned = budget is not UNLIMITED
+        self._rest_until = self._next_check = 0.0
+        self._budget_reported = False
         self._engine: SpillingEngine | None = None
         self._found: Callable[[], list[Late]] = list
         self._plan: Callable[[], str] = str
-        self.own: Plan | None = None
+        self.next_plan: Plan | None = None
 
     @property
     def waiting_tuples(self) -> int:
-        """How many source tuples may wait for the watermark, about."""
+        """About how many source tuples may wait for the watermark."""
         return max(LEAST_WAITING, waiting_tuples(self.budget))
 
     @property
     def span(self) -> tuple[int, int]:
-        """What a commit says of the log."""
+        """The span of the log's records, for the commit message."""
         return self._log.span
 
     @property
-    def settled(self) -> int:
-        """All results before this event time were given by earlier lives; END where they left nothing owed."""
+    def delivered_before(self) -> int:
+        """Event time before which earlier incarnations delivered all results; END if they left none pending."""
         events = self._log.events
         return events[-1].settled if events else END
 
     @property
-    def _of(self) -> SpillingEngine:
+    def _attached(self) -> SpillingEngine:
         assert self._engine is not None, "attached before anything is processed"
         return self._engine
 
@@ -143,74 +145,73 @@ class TaskSpill:
         """The plan to make the engine with.
 
         Args:
-            own: which it is to run when it has come to the last commit; None for any.
+            own: the plan to run from the last commit on; None for any.
         """
         if not self._log.plan:
             return own
         spilled = parse_plan(self._log.plan, query)
-        self.own = None if own == spilled else own
+        self.next_plan = None if own == spilled else own
         return spilled
 
     def attach(
         self, engine: SpillingEngine, until: int, found: Callable[[], list[Late]], plan: Callable[[], str] = str
     ) -> None:
-        """What happened in earlier lives happens again, until the engine has come to the last commit.
+        """Set the engine, and have it replay the events of earlier incarnations up to the last commit.
 
         Args:
-            found: what the engine has found late since this was last asked.
-            plan: that the engine runs; empty where there is none.
+            until: cut of the last commit.
+            found: returns the late results of the engine since the last call.
+            plan: returns the plan that the engine runs; an empty text if there is none.
         """
         self._engine, self._found, self._plan = engine, found, plan
         engine.play_spills(self._log.events, until)
 
     def advanced(self) -> bool:
-        """An epoch has been processed, or something paid; True when there is something to commit."""
+        """Collect late results and events after an epoch or a cleanup step; True if there is something to commit."""
         self._late += self._found()
-        self._events += self._of.spill_events()
+        self._events += self._attached.spill_events()
         return bool(self._late or self._events)
 
     def commit(self) -> tuple[list[Late], list[BlockRecord]]:
-        """Late results, and what has happened since the last commit, to be part of the next one."""
+        """Late results, and log records of the events since the last commit, for the next commit."""
         late, self._late = self._late, []
-        events, self._events = [*self._events, *self._of.spill_events()], []
+        events, self._events = [*self._events, *self._attached.spill_events()], []
         records = self._log.add(events, self._plan())
-        least = 0 if self._told else self._of.least_budget()
+        least = 0 if self._budget_reported else self._attached.least_budget()
         if least:
-            self._told = True
+            self._budget_reported = True
             get_log("spill").warning(
                 "the memory budget is too small for what comes: more is owed than is paid until less comes",
                 memory_bytes=self.budget.limit_bytes,
                 least_bytes=least,
             )
-        self._log.forget(self._of.spills_needed_from())
+        self._log.forget(self._attached.spills_needed_from())
         return late, records
 
-    def clean(self, now: float) -> None:
-        """Between epochs: find some of what is owed, if there is time; for longer where that is what the task begins
-        with."""
-        if not self._settled:
-            while not self._settled and time.monotonic() < now + BEGIN_S:
-                self._settled = not self._of.clean(BITE_GROUPS)
-        elif self._of.load < SPARE_LOAD and now >= self._rested:
-            self.pay(now)
+    def clean_up_between_epochs(self, now: float) -> None:
+        """Run a cleanup step between epochs, if there is time; runs more steps at the start of an UNLIMITED task."""
+        if not self._startup_cleaned:
+            while not self._startup_cleaned and time.monotonic() < now + STARTUP_CLEANUP_S:
+                self._startup_cleaned = not self._attached.clean(STEP_GROUPS)
+        elif self._attached.load < SPARE_LOAD and now >= self._rest_until:
+            self.run_cleanup_step(now)
 
-    def pay(self, now: float) -> bool:
-        """While there is nothing else to do: find a little of what is owed; False where nothing is, or was a moment
-        ago."""
-        if now < self._nothing_until:
+    def run_cleanup_step(self, now: float) -> bool:
+        """Run a cleanup step; False if no results are pending, or none were less than REST_S ago."""
+        if now < self._next_check:
             return False
-        found = self._of.clean(BITE_GROUPS)
+        found = self._attached.clean(STEP_GROUPS)
         ended = time.monotonic()
-        self._rested = ended + min((ended - now) / CLEANUP_SHARE, MOST_REST_S)
+        self._rest_until = ended + min((ended - now) / CLEANUP_SHARE, MAX_REST_S)
         if not found:
-            self._rested = self._nothing_until = ended + REST_S
+            self._rest_until = self._next_check = ended + REST_S
         return found
 
-    def trimming(self) -> dict[Lane, int]:
-        """See `SpillLog.trimming`."""
-        return self._log.trimming()
+    def deletable(self) -> dict[Lane, int]:
+        """See `SpillLog.deletable`."""
+        return self._log.deletable()
 
     def close(self) -> None:
-        """Nobody needs the blocks any more."""
+        """Delete the blocks."""
         self.blocks.close()
         shutil.rmtree(self.blocks.path, ignore_errors=True)

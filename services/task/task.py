@@ -1,11 +1,12 @@
-"""A task: one query, or a group, on one set of partitions, in a thread of its own.
+"""Runs one task: a query, or a group of queries, on one set of partitions, in its own thread.
 
-The asyncio side hands in record batches; the thread decodes them, feeds the engine, and every `epoch_ms`
-advances to the watermark and delivers the epoch. Kernels, decoders, the encoder and librdkafka release the
-GIL, so the event loop, which fetches and keeps the group membership, is not held up.
+`services.worker.task_opener` makes a `Task`; the worker's event loop hands in record batches. The thread decodes them,
+feeds the engine, and every `epoch_ms` advances to the watermark and delivers the epoch. Kernels, decoders, the encoder
+and librdkafka release the GIL, so they do not block the event loop, which fetches records and keeps the group
+membership.
 
-A task never repairs itself. Whatever goes wrong ends the thread with an `Outcome`, and the roster begins a
-new task from the last commit: there is one way back, the one that a killed worker takes too.
+A task never repairs itself. Any failure ends the thread with a `TaskOutcome`, and the worker starts a new task from the
+last commit. So there is one way to recover, the one that a killed worker takes, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from operators.distributed.feedback import PlacedFeedback
+from operators.distributed.feedback import DistributedFeedback
 from operators.engine.engine import Engine
 from schemas.errors import BrokerError, StateError
-from services.delivery.epoch_output import Delivery, Letters
+from services.delivery.epoch_output import Delivery, RejectedRecords
 from services.delivery.sink import Aborted, Fenced, Sink
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
@@ -32,48 +33,55 @@ from services.recovery.starting_point import LaneStart, RecoveryPlan, Snapshot
 from services.recovery.state_store import StateStore
 from services.spill.block_store import SpillError
 from services.task.block_lane import BlockLane
-from services.task.epoch_timer import Pace
+from services.task.epoch_timer import EpochTimer
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.migrations import LOOK_S
-from services.task.query_program import Changes, Program
-from services.task.spec import Again, End, Outcome, TaskSpec
+from services.task.query_program import TaskChanges, TaskProgram
+from services.task.spec import RereadNeeded, TaskEnd, TaskOutcome, TaskSpec
 from services.task.spill import QUIET_S, TaskSpill
 
 INBOX_BYTES = 8 << 20
-"""Raw input that waits for the task's thread; beyond it the task's partitions are not read."""
+"""Raw input that may wait for the task's thread; beyond it the worker does not read the task's partitions."""
 
-LETTER_BYTES = 16 << 20
-"""Letters that an epoch collects before it is delivered early."""
+REJECTED_BYTES = 16 << 20
+"""Bytes of rejected records that an epoch collects before it is delivered early."""
 
 REPLAY_TUPLES = 65_536
-"""Source tuples that are read again before they are processed."""
+"""Source tuples that a replay reads before it processes them."""
 
 TRIM_S = 30.0
-"""How often records of internal topics that nobody needs any more are deleted."""
+"""How often records of internal topics that no recovery needs are deleted."""
 
 STATISTICS_S = 1.0
 
 RENEWAL_S = 60.0
-"""How often all partitions are committed, also those that did not move: Kafka forgets offsets that are not
-renewed."""
+"""How often all partitions are committed, also those without progress: Kafka deletes offsets that are not renewed."""
 
 
 class Task:
     """One task. Methods without underscore may be called from any thread.
 
     Args:
-        changes: of the plan, or of what a group runs.
-        program: makes what runs, given the partitions of each stream.
-        feedback: of a part of a plan that takes part in feedback.
-        spill: what leaves memory, or has left it and is owed.
+        spec: what all tasks of the worker share.
+        number: of the task.
+        recovery: where to start.
+        changes: changes of the plan, or of a group's queries.
+        program: makes the program, given the partitions of each stream.
+        store: the table of snapshots; None for a worker without a state directory.
+        give_up: set once the thread must end without delivering the open epoch.
+        changed: called when partitions may be read again, after `paused` or `full` has changed.
+        ended: called in the task's thread with its outcome.
+        feedback: of an operator that takes part in feedback; None otherwise.
+        spill: the task's spilled state; None without a memory budget and without pending results.
 
     Attributes:
-        held: partitions that must not be read now: they are ahead of the others.
+        paused: partitions that must not be read now, because they are ahead of the others.
         slowest: partitions that the watermark waits for, as of the last second.
-        outcome: None while the thread lives.
-        step: what the thread is at, for /healthz.
-        committed_owed: what is owed, as of the last commit.
+        outcome: None while the thread runs.
+        running: True once the replay has ended, until the thread ends.
+        step: what the thread is doing, for /healthz.
+        committed_pending: pending pairs of tuples, as of the last commit.
     """
 
     def __init__(
@@ -81,8 +89,8 @@ class Task:
         spec: TaskSpec,
         number: int,
         recovery: RecoveryPlan,
-        changes: Changes,
-        program: Callable[[Mapping[str, Sequence[int]]], Program],
+        changes: TaskChanges,
+        program: Callable[[Mapping[str, Sequence[int]]], TaskProgram],
         sink: Sink,
         store: StateStore | None,
         snapshots: SnapshotWriter,
@@ -90,19 +98,19 @@ class Task:
         metrics: TaskMetrics,
         give_up: threading.Event,
         changed: Callable[[], None],
-        ended: Callable[[Task, Outcome], None],
+        ended: Callable[[Task, TaskOutcome], None],
         feedback: TaskFeedback | None = None,
         spill: TaskSpill | None = None,
     ) -> None:
         self.spec = spec
         self.number = number
         self.recovery = recovery
-        self.held: frozenset[Lane] = frozenset()
+        self.paused: frozenset[Lane] = frozenset()
         self.slowest: frozenset[Lane] = frozenset()
-        self.outcome: Outcome | None = None
+        self.outcome: TaskOutcome | None = None
         self.running = False
         self.step = "beginning"
-        self.committed_owed = 0
+        self.committed_pending = 0
         self._changes = changes
         self._sink = sink
         self._store = store
@@ -117,9 +125,10 @@ class Task:
         self._most_pending = spec.settings.max_pending_tuples
         if spill is not None:
             self._most_pending = min(self._most_pending, spill.waiting_tuples)
-        placed = None if feedback is None else feedback.placed
+        operator_feedback = None if feedback is None else feedback.operator_feedback
         self._lanes = {
-            key: _lane(spec, key, start, recovery.floor, log, placed) for key, start in recovery.lanes.items()
+            key: _make_lane(spec, key, start, recovery.floor, log, operator_feedback)
+            for key, start in recovery.lanes.items()
         }
         partitions: dict[str, list[int]] = {}
         for lane in self._lanes.values():
@@ -128,9 +137,9 @@ class Task:
         self._streams = tuple(partitions)
         self._program = program(partitions)
         self._engine = self._program.engine
-        self._letters = Letters(spec.topics.late, spec.topics.dead)
+        self._rejected = RejectedRecords(spec.topics.late, spec.topics.dead)
         self._epoch_number = recovery.epoch
-        self._committed: dict[Lane, int] = {key: start.live for key, start in recovery.lanes.items()}
+        self._committed: dict[Lane, int] = {key: start.replay_end for key, start in recovery.lanes.items()}
         self._committed_cut = recovery.cut
         self._last_commit = time.monotonic()
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
@@ -144,13 +153,13 @@ class Task:
         self._inbox_bytes = 0
         self._lock = threading.Lock()
         self._stop = False
-        self._over = False
+        self._over_limit = False
         self._thread = threading.Thread(target=self._run, name=f"task-{number}", daemon=True)
 
     # --- From the event loop ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         if self._feedback is not None:
             self._feedback.listen(lambda: self._inbox.put(None))
         self._thread.start()
@@ -162,7 +171,7 @@ class Task:
         self._inbox.put((lane, batch))
 
     def mark_idle(self, lane: Lane) -> None:
-        """The partition has been silent for its idle timeout: all offered batches still count first."""
+        """Report that a partition was silent for its idle timeout; batches offered before are taken first."""
         self._inbox.put((lane, None))
 
     @property
@@ -172,7 +181,7 @@ class Task:
 
     @property
     def cut(self) -> int:
-        """Event time up to which results are out."""
+        """Event time up to which results have been computed."""
         return self._engine.cut
 
     @property
@@ -181,44 +190,44 @@ class Task:
         return self._committed_cut
 
     @property
-    def committed_to(self) -> tuple[int, int]:
-        """How far commits have come: offsets, added up, and event time."""
+    def commit_progress(self) -> tuple[int, int]:
+        """Progress of the commits: the sum of all offsets, and event time."""
         return sum(self._committed.values()), self._committed_cut
 
     @property
     def read(self) -> int:
-        """How far the task has read: offsets, added up."""
+        """Progress of reading: the sum of all offsets."""
         return sum(lane.position for lane in self._lanes.values())
 
     @property
     def replaying(self) -> list[Lane]:
-        """Partitions that are read again."""
+        """Partitions that are still replayed."""
         return [key for key, lane in self._lanes.items() if lane.replaying]
 
     @property
     def unread(self) -> int:
-        """Offsets that are to be read again before the task runs."""
-        return sum(max(0, lane.live - lane.position) for lane in self._lanes.values())
+        """Number of offsets that the replay has yet to read."""
+        return sum(max(0, lane.replay_end - lane.position) for lane in self._lanes.values())
 
     @property
     def has_input(self) -> bool:
-        """Whether input was handed in that is not committed."""
-        return self._inbox_bytes > 0 or self._moved() or bool(self._letters.letters)
+        """Whether the task has input that is not committed."""
+        return self._inbox_bytes > 0 or self._moved() or bool(self._rejected.records)
 
     @property
-    def works(self) -> bool:
-        """Whether the task has something to do: it recovers, has input, or owes results, or failed to."""
+    def has_work(self) -> bool:
+        """Whether the task has something to do: it recovers, has input or pending results, or has failed."""
         if self.outcome is not None:
-            return self.outcome.end is not End.FINISHED
-        return not self.running or self.has_input or self._program.owed > 0
+            return self.outcome.end is not TaskEnd.FINISHED
+        return not self.running or self.has_input or self._program.pending_pairs > 0
 
     @property
     def full(self) -> bool:
-        """True while no more input should be read for it."""
+        """True while the event loop should read no more input for the task."""
         return self._inbox_bytes > INBOX_BYTES
 
-    def settle(self, seconds: float) -> bool:
-        """Deliver all that was offered before; True when that was done within `seconds`.
+    def flush(self, seconds: float) -> bool:
+        """Deliver everything that was offered before; True if that was done within `seconds`.
 
         Must not be called from the event loop.
         """
@@ -231,41 +240,41 @@ class Task:
         return False
 
     def finish(self) -> None:
-        """Ask for the open epoch to be delivered and the thread to end."""
+        """Ask the thread to deliver the open epoch and end."""
         self._stop = True
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Ask for the thread to end as soon as it can, whatever becomes of the open epoch."""
+        """Ask the thread to end as soon as it can, even without delivering the open epoch."""
         self._give_up.set()
         self.finish()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread; True when it has ended."""
+        """Wait for the thread; True if it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     # --- The thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        outcome = Outcome(End.FINISHED)
+        outcome = TaskOutcome(TaskEnd.FINISHED)
         try:
             self._restore()
             self._replay()
             self._serve()
         except Fenced as error:
-            outcome = Outcome(End.FENCED, error)
+            outcome = TaskOutcome(TaskEnd.FENCED, error)
         except (Aborted, BrokerError) as error:
-            outcome = Outcome(End.FINISHED if self._give_up.is_set() else End.RESTART, error)
-        except Again as error:
-            outcome = Outcome(End.AGAIN, error)
-        except _Damaged as error:
-            outcome = Outcome(End.DAMAGED, error)
+            outcome = TaskOutcome(TaskEnd.FINISHED if self._give_up.is_set() else TaskEnd.RESTART, error)
+        except RereadNeeded as error:
+            outcome = TaskOutcome(TaskEnd.REREAD, error)
+        except _SnapshotDamaged as error:
+            outcome = TaskOutcome(TaskEnd.SNAPSHOT_DAMAGED, error)
         except StateError as error:
-            # Of what a task does only spilling reads and writes durable state: a snapshot is written beside it.
-            outcome = Outcome(End.FAILED if self._spill is None else End.UNSPILLED, error)
+            # Only spilling reads and writes durable state in this thread; another thread writes snapshots.
+            outcome = TaskOutcome(TaskEnd.FAILED if self._spill is None else TaskEnd.SPILL_FAILED, error)
         except BaseException as error:
-            outcome = Outcome(End.FAILED, error)
+            outcome = TaskOutcome(TaskEnd.FAILED, error)
         finally:
             self.running = False
             try:
@@ -275,14 +284,14 @@ class Task:
                 self._ended(self, outcome)
 
     def _close(self) -> None:
-        """Give back all that the task holds, whichever part of it fails: the next task opens the same store."""
-        with ExitStack() as parts:
+        """Release all resources, even if one of them fails: the next task opens the same store."""
+        with ExitStack() as resources:
             if self._spill is not None:
-                parts.callback(self._spill.close)
+                resources.callback(self._spill.close)
             if self._feedback is not None:
-                parts.callback(self._feedback.close)
-            parts.callback(self._snapshots.close)
-            parts.callback(self._sink.close)
+                resources.callback(self._feedback.close)
+            resources.callback(self._snapshots.close)
+            resources.callback(self._sink.close)
 
     def _restore(self) -> None:
         self._program.begin()
@@ -296,16 +305,16 @@ class Task:
             if self.recovery.source == "snapshot":
                 engine.restore(self.recovery.floor, self._store.blocks())
             elif self._store.snapshot() is not None:
-                # Rows are numbered anew, so blocks of an earlier life do not fit any more.
+                # Row numbers start again, so blocks of an earlier incarnation do not fit any more.
                 self._store.wipe()
         except SpillError:
             raise
         except StateError as error:
-            raise _Damaged(str(error)) from error
+            raise _SnapshotDamaged(str(error)) from error
 
     def _replay(self) -> None:
-        """Read again what was taken before, then stand exactly at the last commit."""
-        self.step = "reading again what was taken before"
+        """Read again what an earlier incarnation took, and advance exactly to the last commit."""
+        self.step = "reading again what an earlier incarnation took"
         lanes = self._lanes.values()
         replayed = 0
         for lane in lanes:
@@ -319,7 +328,7 @@ class Task:
             cut = min(self._engine.watermark(), self.recovery.cut)
             if cut > self._engine.cut and self._engine.pending_tuples > min(self._most_pending, REPLAY_TUPLES):
                 self._engine.advance(cut)
-            self._hold({key for key, lane in self._lanes.items() if lane.held} | self._ahead())
+            self._pause({key for key, lane in self._lanes.items() if lane.retained} | self._lanes_ahead())
         if self._stop:
             return
         if self.recovery.cut > self._engine.cut:
@@ -328,8 +337,8 @@ class Task:
             self._feedback.restore()
         for lane in lanes:
             lane.set_idle(self._engine, False)
-            while lane.held and not self._closed(lane):
-                self._metrics.input_tuples.inc(lane.take(self._engine, lane.held.popleft(), self._letters))
+            while lane.retained and not self._is_closed(lane):
+                self._metrics.input_tuples.inc(lane.take(self._engine, lane.retained.popleft(), self._rejected))
         self._metrics.replayed.inc(replayed)
         self._log.info(
             "task running",
@@ -341,64 +350,65 @@ class Task:
 
     def _replay_batch(self, lane: InputLane | BlockLane, batch: RecordBatch) -> int:
         if not lane.replaying:
-            lane.held.append(batch)
+            lane.retained.append(batch)
             return 0
-        taken = lane.replay(self._engine, batch.until(lane.live))
+        taken = lane.replay(self._engine, batch.until(lane.replay_end))
         if not lane.replaying:
             lane.set_idle(self._engine, True)
-            if batch.next_offset > lane.live:
-                lane.held.append(batch.since(lane.live))
+            if batch.next_offset > lane.replay_end:
+                lane.retained.append(batch.since(lane.replay_end))
         return taken
 
     def _serve(self) -> None:
         self.running = not self._stop
-        pace = Pace(self.spec.settings.epoch_ms / 1000, time.monotonic())
+        epoch_timer = EpochTimer(self.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self._stop:
-            if self._changes.ended(self._engine.cut) and (self._feedback is None or self._feedback.clear()):
+            ends = self._changes.ends_at(self._engine.cut)
+            if ends and (self._feedback is None or self._feedback.nothing_suspended()):
                 self._conclude()
                 return
-            self._take(pace)
-            pace.begin(time.monotonic())
+            self._take(epoch_timer)
+            epoch_timer.epoch_began(time.monotonic())
             self._epoch(final=False)
-            pace.ended(time.monotonic())
+            epoch_timer.epoch_ended(time.monotonic())
         if self.running and not self._give_up.is_set():
             self._epoch(final=True)
 
     def _conclude(self) -> None:
-        """The plan ends here: commit of every partition how far it came, and read no more."""
-        self._hold(set(self._lanes))
+        """End the task with its plan: commit the position of every partition, and read no more."""
+        self._pause(set(self._lanes))
         self._renewed = float("-inf")
         self._deliver(commit=True, ending=True)
         self._changes.conclude(time.monotonic())
 
-    def _take(self, pace: Pace) -> None:
-        """Feed the engine until the epoch is due."""
+    def _take(self, epoch_timer: EpochTimer) -> None:
+        """Feed the engine until the next epoch is due."""
         self.step = "reading"
-        while not self._stop and self._letters.size_bytes < LETTER_BYTES:
-            left = pace.left(time.monotonic())
-            item = self._next(0 if self._pay() else min(max(left, 0), LOOK_S))
-            self._changes.glance(self._last_commit, time.monotonic())
+        while not self._stop and self._rejected.size_bytes < REJECTED_BYTES:
+            seconds_left = epoch_timer.seconds_left(time.monotonic())
+            item = self._next(0 if self._clean_up_if_quiet() else min(max(seconds_left, 0), LOOK_S))
+            self._changes.look_if_due(self._last_commit, time.monotonic())
             if item is not None:
                 lane = self._lanes[item[0]]
                 if item[1] is None:
-                    if lane.may_idle and not self._closed(lane):
+                    if lane.may_idle and not self._is_closed(lane):
                         lane.set_idle(self._engine, True)
-                elif self._closed(lane):
-                    lane.held.append(item[1])
+                elif self._is_closed(lane):
+                    lane.retained.append(item[1])
                 else:
-                    self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._letters))
+                    self._metrics.input_tuples.inc(lane.take(self._engine, item[1], self._rejected))
                     self._last_input = time.monotonic()
-            self._hold(self._ahead())
-            if self._feedback is not None and self._feedback.attend(self._engine.watermark(), time.monotonic()):
-                pace.call()
-            if left <= 0:
+            self._pause(self._lanes_ahead())
+            if self._feedback is not None and self._feedback.serve(self._engine.watermark(), time.monotonic()):
+                epoch_timer.request()
+            if seconds_left <= 0:
                 return
 
-    def _pay(self) -> bool:
-        """While no input comes find a little of what is owed; the next epoch commits it."""
+    def _clean_up_if_quiet(self) -> bool:
+        """Run a cleanup step if no input arrives; the next epoch commits its results."""
         now = time.monotonic()
         quiet = now - self._last_input >= QUIET_S and self._inbox.empty()
-        return self._spill is not None and quiet and self._spill.pay(now)
+        return self._spill is not None and quiet and self._spill.run_cleanup_step(now)
 
     def _next(self, seconds: float) -> tuple[Lane, RecordBatch | None] | None:
         try:
@@ -418,36 +428,36 @@ class Task:
                 self._changed()
         return item
 
-    def _closed(self, lane: InputLane | BlockLane) -> bool:
-        """Whether the rest of a source's partition is not this task's to take, but that of the plan that takes over.
+    def _is_closed(self, lane: InputLane | BlockLane) -> bool:
+        """Whether the rest of a source's partition belongs to the plan that takes over.
 
-        Its tasks may have begun already: this one may be a later life of a task that had come to its end.
+        That plan's tasks may run already: this task may be a later incarnation of a task that had reached its end.
         """
-        return self._changes.ended(self._engine.cut) and isinstance(lane, InputLane) and not lane.replaying
+        return self._changes.ends_at(self._engine.cut) and isinstance(lane, InputLane) and not lane.replaying
 
-    def _ahead(self) -> set[Lane]:
-        """Temporal alignment: who must wait for the slower partitions."""
+    def _lanes_ahead(self) -> set[Lane]:
+        """Find the partitions that must wait for slower ones (temporal alignment)."""
         settings = self.spec.settings
         watermark = self._engine.watermark()
         pending = self._engine.pending_tuples
-        # Between the two limits things stay as they are, so that partitions do not flap.
-        self._over = pending > self._most_pending * (0.5 if self._over else 1.0)
+        # Between the two limits the state stays as it is, so that partitions do not pause and resume in turn.
+        self._over_limit = pending > self._most_pending * (0.5 if self._over_limit else 1.0)
         ahead: set[Lane] = set()
         for key, lane in self._lanes.items():
-            if self._closed(lane):
+            if self._is_closed(lane):
                 ahead.add(key)
                 continue
             if self._feedback is not None and self._feedback.waits_for(key[0]):
                 continue
             distance = lane.watermark(self._engine) - watermark
-            if distance > 0 and (self._over or (watermark >= 0 and distance > settings.max_ahead_ms)):
+            if distance > 0 and (self._over_limit or (watermark >= 0 and distance > settings.max_ahead_ms)):
                 ahead.add(key)
         return ahead
 
-    def _hold(self, lanes: set[Lane]) -> None:
-        if lanes != self.held:
-            grew = bool(self.held - lanes)
-            self.held = frozenset(lanes)
+    def _pause(self, lanes: set[Lane]) -> None:
+        if lanes != self.paused:
+            grew = bool(self.paused - lanes)
+            self.paused = frozenset(lanes)
             self._metrics.paused.set(len(lanes))
             if grew:
                 self._changed()
@@ -458,30 +468,30 @@ class Task:
         now = time.monotonic()
         self._changes.look(self._last_commit, now)
         cut = self._changes.limit(self._engine.watermark(), now)
-        found = answering = False
+        has_results = answering = False
         if self._feedback is not None:
-            self._feedback.attend(cut, now)
+            self._feedback.serve(cut, now)
             cut = min(cut, self._feedback.limit)
-            answering = self._feedback.owes()
+            answering = self._feedback.has_answers()
         if cut > self._engine.cut:
             self.step = "computing an epoch"
-            found = self._program.advance(cut)
+            has_results = self._program.advance(cut)
             self._metrics.epoch.observe(time.monotonic() - now)
-            self._hold(self._ahead())
+            self._pause(self._lanes_ahead())
         if self._spill is not None and self._spill.advanced():
-            found = True
-        delivering = found or answering or bool(self._letters.letters) or self._program.owes()
+            has_results = True
+        delivering = has_results or answering or bool(self._rejected.records) or self._program.has_output()
         moved = self._moved()
-        # What is owed grows less without results, too.
-        paid = self._program.owed != self.committed_owed
+        # Cleanup can reduce the backlog without producing results.
+        cleaned_up = self._program.pending_pairs != self.committed_pending
         due = final or now - self._last_commit >= self.spec.settings.commit_ms / 1000
-        if delivering or (due and (moved or paid or self._changes.doubted)):
+        if delivering or (due and (moved or cleaned_up or self._changes.ownership_in_doubt)):
             self._deliver(commit=due or self.spec.settings.transactional)
         if self._feedback is not None:
-            self._feedback.say(now)
+            self._feedback.send_requests(now)
         if self._spill is not None and not final:
-            self.step = "finding results that are owed"
-            self._spill.clean(time.monotonic())
+            self.step = "producing pending results"
+            self._spill.clean_up_between_epochs(time.monotonic())
         if now - self._last_statistics >= STATISTICS_S:
             self._last_statistics = now
             self._report()
@@ -489,11 +499,11 @@ class Task:
             self._keep(self._program.durable, final)
 
     def _keep(self, engine: Engine, final: bool) -> None:
-        """Bring to disk what is due."""
+        """Write a snapshot or its next blocks, if they are due."""
         if self._snapshots.due or (final and self._snapshots.ready):
             self._snapshot(engine)
         elif self._snapshots.failed and engine.durable:
-            # What waits for a snapshot that will not come would fill the memory.
+            # Tuples that wait for a snapshot would fill the memory, but no snapshot will be written any more.
             engine.durable = False
             engine.checkpoint()
         elif engine.unsaved_tuples >= AHEAD_TUPLES and self._snapshots.ready:
@@ -509,12 +519,12 @@ class Task:
         began = time.monotonic()
         overdue, events = ([], []) if self._spill is None else self._spill.commit()
         offsets = self._offsets() if commit else {}
-        late, dead = self._letters.late, self._letters.dead
+        late, dead = self._rejected.late, self._rejected.dead
         encoded, blocks = self._program.encode()
         encoded = [*encoded, *overdue]
         if self._feedback is not None:
             blocks = [*blocks, *self._feedback.answer(blocks, ending)]
-        delivery = Delivery(encoded, self._letters.take(), offsets, [*blocks, *events])
+        delivery = Delivery(encoded, self._rejected.take(), offsets, [*blocks, *events])
         refused = self._sink.deliver(delivery)
         self._metrics.commit.observe(time.monotonic() - began)
         delivered = Counter({topic: -count for topic, count in refused.items()})
@@ -530,7 +540,7 @@ class Task:
             self._last_commit = began
             self._committed = {key: lane.position for key, lane in self._lanes.items()}
             self._committed_cut = self._engine.cut
-            self.committed_owed = self._program.owed
+            self.committed_pending = self._program.pending_pairs
             if self._feedback is not None:
                 self._feedback.committed(self._engine.cut)
             self._metrics.commits.inc()
@@ -538,19 +548,20 @@ class Task:
             self._trim(began)
 
     def _trim(self, now: float) -> None:
-        """Let go of what no recovery from the last commit would read."""
+        """Delete records of internal topics that no recovery from the last commit would read."""
         if self.spec.trim is None or now - self._trimmed < TRIM_S:
             return
         self._trimmed = now
-        needless = {key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)}
+        deletable = {key: lane.needed for key, lane in self._lanes.items() if isinstance(lane, BlockLane)}
         if self._spill is not None:
-            needless |= self._spill.trimming()
-        self.spec.trim(self._sink.settlement(), needless)
+            deletable |= self._spill.deletable()
+        self.spec.trim(self._sink.completion_check(), deletable)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
-        """The partitions that moved, and from time to time all: the newest message speaks for the task.
+        """Offsets and messages of the partitions with progress, and from time to time of all partitions.
 
-        All, too, where more of the past is needed than before: what was committed of the others reaches back less far.
+        The newest message counts for the task. All partitions are also committed if a stream's horizon has moved back:
+        the messages committed before for the others do not reach back far enough.
         """
         self._epoch_number += 1
         now = time.monotonic()
@@ -567,14 +578,14 @@ class Task:
         offsets: dict[Lane, tuple[int, str]] = {}
         for key in moved or list(self._lanes)[:1]:
             lane = self._lanes[key]
-            said = lane.commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
-            message = replace(said, tables=tables, spilled=spilled, incarnation=self._sink.incarnation)
+            own = lane.commit_message(self._engine, self.spec.fingerprint, self._epoch_number, count, version)
+            message = replace(own, tables=tables, spilled=spilled, incarnation=self._sink.incarnation)
             offsets[key] = lane.position, message.encode()
         return offsets
 
     def _snapshot(self, engine: Engine) -> None:
-        if self._moved() or self._letters.letters or self._snapshot_epoch == self._epoch_number:
-            return  # the disk must not be ahead of Kafka, and need not be written twice
+        if self._moved() or self._rejected.records or self._snapshot_epoch == self._epoch_number:
+            return  # the disk must not be ahead of Kafka, and one snapshot per commit is enough
         self._snapshot_epoch = self._epoch_number
         cut = engine.cut
         points = {key: lane.points(engine, [cut] * len(lane.inputs)) for key, lane in self._lanes.items()}
@@ -583,29 +594,29 @@ class Task:
 
     def _report(self) -> None:
         self._metrics.reached(self._committed_cut, time.time() * 1000)
-        found_busy_s = self._program.report(self._metrics)
+        total_busy_s = self._program.report(self._metrics)
         self.slowest = frozenset(
             key for key, lane in self._lanes.items() if lane.watermark(self._engine) <= self._engine.cut
         )
         self._metrics.idle.set(sum(lane.idle for lane in self._lanes.values()))
         now = time.monotonic()
         began, busy_s = self._busy
-        self._busy = now, found_busy_s
-        self._engine.load = min(1.0, (found_busy_s - busy_s) / max(now - began, 0.001))
+        self._busy = now, total_busy_s
+        self._engine.load = min(1.0, (total_busy_s - busy_s) / max(now - began, 0.001))
 
 
-class _Damaged(Exception):
-    """The snapshot cannot be used."""
+class _SnapshotDamaged(Exception):
+    """The snapshot on disk cannot be used."""
 
 
 AHEAD_TUPLES = 20_000
-"""Source tuples that go to disk ahead of the next snapshot: what is copied for it at once stays small."""
+"""Source tuples that are written ahead of the next snapshot, so that the copy for the snapshot itself stays small."""
 
 
-def _lane(
-    spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log, feedback: PlacedFeedback | None
+def _make_lane(
+    spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log, feedback: DistributedFeedback | None
 ) -> InputLane | BlockLane:
-    """A partition as the task reads it."""
+    """Make the lane of a partition."""
     if spec.part is None:
         return InputLane(key, spec.query, start, floor)
     given = spec.part.input(key[0])

@@ -1,10 +1,11 @@
-"""A task that the group has assigned to this worker, whether it runs or is yet to be opened, and how it fares.
+"""A task that the group has assigned to this worker, running or not yet opened, and the task's health.
 
-The roster keeps the seats; /healthz asks them. A task is healthy when it makes progress, or has nothing to do. What it
-has to do is input that was handed to it and is not committed, and results that it owes. Progress is a commit that moves
-offsets, event time or what is owed. While a task recovers, progress is also input that it reads again, but not when it
-failed before: it would read the same again and again. A task without progress for a minute (`WorkerSettings`,
-`patience_ms`) is ill. Input that stays in Kafka while the query waits for a silent partition is nothing to do yet.
+`assignments.TaskManager` keeps one `TaskAssignment` per task; /healthz reads them. A task is healthy when it makes
+progress or has no work. Its work is input that was delivered to it and is not committed, and pending results. Progress
+is a commit that changes offsets, event time or the number of pending results. While a task recovers, input that it
+reads again is progress too, unless it has failed before: it might read the same input for ever. A task that makes no
+progress for a minute (`WorkerSettings.patience_ms`) is unhealthy. Input that stays in Kafka while the query waits for a
+silent partition is not work yet.
 """
 
 from __future__ import annotations
@@ -17,120 +18,141 @@ from typing import Any
 
 from services.kafka.topics import Lane
 from services.task.task import Task
-from services.worker.health import Trouble, shown_time
+from services.worker.health import HealthProblem, shown_time
 
 SILENT_S = 10.0
-"""For how long nothing has come from a partition before it is said that a task waits for it."""
+"""After a partition has been silent for so long, /healthz reports that the task waits for it."""
 
-NAMED = 3
-"""So many partitions are named where several are silent."""
+MAX_NAMED_LANES = 3
+"""A message names at most this many silent partitions."""
 
 
 @dataclass(slots=True)
-class Reader:
-    """The feeding side of one partition: what comes next, and when something last came, in monotonic seconds."""
+class PartitionReader:
+    """How far this worker has read one partition for its task.
+
+    Attributes:
+        offset: the next offset to deliver.
+        seek: the number of the seek that led there; batches of earlier seeks are stale.
+        last_record_s: when the last record arrived, in monotonic seconds; 0 while the task has not run.
+        idle_reported_s: when the task was last notified that the partition is idle, in monotonic seconds.
+    """
 
     offset: int
     seek: int = 0
-    last_s: float = 0.0
-    told_idle_s: float = 0.0
+    last_record_s: float = 0.0
+    idle_reported_s: float = 0.0
 
 
 @dataclass(slots=True)
-class Progress:
-    """Since when a task has had work and has got on with none of it. Outlives the task: its next life goes on here.
+class TaskProgress:
+    """Since when a task has had work without making progress. The next incarnation of the task continues this record.
 
     Attributes:
-        since_s: when it last got on, or had nothing to do, in monotonic seconds.
+        since_s: when the task last made progress, or had no work, in monotonic seconds.
     """
 
     since_s: float = field(default_factory=time.monotonic)
-    _begins: bool = True
+    _first_look: bool = True
     _committed: tuple[int, int] | None = None
     _owed: int = 0
     _read: int = 0
 
-    def leave(self) -> None:
-        """The task has ended; what its next life reads again and owes is not compared with what this one did."""
-        self._begins = True
+    def end_incarnation(self) -> None:
+        """The task has ended: do not compare what its next incarnation reads and has pending with this one's."""
+        self._first_look = True
 
-    def look(self, task: Task, failing: bool, now: float) -> None:
-        """Note how far the task has come.
+    def update(self, task: Task, failing: bool, now: float) -> None:
+        """Compare the task with the previous call, and note whether it has made progress.
 
         Args:
-            failing: it has failed, and has not come further since: what it reads again it has read before.
+            failing: the task has failed and has not got past that point since, so it only reads the same input again.
         """
-        committed, owed, read = task.committed_to, task.committed_owed, task.read
+        committed, owed, read = task.commit_progress, task.committed_pending, task.read
         got_on = committed != self._committed and self._committed is not None
-        if not self._begins:
+        if not self._first_look:
             got_on |= owed != self._owed or (read != self._read and not task.running and not failing)
-        self._begins, self._committed, self._owed, self._read = False, committed, owed, read
-        if got_on or not task.works:
+        self._first_look, self._committed, self._owed, self._read = False, committed, owed, read
+        if got_on or not task.has_work:
             self.since_s = now
 
 
 @dataclass(slots=True)
-class Seat:
-    """See the module.
+class TaskAssignment:
+    """One assigned task; see the module.
 
     Attributes:
-        since_s: when its task was opened or, while it has none, given up.
-        problem: why it has no task.
-        stands: that it makes no progress has been logged.
+        task: None while the task is being opened or waits to be opened again.
+        readers: of each partition that the task reads.
+        member: this worker's member id in the group when the task was opened.
+        since_s: when the task was opened or, while there is none, when it was given up; monotonic seconds.
+        failures: recent failures; they decide the pause before the next attempt.
+        opening: the coroutine that opens the task.
+        problem: why there is no task.
+        fenced: another worker has taken the task over; it is opened again only when the group assigns it again.
+        spill_error_logged_s: when an error of the spill directory was last logged, in monotonic seconds.
+        health_problem: None while the task has no problem.
+        stall_logged: the log says that the task makes no progress.
     """
 
     number: int
     task: Task | None = None
-    readers: dict[Lane, Reader] = field(default_factory=dict)
+    readers: dict[Lane, PartitionReader] = field(default_factory=dict)
     member: str = ""
     since_s: float = field(default_factory=time.monotonic)
     failures: int = 0
     opening: asyncio.Task[None] | None = None
     problem: str = "opening"
     fenced: bool = False
-    complained_s: float = float("-inf")
-    trouble: Trouble | None = None
-    progress: Progress = field(default_factory=Progress)
-    stands: bool = False
+    spill_error_logged_s: float = float("-inf")
+    health_problem: HealthProblem | None = None
+    progress: TaskProgress = field(default_factory=TaskProgress)
+    stall_logged: bool = False
 
-    def vacate(self) -> None:
-        """It has no task any more."""
+    def clear_task(self) -> None:
+        """There is no task any more."""
         self.task, self.since_s = None, time.monotonic()
-        self.progress.leave()
+        self.progress.end_incarnation()
 
-    def ail(self, reason: str, failed_at: int) -> None:
-        """Its task has failed."""
-        if self.trouble is None:
-            self.trouble = Trouble(time.monotonic(), time.time(), reason, failed_at)
+    def record_failure(self, reason: str, failed_at: int) -> None:
+        """The task has failed.
+
+        Args:
+            failed_at: the largest event time that it had reached, in ms.
+        """
+        if self.health_problem is None:
+            self.health_problem = HealthProblem(time.monotonic(), time.time(), reason, failed_at)
         else:
-            self.trouble.again(reason, failed_at)
+            self.health_problem.failed_again(reason, failed_at)
 
-    def look(self, patience_s: float) -> None:
-        """See how the task fares. On the event loop, every now and then."""
-        task, trouble, now = self.task, self.trouble, time.monotonic()
+    def update(self, patience_s: float) -> None:
+        """Bring `progress` and `health_problem` up to date. Called regularly on the event loop."""
+        task, health_problem, now = self.task, self.health_problem, time.monotonic()
         if task is None:
             return
-        self.progress.look(task, trouble is not None, now)
-        # One that has just ended ran until now.
+        self.progress.update(task, health_problem is not None, now)
+        # A task that has just ended ran until now.
         ran_s = now - self.since_s if task.running or task.outcome is not None else 0.0
-        if trouble is not None and trouble.over(task.committed, ran_s, now - self.progress.since_s, patience_s):
-            self.trouble = None
+        stalled_s = now - self.progress.since_s
+        if health_problem is not None and health_problem.is_over(task.committed, ran_s, stalled_s, patience_s):
+            self.health_problem = None
 
-    # --- For any thread, as of the last look --------------------------------------------------------
+    # --- For any thread, as of the last update ------------------------------------------------------
 
-    def illness(self, patience_s: float) -> str:
-        """What has kept the task from its work for too long; empty when it is well."""
-        trouble, now = self.trouble, time.monotonic()
+    def unhealthy_reason(self, patience_s: float) -> str:
+        """What has kept the task from its work for longer than `patience_s`; empty when the task is healthy."""
+        health_problem, now = self.health_problem, time.monotonic()
         stood_s = now - self.progress.since_s
-        failing = trouble is not None and trouble.ill(now, patience_s)
+        failing = health_problem is not None and health_problem.lasts_too_long(now, patience_s)
         if stood_s <= patience_s and not failing:
             return ""
-        if trouble is not None:
-            return f"task {self.number}: {trouble.reason} (since {trouble.since}, failed {trouble.failures} times)"
-        return f"task {self.number}: {self._standing()} (since {shown_time(time.time() - stood_s)})"
+        if health_problem is not None:
+            failed = f"since {health_problem.since}, failed {health_problem.failures} times"
+            return f"task {self.number}: {health_problem.reason} ({failed})"
+        return f"task {self.number}: {self._stall_reason()} (since {shown_time(time.time() - stood_s)})"
 
-    def _standing(self) -> str:
-        """What a task that does not get on is at."""
+    def _stall_reason(self) -> str:
+        """What a task that makes no progress is doing."""
         task = self.task
         if task is None:
             return self.problem
@@ -139,45 +161,52 @@ class Seat:
         work = "input waits" if task.has_input else "results are owed"
         return f"{work}, and nothing was committed: the task is {task.step}; a restart goes on from the last commit"
 
-    def silent(self, least_s: float, now: float) -> list[tuple[Lane, float]]:
-        """Partitions that hold back what the task has read, and when something last came from each."""
+    def silent_lanes(self, least_s: float, now: float) -> list[tuple[Lane, float]]:
+        """Partitions that delay the input that the task has read, and when the last record of each arrived.
+
+        Args:
+            least_s: only partitions that have been silent for longer than this.
+        """
         task = self.task
         if task is None or not task.running or not task.pending_tuples:
             return []
         slowest = task.slowest
         return [
-            (lane, reader.last_s)
+            (lane, reader.last_record_s)
             for lane, reader in self.readers.items()
-            if lane in slowest and reader.last_s and now - reader.last_s > least_s
+            if lane in slowest and reader.last_record_s and now - reader.last_record_s > least_s
         ]
 
     def waits_for(self) -> str:
-        """What the task waits for; empty when it does not."""
+        """What the task waits for; empty when it waits for nothing."""
         task = self.task
         if task is None:
             return self.problem
         if not task.running:
             return f"{task.unread:,} records of {shown_lanes(task.replaying)} that are to be read again"
         now = time.monotonic()
-        silent = self.silent(SILENT_S, now)
+        silent = self.silent_lanes(SILENT_S, now)
         if not silent:
             return ""
-        since = shown_time(time.time() - (now - min(last_s for _, last_s in silent)))
+        since = shown_time(time.time() - (now - min(last_record_s for _, last_record_s in silent)))
         return f"held back by {shown_lanes(lane for lane, _ in silent)}, silent since {since}"
 
-    def seen(self) -> dict[str, Any]:
-        """What /healthz tells of the task; `problem` too while it runs, until it has come further than where it
-        failed. `cut` is null while nothing has been read."""
-        task, trouble = self.task, self.trouble
+    def status(self) -> dict[str, Any]:
+        """What /healthz reports of the task.
+
+        `problem` stays while the task runs again, until the task has got past the point where it failed. `cut` is null
+        while nothing has been read.
+        """
+        task, health_problem = self.task, self.health_problem
         return {
             "task": self.number,
             **({} if task is None or task.spec.part is None else {"operator": task.spec.part.name}),
             "state": self._state(),
             "cut": task.cut or None if task else None,
             "waits_for": self.waits_for(),
-            "problem": self.problem if trouble is None else trouble.reason,
-            "since": None if trouble is None else trouble.since,
-            "failures": 0 if trouble is None else trouble.failures,
+            "problem": self.problem if health_problem is None else health_problem.reason,
+            "since": None if health_problem is None else health_problem.since,
+            "failures": 0 if health_problem is None else health_problem.failures,
         }
 
     def _state(self) -> str:
@@ -190,7 +219,7 @@ class Seat:
 
 
 def shown_lanes(lanes: Iterable[Lane]) -> str:
-    """Partitions, the first few by name."""
+    """Partitions for a message: the names of the first few, and how many more there are."""
     names = [f"{topic}[{partition}]" for topic, partition in sorted(lanes)]
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED_LANES
+    return ", ".join(names[:MAX_NAMED_LANES]) + (f" and {more} more" if more > 0 else "")

@@ -1,6 +1,7 @@
-"""Whether the worker reaches Kafka while it runs: told in the log and on /healthz, and the end where it is refused.
+"""Watches the worker's connection to Kafka: logs its loss, shows it on /healthz, and ends a worker that is refused.
 
-The consumer knows only that it has no connection; why, a client of the other library is asked, as at the start.
+The worker's loop calls `Connection.check`. The consumer knows only that it has no connection. To learn why, this module
+asks a client of the other library, as the worker does at its start.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ LOST_S = 2.0
 """How long there is no connection to Kafka before the log says so."""
 
 FIRST_S = 10.0
-"""How long the first one may take."""
+"""How long the first connection may take."""
 
 
 class Connection:
-    """Looked after by `look`, several times a second, on the event loop."""
+    """The connection of one worker. Call `check` several times a second on the event loop."""
 
     def __init__(self, admin: TopicAdmin, settings: WorkerSettings, pages: Pages, log: Log) -> None:
         self._admin = admin
@@ -35,17 +36,18 @@ class Connection:
         self._lost = False
         self._answer: asyncio.Future[BrokerError | None] | None = None
 
-    def look(self, connected: bool) -> None:
-        """See whether there is a connection.
+    def check(self, connected: bool) -> None:
+        """Note whether there is a connection.
 
         Raises:
-            Refused: Kafka has not let the worker in for as long as it may.
+            Refused: Kafka has refused the worker for longer than `WorkerSettings.patience_ms`, and the worker is not
+                to wait.
         """
         now = time.monotonic()
         if connected:
             if self._lost:
                 self._log.info("connected to Kafka again")
-            self._seen_s, self._refused_s, self._lost, self._pages.trouble = now, None, False, ""
+            self._seen_s, self._refused_s, self._lost, self._pages.problem = now, None, False, ""
             return
         if now - self._seen_s <= LOST_S:
             return
@@ -61,7 +63,7 @@ class Connection:
             self._judge(error, now)
 
     def _ask(self) -> BrokerError | None:
-        """Why there is no connection; None if another client has one. Blocks."""
+        """Why there is no connection; None if another client can connect. Blocks."""
         try:
             self._admin.check()
         except BrokerError as error:
@@ -80,4 +82,4 @@ class Connection:
             raise error
         if now - self._seen_s > patience_s:
             since = shown_time(time.time() - (now - self._seen_s))
-            self._pages.trouble = f"no connection to Kafka since {since}: {error or 'the consumer is joining anew'}"
+            self._pages.problem = f"no connection to Kafka since {since}: {error or 'the consumer is joining anew'}"

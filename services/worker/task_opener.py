@@ -1,7 +1,8 @@
-"""Opens the tasks of a worker: what each runs, where it delivers, where it begins.
+"""Opens the tasks of a worker: decides what each runs, where it delivers, and where its input starts.
 
-A task is taken over before anything is read of it: its sink fences whoever had it, its `Opened` in the control log
-ends what that one promised, and only then do committed offsets say where it begins.
+`assignments.TaskManager` calls a `TaskOpener` in threads. It takes a task over before it reads anything of the task:
+the sink fences the former incarnation, and the task's `Opened` in the control log voids the promises of that
+incarnation. Only then do the committed offsets decide where the task starts.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from functools import partial
 from pathlib import Path
 
 from operators.data.statistics import EngineStatistics
-from operators.distributed.feedback import takes_part
-from operators.distributed.query_statistics import as_whole
+from operators.distributed.feedback import has_feedback
+from operators.distributed.query_statistics import as_query_statistics
 from schemas.codecs.notice import Notice
 from schemas.errors import BrokerError, StateError
 from services.control.barrier import View
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
-from services.control.plan_versions import Versions
+from services.control.plan_versions import PlanVersions
 from services.control.task_statistics import Publisher
 from services.delivery.sink import IdempotentSink, Repair, Sink
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import ControlTopics, Lane, TopicAdmin
-from services.placement.distributed import PlacedLayout, part_fingerprint
+from services.placement.distributed import DistributedLayout, part_fingerprint
 from services.placement.tasks import Layout
 from services.process.logs import Log, get_log
 from services.process.metrics import TaskMetrics, WorkerMetrics
@@ -40,29 +41,35 @@ from services.recovery.state_dir import StateDir
 from services.recovery.state_store import DamagedTableError, StateStore
 from services.registry.member_log import known_members
 from services.spill.spill_log import read_log
-from services.task.distributed_migrations import PlacedMigrations
+from services.task.distributed_migrations import DistributedMigrations
 from services.task.feedback import TaskFeedback
 from services.task.group_members import GroupMembers
 from services.task.group_program import GroupProgram
 from services.task.migrations import TaskMigrations
 from services.task.notices import read_back
-from services.task.query_program import Changes, Program, QueryProgram
-from services.task.spec import GroupWork, Outcome, Settlement, TaskSpec, streams_by_topic
+from services.task.query_program import QueryProgram, TaskChanges, TaskProgram
+from services.task.spec import CompletionCheck, GroupWork, TaskOutcome, TaskSpec, streams_by_topic
 from services.task.spill import UNLIMITED, TaskSpill
 from services.task.task import Task
 from services.worker.assignments import task_log
 
 STALE_S = 5.0
-"""How long Kafka may tell an end of the input that commits are beyond already."""
+"""For how long Kafka may report an end of the input that lies before committed offsets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a worker runs until it is stopped, or another plan takes over; `spec` is of the whole query."""
+class ActivePlan:
+    """The plan that a worker runs until it is stopped or another plan takes over.
+
+    Attributes:
+        version: of the plan; 0 is the worker's own (`services.control.plan_versions`).
+        group: the consumer group of that version.
+        spec: of the whole query.
+    """
 
     version: int
     group: str
-    layout: Layout | PlacedLayout
+    layout: Layout | DistributedLayout
     spec: TaskSpec
 
 
@@ -70,17 +77,21 @@ class TaskOpener:
     """Opens tasks; called in threads.
 
     Args:
-        state: where snapshots live, None for nowhere.
-        spilled: where what leaves memory goes.
-        snapshots: what writes them.
-        versions: of a query whose joins run apart, else None.
-        commit: commits offsets as the group's member, for those who deliver at least once.
-        accept_loss: go on where Kafka's retention has deleted input that is still needed.
+        active: the plan whose tasks are opened.
+        state: the directory of snapshots; None to keep none.
+        spilled: the directory of spilled state.
+        snapshots: the executor that writes snapshots.
+        versions: the plan versions of a distributed query, else None.
+        commit: commits offsets as the group's member; only at-least-once delivery uses it.
+        accept_loss: continue where Kafka's retention has deleted input that is still needed.
+
+    Attributes:
+        feedback: the feedback topic of a distributed query, if feedback is on; set before the first task is opened.
     """
 
     def __init__(
         self,
-        work: Work,
+        active: ActivePlan,
         control: ControlLog,
         publisher: Publisher,
         admin: TopicAdmin,
@@ -88,11 +99,11 @@ class TaskOpener:
         state: StateDir | None,
         spilled: Path,
         snapshots: Executor,
-        versions: Versions | None,
+        versions: PlanVersions | None,
         commit: Callable[[Mapping[Lane, tuple[int, str]]], bool],
         accept_loss: bool,
     ) -> None:
-        self._work = replace(work, spec=replace(work.spec, trim=self._trim))
+        self._active = replace(active, spec=replace(active.spec, trim=self._trim))
         self._control = control
         self._publisher = publisher
         self._admin = admin
@@ -104,10 +115,10 @@ class TaskOpener:
         self._commit = commit
         self._accept_loss = accept_loss
         self.feedback: FeedbackLog | None = None
-        self._log = get_log("worker", query=work.spec.query.name, group=work.group)
+        self._log = get_log("worker", query=active.spec.query.name, group=active.group)
 
     def wipe(self, number: int) -> None:
-        """Empty a task's table."""
+        """Empty a task's state table."""
         store = self._store(number)
         if store is not None:
             try:
@@ -117,10 +128,10 @@ class TaskOpener:
             store.close()
 
     def _store(self, number: int) -> StateStore | None:
-        if self._state is None or self._work.spec.group is not None or self._takes_part(number):
+        if self._state is None or self._active.spec.group is not None or self._takes_part(number):
             return None
         names = [stream.name for stream in self._spec(number).query.streams()]
-        path = self._state.table(self._work.group, number)
+        path = self._state.table(self._active.group, number)
         try:
             try:
                 return StateStore(path, names)
@@ -138,42 +149,48 @@ class TaskOpener:
         self,
         number: int,
         give_up: threading.Event,
-        ended: Callable[[Task, Outcome], None],
+        ended: Callable[[Task, TaskOutcome], None],
         changed: Callable[[], None],
     ) -> Task:
-        """Take a task over and plan how it begins. Blocking.
+        """Take a task over and plan its recovery. Blocking.
+
+        Args:
+            give_up: set when the task is no longer wanted.
+            ended: called by the task's thread when it ends.
+            changed: called when the task has room for input again.
 
         Raises:
-            WeirError: it cannot be run, or not now (BrokerError).
+            WeirError: the task cannot run, or not now (BrokerError).
         """
         spec = self._spec(number)
         sink = self._sink(spec, number, give_up)
         store: StateStore | None = None
         spill: TaskSpill | None = None
-        life = uuid.uuid4().hex[:12]
+        incarnation = uuid.uuid4().hex[:12]
         try:
             self._note(number, sink.open())
-            view = self._control.open(number, life, 0 if spec.part is None else self._work.layout.tasks)
+            view = self._control.open(number, incarnation, 0 if spec.part is None else self._active.layout.tasks)
             store = self._store(number)
-            log = task_log(self._work.spec.query.name, number)
+            log = task_log(self._active.spec.query.name, number)
             recovery = self._recovery(spec, number, sink, store)
             for note in recovery.notes:
                 log.warning(note)
             log.info("task opening", source=recovery.source, epoch=recovery.epoch, records=recovery.records)
             metrics = self._metrics.of(str(number))
-            snapshots = SnapshotWriter(store, self._snapshot_thread, self._work.spec.settings.snapshot_ms, log, metrics)
+            interval_ms = self._active.spec.settings.snapshot_ms
+            snapshots = SnapshotWriter(store, self._snapshot_thread, interval_ms, log, metrics)
             spill = self._spill(number, recovery, sink, log)
             feedback = self._feedback(spec, recovery, sink, metrics, log)
-            changes: Changes
-            program: Callable[[Mapping[str, Sequence[int]]], Program]
+            changes: TaskChanges
+            program: Callable[[Mapping[str, Sequence[int]]], TaskProgram]
             if spec.group is not None:
                 changes = members = self._members(spec, spec.group, number, recovery, sink, log)
                 program = partial(GroupProgram, spec, members, spill, recovery.cut)
             else:
-                changes = migrations = self._migrations(spec, number, life, recovery, view, log, metrics)
-                placed = None if feedback is None else feedback.placed
-                publish = self._publish(spec, number, life)
-                program = partial(QueryProgram, spec, migrations, recovery.cut, placed, spill, publish)
+                changes = migrations = self._migrations(spec, number, incarnation, recovery, view, log, metrics)
+                operator_feedback = None if feedback is None else feedback.operator_feedback
+                publish = self._publish(spec, number, incarnation)
+                program = partial(QueryProgram, spec, migrations, recovery.cut, operator_feedback, spill, publish)
             return Task(
                 spec,
                 number,
@@ -200,8 +217,8 @@ class TaskOpener:
             raise
 
     def _spill(self, number: int, recovery: RecoveryPlan, sink: Sink, log: Log) -> TaskSpill | None:
-        """What a task may spill, or has spilled and still owes."""
-        settings, (first, following) = self._work.spec.settings, recovery.spilled
+        """The spilling of a task; None if it has no memory budget and no pending results."""
+        settings, (first, following) = self._active.spec.settings, recovery.spilled
         if settings.budget is None and first == following:
             return None
         if not settings.transactional:
@@ -211,31 +228,32 @@ class TaskOpener:
             )
         if settings.budget is None:
             log.warning("what was spilled under an earlier --memory is still owed: paying it, without a limit")
-        lane, budget = (ControlTopics.of(self._work.group).spills, number), settings.budget or UNLIMITED
+        lane, budget = (ControlTopics.of(self._active.group).spills, number), settings.budget or UNLIMITED
         marked = sink.mark_end([lane])[lane] if first < following else 0
         events = read_log(settings.clients, lane, budget.groups, recovery.spilled, marked)
         return TaskSpill(budget, self._spilled / f"task-{number}", events)
 
-    def _publish(self, spec: TaskSpec, number: int, life: str) -> Callable[[EngineStatistics, int], None]:
-        """Tells what a task knows of itself, in the words of the whole query."""
-        publish, whole, part = self._publisher.of(number, life), self._work.spec, spec.part
+    def _publish(self, spec: TaskSpec, number: int, incarnation: str) -> Callable[[EngineStatistics, int], None]:
+        """A function that publishes a task's statistics. Those of one operator are published as the whole query's."""
+        publish, whole, part = self._publisher.of(number, incarnation), self._active.spec, spec.part
         if part is None or whole.plan is None:
             return publish
         plan = whole.plan
-        return lambda found, version: publish(as_whole(found, part.operator, whole.query, plan), version)
+        return lambda found, version: publish(as_query_statistics(found, part.operator, whole.query, plan), version)
 
     def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
-        """Where a task begins."""
-        lanes = self._work.layout.lanes(number)
+        """Where a task starts to read, and from which state."""
+        lanes = self._active.layout.lanes(number)
         streams = {lane: _points(spec, lane) for lane in lanes}
         committed = sink.committed(lanes)
         log = self._ranges(lanes, committed)
-        internal = self._work.layout.internal_lanes(number) if isinstance(self._work.layout, PlacedLayout) else ()
-        if self._versions is not None and self._work.version > 0 and not committed:
-            handed = self._versions.handed_over(self._work.version - 1, self._control.view)
+        layout = self._active.layout
+        internal = layout.internal_lanes(number) if isinstance(layout, DistributedLayout) else ()
+        if self._versions is not None and self._active.version > 0 and not committed:
+            handed = self._versions.handed_over(self._active.version - 1, self._control.view)
             former = {lane: found for lane, found in handed.items() if lane in lanes and lane not in internal}
             return plan_handover(
-                streams=streams, former=former, version=self._work.version, log=log, accept_loss=self._accept_loss
+                streams=streams, former=former, version=self._active.version, log=log, accept_loss=self._accept_loss
             )
         return plan_recovery(
             streams=streams,
@@ -244,16 +262,19 @@ class TaskOpener:
             committed=committed,
             snapshot=self._snapshot(store, number),
             log=log,
-            from_latest=self._work.spec.settings.start is Start.LATEST,
+            from_latest=self._active.spec.settings.start is Start.LATEST,
             accept_loss=self._accept_loss,
-            whole=internal,
+            from_beginning=internal,
             tables=spec.tables.contents,
-            changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
+            emits_changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
         )
 
     def _ranges(self, lanes: Sequence[Lane], committed: Mapping[Lane, Committed]) -> dict[Lane, tuple[int, int]]:
-        """Where the input begins and ends. A broker that its peers have cut off tells for some seconds an end that
-        commits are beyond already, so then it is asked again."""
+        """First and next offset of each partition in Kafka.
+
+        A broker that its peers have cut off reports for some seconds an end that lies before committed offsets. Then it
+        is asked again, for at most STALE_S.
+        """
         deadline = time.monotonic() + STALE_S
         while True:
             log = self._admin.log_ranges(lanes)
@@ -262,18 +283,18 @@ class TaskOpener:
             time.sleep(0.1)
 
     def _takes_part(self, number: int) -> bool:
-        """Whether joins that run apart tell a task, or it them, what is not demanded. Then its states are not what its
-        input alone makes them, and it keeps no snapshots."""
-        layout = self._work.layout
-        placed = self.feedback is not None and isinstance(layout, PlacedLayout)
-        return placed and takes_part(layout.part(number).operator)
+        """Whether a task exchanges feedback with other tasks. Then its input alone does not determine its states, and
+        it keeps no snapshots."""
+        layout = self._active.layout
+        placed = self.feedback is not None and isinstance(layout, DistributedLayout)
+        return placed and has_feedback(layout.part(number).operator)
 
     def _feedback(
         self, spec: TaskSpec, recovery: RecoveryPlan, sink: Sink, metrics: TaskMetrics, log: Log
     ) -> TaskFeedback | None:
-        """A task's part in feedback."""
+        """The feedback of a task; None if it exchanges none."""
         part = spec.part
-        if self.feedback is None or part is None or not takes_part(part.operator):
+        if self.feedback is None or part is None or not has_feedback(part.operator):
             return None
         notices: dict[int, list[Notice]] = {}
         for edge in part.operator.outputs:
@@ -288,22 +309,22 @@ class TaskOpener:
         self,
         spec: TaskSpec,
         number: int,
-        life: str,
+        incarnation: str,
         recovery: RecoveryPlan,
         view: View,
         log: Log,
         metrics: TaskMetrics,
-    ) -> TaskMigrations | PlacedMigrations:
-        """A task's part in plan changes."""
+    ) -> TaskMigrations | DistributedMigrations:
+        """How a task takes part in plan changes."""
         if self._versions is not None and spec.plan is not None:
-            return PlacedMigrations(
-                query=self._work.spec.query,
+            return DistributedMigrations(
+                query=self._active.spec.query,
                 plan=spec.plan,
-                version=self._work.version,
+                version=self._active.version,
                 task=number,
-                tasks=self._work.layout.tasks,
-                life=life,
-                fingerprint=self._work.spec.fingerprint,
+                tasks=self._active.layout.tasks,
+                incarnation=incarnation,
+                fingerprint=self._active.spec.fingerprint,
                 objection=self._versions.objection,
                 control=self._control,
                 log=log,
@@ -313,8 +334,8 @@ class TaskOpener:
             query=spec.query,
             own=spec.plan,
             task=number,
-            tasks=self._work.layout.tasks,
-            life=life,
+            tasks=self._active.layout.tasks,
+            incarnation=incarnation,
             fingerprint=spec.fingerprint,
             recovery=recovery,
             control=self._control,
@@ -326,29 +347,29 @@ class TaskOpener:
     def _members(
         self, spec: TaskSpec, group: GroupWork, number: int, recovery: RecoveryPlan, sink: Sink, log: Log
     ) -> GroupMembers:
-        """Which queries a group's task runs."""
+        """The queries that a task of a group runs."""
         known = None
         if recovery.source != "fresh":
             marked = sink.mark_end([(group.members, 0)]).get((group.members, 0), 0)
             known = known_members(spec.settings.clients, group.members, number, marked)
         idle = [s.name for s in spec.query.streams() if s.idle_timeout_ms is not None]
 
-        def readable(places: Mapping[Lane, int]) -> bool:
+        def readable(offsets: Mapping[Lane, int]) -> bool:
             if idle or spec.settings.idle_timeout_ms is not None:
                 return False
-            first = self._admin.log_ranges(places)
-            return all(max(at, recovery.lanes[lane].offset) >= first[lane][0] for lane, at in places.items())
+            first = self._admin.log_ranges(offsets)
+            return all(max(at, recovery.lanes[lane].offset) >= first[lane][0] for lane, at in offsets.items())
 
         members = GroupMembers(number, group.members, known, lambda: group.watch.wanted or (), readable, log)
         for query in members.queries:
-            # One that was dropped while nobody ran it may still be owed results.
+            # A query that was dropped while no worker ran it may still have pending results.
             if query.sink is not None and query.sink not in spec.topics.limits:
-                self._admin.add_output(spec.topics, query.sink, self._work.layout.sinks, spec.settings.replication)
+                self._admin.add_output(spec.topics, query.sink, self._active.layout.sinks, spec.settings.replication)
         return members
 
     def _spec(self, number: int) -> TaskSpec:
-        """What one task runs: the whole query, or a part of its plan."""
-        whole, layout = self._work.spec, self._work.layout
+        """What one task runs: the whole query, or one operator of its plan."""
+        whole, layout = self._active.spec, self._active.layout
         if isinstance(layout, Layout) or whole.plan is None:
             return whole
         part = layout.part(number)
@@ -363,23 +384,23 @@ class TaskOpener:
         )
 
     def _note(self, number: int, repair: Repair) -> None:
-        """Tell the operator that Kafka had not ended the task's transactions everywhere."""
+        """Log and count that Kafka had not ended the task's last transaction on every partition."""
         if not repair:
             return
-        metrics, log = self._metrics.of(str(number)), task_log(self._work.spec.query.name, number)
+        metrics, log = self._metrics.of(str(number)), task_log(self._active.spec.query.name, number)
         metrics.repairs.inc()
         metrics.repaired.inc(sum(repair.records.values()))
-        places = {*repair.ended, *repair.records}
+        lanes = {*repair.ended, *repair.records}
         log.warning(
             "Kafka had ended a transaction in some places only: completed",
             records=sum(repair.records.values()),
             commits=repair.commits,
-            partitions=", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)),
+            partitions=", ".join(f"{topic}[{partition}]" for topic, partition in sorted(lanes)),
         )
 
-    def _trim(self, settled: Settlement, offsets: Mapping[Lane, int]) -> None:
-        """Delete what no recovery reads, in another thread, unless a recovery may have to begin before the last
-        commit: when Kafka has not completed it."""
+    def _trim(self, settled: CompletionCheck, offsets: Mapping[Lane, int]) -> None:
+        """Delete input that no recovery reads, in another thread. Nothing is deleted while Kafka has not completed the
+        last commit, since a recovery might then start before it."""
 
         def trim() -> None:
             try:
@@ -392,7 +413,7 @@ class TaskOpener:
         self._snapshot_thread.submit(trim)
 
     def _snapshot(self, store: StateStore | None, number: int) -> Snapshot | None:
-        """The table's snapshot; a damaged one is emptied, with a warning."""
+        """The snapshot in the state table. A damaged table is emptied, with a warning."""
         if store is None:
             return None
         try:
@@ -404,25 +425,25 @@ class TaskOpener:
             return None
 
     def _sink(self, spec: TaskSpec, number: int, give_up: threading.Event) -> Sink:
-        settings = self._work.spec.settings
+        settings = self._active.spec.settings
         if settings.guarantee is Guarantee.EXACTLY_ONCE:
             return TransactionalSink(
                 settings.clients,
-                self._work.group,
+                self._active.group,
                 number,
                 spec.topics,
                 give_up,
                 settings.transaction_timeout_ms,
                 self._admin,
-                (ControlTopics.of(self._work.group).transactions, number),
+                (ControlTopics.of(self._active.group).transactions, number),
                 self._writes(spec, number),
             )
-        return IdempotentSink(settings.clients, self._work.group, number, spec.topics, give_up, self._commit)
+        return IdempotentSink(settings.clients, self._active.group, number, spec.topics, give_up, self._commit)
 
 
     def _writes(self, spec: TaskSpec, number: int) -> Iterator[Lane]:
-        """Partitions of internal topics that a task may write to; whether they are there is not said."""
-        yield ControlTopics.of(self._work.group).spills, number
+        """Partitions of internal topics that a task may write to; they need not exist."""
+        yield ControlTopics.of(self._active.group).spills, number
         if spec.group is not None:
             yield spec.group.members, 0
         if spec.part is not None:

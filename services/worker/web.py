@@ -1,8 +1,8 @@
-"""A worker's pages: /metrics for Prometheus, /healthz for whoever restarts sick workers.
+"""A worker's HTTP pages: /metrics for Prometheus, /healthz for a supervisor that restarts unhealthy workers.
 
-A thread of their own serves them for as long as the process lives: while Kafka cannot be reached, while one plan takes
-over from another, and while the event loop is busy. `weir worker` opens them first of all. The worker tells them what
-it waits for, and hands them its roster once there is one.
+`weir worker` opens `Pages` before anything else. A separate thread serves them as long as the process runs: also while
+Kafka cannot be reached, while one plan takes over from another, and while the event loop is busy. The worker reports to
+them what it waits for, and gives them its `TaskManager` once it has one.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ REQUEST_S = 10.0
 
 
 class Health(Protocol):
-    """Who knows how the tasks are: `services.worker.assignments.Roster`. Asked in threads.
+    """The health of the tasks, as `services.worker.assignments.TaskManager` knows it. Called in threads.
 
     Attributes:
-        joined: whether it is known which tasks there are.
+        joined: whether the group has assigned tasks (or none) to this worker.
     """
 
     joined: bool
 
-    def illness(self) -> str:
-        """What is wrong; empty when all is well."""
+    def unhealthy_reason(self) -> str:
+        """What is wrong; empty when all tasks are healthy."""
         ...
 
-    def seen(self) -> list[dict[str, Any]]:
-        """What to tell of each task."""
+    def status(self) -> list[dict[str, Any]]:
+        """What /healthz reports of each task."""
         ...
 
 
 class Metrics(Protocol):
-    """Who counts: `services.process.metrics.WorkerMetrics`."""
+    """The worker's metrics, `services.process.metrics.WorkerMetrics`."""
 
     def page(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         ...
 
 
@@ -56,8 +56,9 @@ class Wait:
     """What the worker waits for instead of running its tasks.
 
     Attributes:
-        status: "starting", or "stopping".
-        since_s: by the wall clock.
+        status: "starting" or "stopping".
+        what: what it waits for.
+        since_s: by the wall clock, in seconds since 1970.
     """
 
     status: str
@@ -66,16 +67,16 @@ class Wait:
 
 
 class Pages:
-    """The HTTP port and what is told there; a context manager that closes it. Methods may be called from any thread.
+    """The HTTP port and its pages; a context manager that closes it. Methods may be called from any thread.
 
     Args:
         bind: the address.
         port: 0 for none: then nothing is served.
 
     Attributes:
-        query: its name, empty until it is known.
+        query: the query's name; empty until it is known.
         metrics: None until there are any.
-        trouble: what keeps all tasks from their work, such as Kafka that cannot be reached; empty for nothing.
+        problem: what keeps all tasks from their work, such as an unreachable Kafka; empty if nothing does.
     """
 
     def __init__(self, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -86,7 +87,7 @@ class Pages:
         """
         self.query = ""
         self.metrics: Metrics | None = None
-        self.trouble = ""
+        self.problem = ""
         self._health: Health | None = None
         self._wait = Wait("starting", "its program to be loaded", time.time())
         self._server = _listen(bind, port, self) if port else None
@@ -102,26 +103,26 @@ class Pages:
             self._server.server_close()
 
     def waits_for(self, what: str, status: str = "starting") -> None:
-        """The worker runs no tasks now, until it gets something."""
+        """The worker runs no tasks now; `what` is what it waits for."""
         self._health = None
         if (status, what) != (self._wait.status, self._wait.what):
             self._wait = Wait(status, what, time.time())
 
     def runs(self, health: Health) -> None:
-        """From now on the tasks say how it is."""
+        """The worker runs tasks now; /healthz reports their health."""
         self.waits_for("the consumer group to say which tasks this worker has")
         self._health = health
 
     def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """What /healthz answers."""
+        """The status code and document of /healthz."""
         health = self._health
-        tasks = [] if health is None else health.seen()
+        tasks = [] if health is None else health.status()
         told: dict[str, Any] = {"status": "ok", "query": self.query, "tasks": tasks, "problem": ""}
         if health is None or not health.joined:
             wait = self._wait
             told |= {"status": wait.status, "waits_for": wait.what, "since": shown_time(wait.since_s)}
         else:
-            told["problem"] = "; ".join(filter(None, (self.trouble, health.illness())))
+            told["problem"] = "; ".join(filter(None, (self.problem, health.unhealthy_reason())))
             if told["problem"]:
                 told["status"] = "ill"
         return HTTPStatus.OK if told["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE, told
@@ -132,12 +133,12 @@ class _Server(ThreadingHTTPServer):
     pages: Pages
 
     def server_bind(self) -> None:
-        """Bind, without asking name servers what the address is called."""
+        """Bind without the name server look-up of `HTTPServer`."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that went away is no trouble of ours."""
+        """Ignore it: a client that went away is no fault of the worker."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -168,13 +169,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *given: Any) -> None:
-        """Nothing: who asks every few seconds would fill the log."""
+        """Log nothing: a client that asks every few seconds would fill the log."""
 
 
 def _listen(bind: str, port: int, pages: Pages) -> _Server:
     try:
         family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # A class of its own, since the family cannot be given.
+        # A new class, since the constructor does not take the address family.
         server = type("_Server", (_Server,), {"address_family": family, "pages": pages})(address, _Handler)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

@@ -1,8 +1,8 @@
-"""A worker: the Faust app that runs one query's tasks.
+"""A worker: the Faust app that runs one query's tasks. Entry: `Worker.run`.
 
-Faust gives lifecycle, an agent per input topic, consumer group membership and rebalances; the transport hands
-its agents whole fetches; the roster turns assignments into tasks. Nothing is committed through Faust, and
-its own exactly-once mode and tables stay off.
+Faust provides the lifecycle, an agent per input topic, consumer group membership and rebalances. The transport delivers
+whole fetches to the agents. The task manager turns assignments into tasks. Weir commits nothing through Faust, and uses
+neither Faust's exactly-once mode nor its tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiokafka.errors import KafkaError
 from faust.tables.manager import TableManager
 from faust.types import TP
 
-from operators.distributed.decompose import check_placeable
+from operators.distributed.decompose import check_distributable
 from operators.feedback.feedback import check_feedback
 from operators.plan.choose import choose_plan
 from operators.plan.plan import parse_plan
@@ -33,15 +33,15 @@ from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
-from services.control.plan_versions import Versions
+from services.control.plan_versions import PlanVersions
 from services.control.task_statistics import Publisher
 from services.files.tables import Tables
 from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
 from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
 from services.kafka.transport import Consumer, Transport
-from services.placement.distributed import PlacedLayout, check_settings
-from services.placement.partition_growth import METADATA_MS, Growth
+from services.placement.distributed import DistributedLayout, check_settings
+from services.placement.partition_growth import METADATA_MS, PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
 from services.process.decoders import decoder_of
@@ -53,54 +53,58 @@ from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
 from services.registry.group_watch import GroupWatch, check_group_settings
 from services.spill.budget import prepare_memory
-from services.task.distributed_migrations import reports_of_the_dead
+from services.task.distributed_migrations import missing_reports
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.task.spill import check_budget
-from services.worker.assignments import Roster
+from services.worker.assignments import TaskManager
 from services.worker.connection import Connection
-from services.worker.task_opener import TaskOpener, Work
+from services.worker.task_opener import ActivePlan, TaskOpener
 from services.worker.web import Pages
 
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
 
 AGAIN_S = 1.0
-"""Pause before Kafka is asked again what there is to run."""
+"""Pause before Kafka is asked again which plan is in force."""
 
 
 class NoTables(TableManager):  # type: ignore[misc]
-    """Faust's manager of tables, which waits for a second before each start, so that all tables are declared: no task
-    begins before. Weir declares none."""
+    """Faust's table manager without its pause. Faust waits a second before each start until all tables are declared,
+    and no task starts before. Weir declares no tables."""
 
     async def on_start(self) -> None:
-        """Begin at once."""
+        """Start at once."""
         await self._update_channels()
         await self.recovery.start()
 
 
 class WeirApp(faust.App):  # type: ignore[misc]
-    """Faust's app, ending tasks before the consumer leaves the group."""
+    """Faust's app, which ends the tasks before the consumer leaves the group.
 
-    roster: Roster
+    Attributes:
+        task_manager: set before the app starts.
+    """
+
+    task_manager: TaskManager
 
     async def on_stop(self) -> None:
         """Deliver open epochs, then let Faust stop its consumer."""
-        await self.roster.close()
+        await self.task_manager.close()
         await super().on_stop()
 
     def _on_rebalance_when_stopped(self) -> None:
-        """Do nothing. Faust would close aiokafka's consumer here, from another event loop than its own, which then
-        leaves the group only when its session has ended, and the others wait for it."""
+        """Do nothing. Faust would close aiokafka's consumer here from the wrong event loop. The consumer would then
+        leave the group only when its session times out, and the other members would wait for it."""
 
 
 class Worker:
     """Runs one query until it is stopped.
 
     Args:
-        accept_loss: go on where Kafka's retention has deleted input that is still needed.
+        accept_loss: continue where Kafka's retention has deleted input that is still needed.
         tables: the query's reference tables.
-        pages: told what the worker waits for; by default nobody asks.
-        group: the query stands for what a registered group reads, and the group's queries run.
+        pages: where the worker reports what it waits for; by default nothing serves them.
+        group: run the queries of a registered group; `query` then stands for what the group reads.
     """
 
     def __init__(
@@ -127,9 +131,9 @@ class Worker:
             check_feedback(query)
         if settings.placement is Placement.PER_OPERATOR:
             check_settings(query, settings)
-            # Every worker must take the same plan apart.
+            # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
-            check_placeable(query, self._plan)
+            check_distributable(query, self._plan)
         if settings.budget is not None:
             check_budget(query, settings)
         self._query = query
@@ -146,7 +150,7 @@ class Worker:
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
         self._spilled: StateDir | None = None
-        self._versions: Versions | None = None
+        self._versions: PlanVersions | None = None
         self._partitions: dict[str, int] = {}
         self._control: ControlLog | None = None
         self._failure: BaseException | None = None
@@ -157,7 +161,7 @@ class Worker:
         """Run until SIGTERM, SIGINT or a failure.
 
         Raises:
-            WeirError: what made it impossible to go on.
+            WeirError: why the worker could not continue.
         """
         counts = self._partitions = self._inputs()
         if self._stopped.is_set():
@@ -168,7 +172,7 @@ class Worker:
         if self._settings.state_dir is not None:
             self._state = StateDir(self._settings.state_dir)
         if self._settings.placement is Placement.PER_OPERATOR and self._plan is not None:
-            self._versions = Versions(self._query, self._plan, self._settings, counts)
+            self._versions = PlanVersions(self._query, self._plan, self._settings, counts)
         if self._settings.spill_dir is not None:
             self._spilled = StateDir(self._settings.spill_dir)
         if self._settings.budget is None:
@@ -193,10 +197,10 @@ class Worker:
             raise self._failure
 
     def _check_formats(self, counts: Mapping[str, int]) -> None:
-        """See that the group is no newer Weir's, before this worker takes part in it.
+        """Check that no newer Weir has written in the group, before this worker joins it.
 
         Raises:
-            NewerFormatError: it is.
+            NewerFormatError: a newer Weir has.
             StateError: another program commits in this group.
             BrokerError: Kafka does not answer.
         """
@@ -209,8 +213,8 @@ class Worker:
         read_commits(self._settings.clients, group, lanes)
 
     def _inputs(self) -> dict[str, int]:
-        """Partition counts of the input topics, as soon as Kafka knows them; nothing of worth where the worker is told
-        to stop meanwhile."""
+        """Partition counts of the input topics, once Kafka knows them; meaningless if the worker is stopped
+        meanwhile."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopped.set())
         settings, topics = self._settings, [stream.topic for stream in self._query.streams()]
@@ -224,8 +228,8 @@ class Worker:
             raise
 
     async def _main(self, statistics: str, scratch: Path) -> None:
-        """Run the plan in force, over the partitions that there are; where joins run apart, one plan after the other
-        (`services.control.plan_versions`)."""
+        """Run the plan in force over all partitions that exist. A distributed query runs one plan version after the
+        other (`services.control.plan_versions`)."""
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -236,14 +240,17 @@ class Worker:
         for turn in itertools.count():
             if self._stop.is_set():
                 return
-            work = await self._next_work(patient=turn > 0)
-            publisher = Publisher(self._control, statistics, self._query.name, work.layout.tasks)
-            await self._run_version(work, publisher, scratch / str(turn))
+            active = await self._next_plan(patient=turn > 0)
+            publisher = Publisher(self._control, statistics, self._query.name, active.layout.tasks)
+            await self._run_version(active, publisher, scratch / str(turn))
             if not self._stop.is_set():
                 self._pages.waits_for("tasks to begin anew")
 
-    async def _next_work(self, patient: bool) -> Work:
-        """What there is to run now; a worker that runs already is `patient` when Kafka does not answer.
+    async def _next_plan(self, patient: bool) -> ActivePlan:
+        """The plan to run now.
+
+        Args:
+            patient: try again while Kafka does not answer; for a worker that has already run a plan.
 
         Raises:
             BrokerError: Kafka does not answer.
@@ -251,18 +258,18 @@ class Worker:
         assert self._stop is not None
         while True:
             try:
-                return self._work()  # blocks: nothing else runs on the loop now
+                return self._load_plan()  # blocks: nothing else runs on the loop now
             except BrokerError as error:
                 if not patient or self._stop.is_set():
                     raise
                 self._log.warning("tasks cannot begin anew, trying again", reason=str(error))
                 await asyncio.sleep(AGAIN_S)
 
-    def _work(self) -> Work:
-        """What there is to run now; makes the topics that it needs."""
+    def _load_plan(self) -> ActivePlan:
+        """The plan to run now; creates the topics that it needs."""
         settings, control, version, since = self._settings, self._control, 0, 0
         assert control is not None
-        layout: Layout | PlacedLayout = lay_out(self._query, self._partitions)
+        layout: Layout | DistributedLayout = lay_out(self._query, self._partitions)
         group, plan = settings.group, self._plan
         if self._versions is not None:
             view = control.read_to_end(CONTROL_S)
@@ -272,9 +279,9 @@ class Worker:
             self._admin.internal(layout.internal, settings.replication)
             if version > 0:
                 since = view.changes[version - 1].cut
-                control.append(*reports_of_the_dead(view, version))
+                control.append(*missing_reports(view, version))
             if version > 1:
-                # A slower worker may still ask what became of the version before this one, but not of older ones.
+                # A slower worker may still ask for the commits of the version before this one, but not of older ones.
                 gone = ControlTopics.of(self._versions.group(version - 2))
                 internal = self._versions.layout(version - 2, view).internal
                 self._admin.delete([*internal, gone.feedback, gone.transactions])
@@ -295,10 +302,10 @@ class Worker:
             tables=self._tables,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
-        return Work(version, group, layout, spec)
+        return ActivePlan(version, group, layout, spec)
 
     def _group_work(self, outputs: OutputTopics, tasks: int) -> GroupWork:
-        """What tasks of a group need; follows the registry from here on."""
+        """What the tasks of a group need. From here on the worker follows the registry."""
         settings = self._settings
         members = self._admin.members(settings.group, settings.replication)
         if self._watch is not None:
@@ -306,17 +313,17 @@ class Worker:
         self._watch = GroupWatch(settings.clients, self._query, outputs, tasks, settings.replication).start()
         return GroupWork(self._watch, members)
 
-    async def _run_version(self, work: Work, publisher: Publisher, scratch: Path) -> None:
-        """Run until the worker is to stop, or another plan takes over."""
+    async def _run_version(self, active: ActivePlan, publisher: Publisher, scratch: Path) -> None:
+        """Run one plan until the worker is stopped or another plan takes over."""
         loop = asyncio.get_running_loop()
-        layout, spec, settings = work.layout, work.spec, self._settings
-        app = self._app(work.group, scratch)
+        layout, spec, settings = active.layout, active.spec, self._settings
+        app = self._app(active.group, scratch)
         assert self._control is not None
-        place = self._spilled or self._state
-        spilled = scratch / "spilled" if place is None else place.spilled(work.group)
-        shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not
+        folder = self._spilled or self._state
+        spilled = scratch / "spilled" if folder is None else folder.spill_folder(active.group)
+        shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
         opener = TaskOpener(
-            work,
+            active,
             self._control,
             publisher,
             self._admin,
@@ -328,39 +335,39 @@ class Worker:
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
             self._accept_loss,
         )
-        feedback = self._feedback_log(work)
+        feedback = self._feedback_log(active)
         if feedback is not None:
             opener.feedback = feedback.start()
-        roster = Roster(spec, layout, self._metrics, opener, opener.wipe, self._fail)
-        app.roster = roster
-        transport = self._transport(app, roster, layout)
+        task_manager = TaskManager(spec, layout, self._metrics, opener, opener.wipe, self._fail)
+        app.task_manager = task_manager
+        transport = self._transport(app, task_manager, layout)
         app.transport = transport
         consumer = cast(Consumer, app.consumer)
-        roster.consumer = consumer
-        _agents(app, sorted(layout.partitions), roster)
+        task_manager.consumer = consumer
+        _agents(app, sorted(layout.partitions), task_manager)
 
         @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
         async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
-            await roster.settle()
+            await task_manager.settle()
 
         @app.on_rebalance_complete.connect(weak=False)  # type: ignore[untyped-decorator]
         async def assigned(app: Any, **kwargs: Any) -> None:
-            await roster.assigned(consumer.assignment())
+            await task_manager.assigned(consumer.assignment())
 
         self._log.info(
             "worker starting",
             tasks=layout.tasks,
             partitioned=layout.copartitioned,
             placement=settings.placement,
-            version=work.version,
+            version=active.version,
             guarantee=settings.guarantee,
             state=str(self._state.path) if self._state else "none",
         )
-        self._pages.runs(roster)
-        watcher = loop.create_task(roster.watch())
+        self._pages.runs(task_manager)
+        watcher = loop.create_task(task_manager.watch())
         starter = loop.create_task(app.start())
         try:
-            await self._until_stopped(app, starter, consumer, work)
+            await self._until_stopped(app, starter, consumer, active)
         finally:
             watcher.cancel()
             self._pages.waits_for("open epochs to be delivered", "stopping")
@@ -373,36 +380,44 @@ class Worker:
                 self._state.remember_member("")
             self._log.info("worker stopped")
 
-    def _feedback_log(self, work: Work) -> FeedbackLog | None:
-        """Where the joins of a plan that run apart ask each other; None where they do not."""
+    def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
+        """The feedback topic of a distributed query; None if there is none."""
         if self._versions is None or self._control is None or not self._settings.jit:
             return None
-        topic = self._admin.feedback(work.group, self._settings.replication)
-        return FeedbackLog(self._settings.clients, topic, f"{self._settings.client_id}-{work.group}", self._control)
+        topic = self._admin.feedback(active.group, self._settings.replication)
+        return FeedbackLog(self._settings.clients, topic, f"{self._settings.client_id}-{active.group}", self._control)
 
-    async def _replaced(self, work: Work, roster: Roster) -> bool:
-        """True when another plan has taken over from the one that runs. Kafka is asked only when no task of this worker
-        has anything left to do."""
+    async def _replaced(self, active: ActivePlan, task_manager: TaskManager) -> bool:
+        """True when another plan has taken over from the active one. Kafka is asked only when all tasks of this worker
+        have ended."""
         if self._versions is None or self._control is None:
             return False
         view, versions = self._control.view, self._versions
-        if len(view.changes) <= work.version or not roster.ended():
+        if len(view.changes) <= active.version or not task_manager.ended():
             return False
 
-        def found() -> bool:
-            return versions.over(work.version, view) or versions.begun(work.version + 1, view)
+        def has_taken_over() -> bool:
+            return versions.over(active.version, view) or versions.begun(active.version + 1, view)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, found)
+            return await asyncio.get_running_loop().run_in_executor(None, has_taken_over)
         except BrokerError:
             return False  # asked again soon
 
-    async def _until_stopped(self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, work: Work) -> None:
-        """Wait for a signal, a failed task, a crash of the app or another plan; note the group member meanwhile."""
+    async def _until_stopped(
+        self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, active: ActivePlan
+    ) -> None:
+        """Wait for a signal, a failed task, a crash of the app, another plan or new partitions.
+
+        Meanwhile store this worker's member id, so that a later process can make it leave the group.
+        """
         assert self._stop is not None
-        noted = ""
+        stored_member = ""
         connection = Connection(self._admin, self._settings, self._pages, self._log)
-        growth = Growth(self._admin, self._query, self._partitions, apart=self._versions is not None, log=self._log)
+        distributed = self._versions is not None
+        growth = PartitionGrowth(
+            self._admin, self._query, self._partitions, distributed=distributed, log=self._log
+        )
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(0.2):
@@ -417,25 +432,25 @@ class Worker:
                 if log is not None and log.refused is not None:
                     self._fail(log.refused)
             try:
-                connection.look(consumer.connected())
+                connection.check(consumer.connected())
             except Refused as error:
                 self._fail(error)
             member = consumer.member_id()
-            if self._state is not None and member and member != noted:
+            if self._state is not None and member and member != stored_member:
                 self._state.remember_member(member)
-                noted = member
-            if await self._replaced(work, app.roster):
-                self._log.info("another plan takes over", version=work.version + 1)
+                stored_member = member
+            if await self._replaced(active, app.task_manager):
+                self._log.info("another plan takes over", version=active.version + 1)
                 return
             try:
-                if (found := growth.look(app.roster.assignments)) is not None:
+                if (found := growth.check(app.task_manager.assignment_count)) is not None:
                     self._partitions = found
                     return
             except StateError as error:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the worker because of `error`; the first one counts."""
+        """Stop the worker because of `error`; only the first error counts."""
         if self._failure is None:
             if isinstance(error, KafkaError):
                 where = self._settings.clients.bootstrap
@@ -458,7 +473,7 @@ class Worker:
             datadir=str(scratch),
             key_serializer="raw",
             value_serializer="raw",
-            web_enabled=False,  # `services.worker.web` is there before the app and after it
+            web_enabled=False,  # `services.worker.web` serves before the app starts and after it ends
             stream_wait_empty=False,
             topic_allow_declare=False,
             topic_disable_leader=True,
@@ -475,24 +490,24 @@ class Worker:
         app.boot_strategy.enable_kafka_producer = False
         return app
 
-    def _transport(self, app: WeirApp, roster: Roster, layout: Layout | PlacedLayout) -> Transport:
+    def _transport(self, app: WeirApp, task_manager: TaskManager, layout: Layout | DistributedLayout) -> Transport:
         clients = self._settings.clients
         transport = Transport(app.conf.broker_consumer, app)
-        transport.flow = roster
-        transport.assignor = TaskAssignor(layout.set_of, roster.held, layout.name)
+        transport.flow = task_manager
+        transport.assignor = TaskAssignor(layout.set_of, task_manager.running_tasks, layout.name)
         transport.bootstrap_servers = clients.servers()
         transport.security = clients.aiokafka()
         transport.former_member = self._state.member() if self._state else ""
         return transport
 
 
-def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:
-    """One agent per input topic, which hands each fetch to the roster."""
+def _agents(app: WeirApp, topics: list[str], task_manager: TaskManager) -> None:
+    """Declare one agent per input topic, which hands each fetch to the task manager."""
     for topic in topics:
 
         async def feed(stream: AsyncIterator[RecordBatch]) -> None:
             async for batch in stream:
-                roster.deliver(batch)
+                task_manager.deliver(batch)
 
         # Without acks Faust keeps no offsets of its own.
         channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
@@ -500,7 +515,7 @@ def _agents(app: WeirApp, topics: list[str], roster: Roster) -> None:
 
 
 def _check_query(query: Query) -> None:
-    """Refuse a query that cannot run as a service."""
+    """Raise UsageError for a query that cannot run as a service."""
     if query.sink is None:
         raise UsageError("a worker needs to know where results go: begin the query with INSERT INTO 'topic'")
     check_output_names(query)

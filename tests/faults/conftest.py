@@ -18,7 +18,7 @@ MakeTrial = Callable[..., Trial]
 
 @pytest.fixture
 def make_trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeTrial]:
-    """Makes trials: on the session's broker, or with `topics=` on another. Kills their workers at the end."""
+    """Makes trials: on the session's broker, or with `topics=` on another broker. Kills their workers at the end."""
     made: list[Trial] = []
 
     def make(workload: Workload, topics: Topics | None = None, **more: Any) -> Trial:
@@ -38,7 +38,7 @@ def make_trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeT
 
 @pytest.fixture
 def fault_seed() -> int:
-    """Seed of the random workloads and kills: WEIR_FAULT_SEED, or the usual one. Shown when a test fails."""
+    """Seed of the random workloads and kills: WEIR_FAULT_SEED, or the default. Shown when a test fails."""
     seed = int(os.environ.get("WEIR_FAULT_SEED", "20260117"))
     print(f"WEIR_FAULT_SEED={seed}")
     return seed

@@ -1,4 +1,4 @@
-"""The broker goes away: stopped and killed in mid-run, not there yet, asking for a password."""
+"""Brokers that fail: stopped and killed in mid-run, not started yet, with passwords."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_broker_restarted_in_mid_run(
     fault_seed: int,
     end: Callable[[RestartableBroker], None],
 ) -> None:
-    """The same process waits, says so in one line, and goes on when the broker is back.
+    """The same process waits, logs it in one line, and continues when the broker is back.
 
     librdkafka's rebootstrapping left the worker's producer deadlocked for ever; its admin client kept asking
-    with a leader epoch of before the restart.
+    with a leader epoch from before the restart.
     """
     trial = make_trial(workload(fault_seed, 700, 2), restartable_broker.topics)
     worker = trial.start()
@@ -44,7 +44,7 @@ def test_broker_restarted_in_mid_run(
     trial.finish(worker)
     said_once(worker, f"warning weir.worker: no connection to Kafka; .*brokers={trial.bootstrap}")
     said_once(worker, "info    weir.worker: connected to Kafka again")
-    # Two of them where librdkafka's call does not return (`services.kafka.call_thread`).
+    # Two threads where librdkafka's call does not return (`services.kafka.call_thread`).
     assert len(problems(worker)) <= 14, worker.said("a line for every attempt")
     no_traceback(worker)
 
@@ -52,10 +52,11 @@ def test_broker_restarted_in_mid_run(
 def test_broker_that_forgets_markers(
     make_trial: MakeTrial, restartable_broker: RestartableBroker, fault_seed: int
 ) -> None:
-    """A worker dies within a transaction; Kafka holds it for committed, and some parts are aborted, the others open.
+    """A worker dies within a transaction; Kafka considers it committed, but some parts are aborted, the others open.
 
-    Kafka 4.3.1 does that when it is killed (KAFKA-20734). The next commit made what was open visible, beside the same
-    results written again: 15 were doubled. The worker said nothing.
+    Kafka 4.3.1 does that when it is killed (KAFKA-20734). The next commit made the open parts visible, together with
+    the
+    same results written again: 15 were doubled. The worker reported nothing.
     """
     draw = random.Random(fault_seed)
     trial = make_trial(workload(fault_seed, 900, 2), restartable_broker.topics)
@@ -82,7 +83,7 @@ def test_broker_that_forgets_markers(
 
 
 def test_broker_that_comes_late(make_trial: MakeTrial, restartable_broker: RestartableBroker, fault_seed: int) -> None:
-    """Started before its broker, a worker waits, says once for what, and begins when the broker answers."""
+    """A worker that is started before its broker waits, logs once for what, and starts when the broker answers."""
     trial = make_trial(workload(fault_seed, 300, 1), restartable_broker.topics)
     trial.send(0.5)
     restartable_broker.stop()
@@ -104,7 +105,7 @@ SECRET = SaslUser("operator", "s3cret-0f-the-operator!")
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[local_broker.Broker]:
-    """A broker with a listener that asks for a password."""
+    """A broker with a listener that requires a password."""
     data_dir = tmp_path / "guarded-broker"
     try:
         yield local_broker.start(data_dir, 0, sasl=SECRET)
@@ -113,7 +114,7 @@ def guarded(tmp_path: Path) -> Iterator[local_broker.Broker]:
 
 
 def as_user(trial: Trial, broker: local_broker.Broker, password: str) -> dict[str, str]:
-    """Point a trial's workers at the guarded listener; the environment that identifies them."""
+    """Point a trial's workers at the guarded listener; returns the environment with the credentials."""
     assert broker.sasl_bootstrap is not None
     trial.case = dataclasses.replace(trial.case, bootstrap=broker.sasl_bootstrap)
     return {

@@ -33,7 +33,7 @@ def table_of(trial: Trial) -> Path:
 
 
 def flip_a_block(table: Path) -> None:
-    """A byte of a stored block is another, with RocksDB none the wiser."""
+    """Change a byte of a stored block, in a way that RocksDB does not notice."""
     db = Rdict(str(table), Options(raw_mode=True))
     keys = [key for key in list(db.keys()) if key[:1] == b"b"]
     value = bytearray(db[keys[len(keys) // 2]])
@@ -43,7 +43,7 @@ def flip_a_block(table: Path) -> None:
 
 
 def lose_a_block(table: Path) -> None:
-    """A block is gone, with RocksDB none the wiser."""
+    """Delete a block, in a way that RocksDB does not notice."""
     db = Rdict(str(table), Options(raw_mode=True))
     keys = sorted(key for key in list(db.keys()) if key[:1] == b"b")
     del db[keys[len(keys) // 2]]
@@ -51,14 +51,14 @@ def lose_a_block(table: Path) -> None:
 
 
 def scramble_the_manifest(table: Path) -> None:
-    """The manifest is no JSON any more."""
+    """Replace the manifest by bytes that are not JSON."""
     db = Rdict(str(table), Options(raw_mode=True))
     db[b"m"] = bytes(db[b"m"])[:-7]
     db.close()
 
 
 def overwrite_a_table_file(table: Path) -> None:
-    """RocksDB's own checksums find it."""
+    """Damage a file so that RocksDB's own checksums find it."""
     file = max(table.glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
     data[len(data) // 4 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 4)
@@ -66,18 +66,18 @@ def overwrite_a_table_file(table: Path) -> None:
 
 
 def cut_the_manifest_file(table: Path) -> None:
-    """RocksDB cannot open the table at all."""
+    """Cut RocksDB's manifest, so that it cannot open the table at all."""
     (file,) = table.glob("MANIFEST-*")
     file.write_bytes(file.read_bytes()[:30])
 
 
 def remove_a_table_file(table: Path) -> None:
-    """A file that RocksDB lists is not there."""
+    """Remove a file that RocksDB lists."""
     next(iter(sorted(table.glob("*.sst")))).unlink()
 
 
 def wait_snapshot(trial: Trial, worker: WorkerProcess) -> None:
-    """Wait until all that is committed is on disk."""
+    """Wait until all committed state is on disk."""
 
     def is_there() -> bool:
         cut = worker.metric("watermark_milliseconds")
@@ -97,11 +97,11 @@ DAMAGES = (
 
 
 def test_damaged_snapshots(make_trial: MakeTrial, fault_seed: int) -> None:
-    """A snapshot that cannot be trusted is not used: one warning, the windows are read again from Kafka, and a
-    good snapshot is written in its place, which the next damage finds.
+    """A snapshot that is damaged is not used: there is one warning, the windows are read again from Kafka, and a
+    good snapshot replaces it, which the next damage finds.
 
-    RocksDB's iterator ends at a damaged block as it does at the end of the table, and a life went on with
-    half of its window; a table that could not be opened was never made anew.
+    RocksDB's iterator ends at a damaged block as it does at the end of the table, and an incarnation continued with
+    half of its window; a table that could not be opened was never recreated.
     """
     trial = make_trial(workload(fault_seed, 900, 1))
     worker = trial.start(*OFTEN)
@@ -138,7 +138,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
 
 
 def start_cramped(trial: Trial, disk: Path | None, *options: str, limit: int = 100_000) -> WorkerProcess:
-    """Start a worker whose state folder has little room: on the small disk, or by a limit on file sizes."""
+    """Start a worker whose state folder has little room: on the small disk, or with a limit on file sizes."""
     if disk is not None:
         return trial.start(*options, state=disk / "state")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -150,7 +150,7 @@ def start_cramped(trial: Trial, disk: Path | None, *options: str, limit: int = 1
 
 
 def test_disk_fills_up_in_mid_run(make_trial: MakeTrial, fault_seed: int, small_disk: Path | None) -> None:
-    """One clear error, no wrong result, now and after a kill -9 with the disk still full."""
+    """There is one clear error and no wrong result, now and after a kill -9 with the disk still full."""
     trial = make_trial(workload(fault_seed, 700, 2))
     trial.send(0.2)
     first = start_cramped(trial, small_disk, *OFTEN)
@@ -170,7 +170,7 @@ def test_disk_fills_up_in_mid_run(make_trial: MakeTrial, fault_seed: int, small_
 
 
 def test_disk_full_from_the_start(make_trial: MakeTrial, fault_seed: int, small_disk: Path | None) -> None:
-    """No room for a single block: one error, and the worker goes on as if it had no disk."""
+    """There is no room for a single block: one error, and the worker continues as if it had no disk."""
     trial = make_trial(workload(fault_seed, 300, 2))
     fill(small_disk)
     trial.send(0.3)
@@ -182,7 +182,7 @@ def test_disk_full_from_the_start(make_trial: MakeTrial, fault_seed: int, small_
 
 
 def test_state_folder_cannot_be_made(make_trial: MakeTrial, small_disk: Path | None) -> None:
-    """Not even a folder fits: one line that names the path and the reason, exit code 1."""
+    """There is no room even for a folder: one line that names the path and the reason, exit code 1."""
     if small_disk is None:
         pytest.skip("needs the right to mount a file system: a limit on file sizes refuses no folder")
     trial = make_trial(workload(1, 10, 1))
@@ -222,7 +222,7 @@ def test_state_folder_is_not_ours(make_trial: MakeTrial, tmp_path: Path) -> None
 
 
 def test_foreign_snapshot(make_trial: MakeTrial, fault_seed: int) -> None:
-    """The snapshot of another query in the place of this one's is not used."""
+    """A snapshot of another query, found in this query's folder, is not used."""
     trial = make_trial(workload(fault_seed, 300, 1))
     other = make_trial(workload(fault_seed, 300, 1))
     for each in (trial, other):

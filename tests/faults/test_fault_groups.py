@@ -1,4 +1,4 @@
-"""Workers of one group: they join, leave, are killed and stand still, while records flow."""
+"""Workers of one group that join, leave, are killed and freeze, while records flow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tests.faults.workload import PARTITIONED, workload
 pytestmark = pytest.mark.kafka
 
 SHORT = ("--session-timeout", "6s")
-"""Kafka's least session timeout: how long the group waits for a member that is gone without leave."""
+"""Kafka's least session timeout: how long the group waits for a member that disappeared without leaving."""
 
 
 def test_partitions_move_between_workers(make_trial: MakeTrial, fault_seed: int) -> None:
-    """One worker, two, one left gracefully, a third, one killed: the four tasks are always run by somebody."""
+    """One worker, two, one left gracefully, a third, one killed: some worker runs each of the four tasks at any
+    time."""
     trial = make_trial(workload(fault_seed, 900, 4, by_key=True), text=PARTITIONED)
     trial.send(0.1)
     first = trial.start(*SHORT).wait_running([0, 1, 2, 3])
@@ -40,16 +41,16 @@ def test_partitions_move_between_workers(make_trial: MakeTrial, fault_seed: int)
 
 
 def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: int) -> None:
-    """SIGSTOP within a transaction, beyond the session timeout: the heir goes on from the last commit, and the
-    woken worker's half epoch never shows. It says why it dropped its task, unless the group tells it first that
-    the task is another's."""
+    """SIGSTOP within a transaction, beyond the session timeout: the next incarnation continues from the last commit,
+    and the half epoch of the resumed worker never becomes visible. It logs why it dropped its task, unless the group
+    tells it first that another worker has the task."""
     trial = make_trial(workload(fault_seed, 700, 2))
     zombie = trial.start(*SHORT, state=trial.folder / "zombie").wait_running()
     trial.pause_within_transaction(zombie, flow=0.7)
-    heir = trial.start(*SHORT, state=trial.folder / "heir").wait_running()
-    assert trial.open_records() == 0, "the heir has taken over and the zombie's transaction is still open"
+    successor = trial.start(*SHORT, state=trial.folder / "heir").wait_running()
+    assert trial.open_records() == 0, "the successor has taken over and the zombie's transaction is still open"
     trial.send(0.8)
-    trial.wait_caught_up(heir)
+    trial.wait_caught_up(successor)
     zombie.signal(signal.SIGCONT)
     trial.wait(
         lambda: "task dropped" in zombie.text() or "re-joining group" in zombie.text(),
@@ -57,22 +58,22 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
         zombie,
         flow=0.9,
     )
-    trial.finish(heir, zombie)
+    trial.finish(successor, zombie)
     if "task dropped" in zombie.text():
         said_once(zombie, "warning weir.roster: task dropped: another worker has taken it over")
-    assert "task dropped" not in heir.text(), heir.said("the zombie fenced the heir")
+    assert "task dropped" not in successor.text(), successor.said("the zombie fenced the successor")
     no_traceback(zombie)
 
 
 def test_worker_that_stood_still_alone_goes_on(make_trial: MakeTrial, fault_seed: int) -> None:
-    """SIGSTOP within a transaction until Kafka has aborted it, nobody else there: back to the last commit."""
+    """SIGSTOP within a transaction until Kafka has aborted it, without another worker: back to the last commit."""
     trial = make_trial(workload(fault_seed, 700, 2))
     worker = trial.start("--transaction-timeout", "1s").wait_running()
     trial.pause_within_transaction(worker, flow=0.7)
     trial.wait(lambda: trial.open_records() == 0, "Kafka aborts the transaction")
     worker.signal(signal.SIGCONT)
     trial.finish(worker)
-    # What was on its way when it stopped may be given up before Kafka says that the transaction is gone.
+    # Records in flight when it was frozen may be given up before Kafka reports that the transaction is gone.
     said_once(
         worker,
         "warning weir.roster: task (dropped: .* stood still beyond its transaction timeout"
@@ -82,7 +83,7 @@ def test_worker_that_stood_still_alone_goes_on(make_trial: MakeTrial, fault_seed
 
 
 def test_worker_killed_within_a_transaction_beside_another(make_trial: MakeTrial, fault_seed: int) -> None:
-    """Of a query that is one task a second worker stands by, and takes over when the first is killed."""
+    """A query is one task: a second worker stands by, and takes over when the first is killed."""
     trial = make_trial(workload(fault_seed, 700, 3))
     first = trial.start(*SHORT).wait_running()
     second = trial.start(*SHORT)

@@ -1,4 +1,4 @@
-"""Workers that end without warning: kill -9 at random points, with their disk kept, lost or shared."""
+"""Workers that end without warning: kill -9 at random points, with their disk intact, lost or shared."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ pytestmark = pytest.mark.kafka
 
 Reached = Callable[[], bool]
 Moment = Callable[[Trial, WorkerProcess, random.Random], AbstractContextManager[Reached]]
-"""Prepares a condition; when it holds the worker is killed."""
+"""Prepares a condition; the worker is killed when it holds."""
 
 
 @contextmanager
 def some_time_after_start(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
-    """Anywhere from the import of modules to the first epochs."""
+    """At any time from the import of modules to the first epochs."""
     at = time.monotonic() + rng.uniform(0.2, 6.0)
     yield lambda: time.monotonic() >= at
 
 
 @contextmanager
 def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
-    """Anywhere in the flow of epochs."""
+    """At any time in the flow of epochs."""
     pause, since = rng.uniform(0.0, 1.0), [0.0]
 
     def reached() -> bool:
@@ -45,14 +45,14 @@ def some_time_after_running(trial: Trial, worker: WorkerProcess, rng: random.Ran
 
 @contextmanager
 def while_recovering(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
-    """Between taking the task over and being up to date."""
+    """Between the takeover of the task and the end of its recovery."""
     line = rng.choice(["worker starting", "task opening", "task running"])
     yield lambda: line in worker.text()
 
 
 @contextmanager
 def within_a_transaction(trial: Trial, worker: WorkerProcess, rng: random.Random) -> Iterator[Reached]:
-    """Results of an epoch are in the log, its commit is not: the instant that exactly once is about."""
+    """Results of an epoch are in the log, but its commit is not: the critical instant of exactly-once delivery."""
     topic = rng.choice([trial.sink, f"{trial.sink}.late", f"{trial.sink}.dead"])
     with trial.watch(topic) as appeared:
         yield lambda: appeared(0.05)
@@ -88,14 +88,14 @@ MOMENTS: tuple[Moment, ...] = (
 
 
 def kill_again_and_again(trial: Trial, kills: int, rng: random.Random) -> set[str]:
-    """Records flow while workers are killed one after the other; the ways they recovered."""
+    """Records flow while workers are killed one after the other; returns the ways in which they recovered."""
     sources: set[str] = set()
     moments = [moment for _ in range(kills) for moment in rng.sample(MOMENTS, len(MOMENTS))]
-    for life in range(kills):
-        share = (life + 1) / (kills + 1)
+    for number in range(kills):
+        share = (number + 1) / (kills + 1)
         worker = trial.start("--snapshot", "200ms", "--epoch", "20ms")
-        moment = moments[life]
-        print(f"life {life}: {moment.__name__}, {trial.sent} records sent, {trial.taken()} committed")
+        moment = moments[number]
+        print(f"incarnation {number}: {moment.__name__}, {trial.sent} records sent, {trial.taken()} committed")
         every = round(share * len(trial.workload.records))
         with moment(trial, worker, rng) as reached:
 
@@ -111,7 +111,7 @@ def kill_again_and_again(trial: Trial, kills: int, rng: random.Random) -> set[st
 
 
 def test_killed_at_five_random_points(make_trial: MakeTrial, fault_seed: int) -> None:
-    """kill -9 five times while records flow: the outputs are what the oracle says, each once."""
+    """kill -9 five times while records flow: the outputs equal the oracle's, each result once."""
     trial = make_trial(workload(fault_seed, 700, 2))
     kill_again_and_again(trial, 5, random.Random(fault_seed))
     trial.finish(trial.start())
@@ -120,14 +120,14 @@ def test_killed_at_five_random_points(make_trial: MakeTrial, fault_seed: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("run", range(3))
 def test_killed_at_twenty_random_points(make_trial: MakeTrial, fault_seed: int, run: int) -> None:
-    """The same with twenty kills and more records; every way to recover is taken."""
+    """The same with twenty kills and more records; every way of recovery occurs."""
     seed = fault_seed + 1 + run
     trial = make_trial(workload(seed, 5000, 3))
     assert kill_again_and_again(trial, 20, random.Random(seed)) >= {"snapshot"}
     trial.finish(trial.start())
 
 
-def test_state_folder_deleted_between_lives(make_trial: MakeTrial, fault_seed: int) -> None:
+def test_state_folder_deleted_between_incarnations(make_trial: MakeTrial, fault_seed: int) -> None:
     """Without its disk a worker reads the windows again from the input topics."""
     trial = make_trial(workload(fault_seed, 700, 2))
     trial.send(0.4)
@@ -142,7 +142,7 @@ def test_state_folder_deleted_between_lives(make_trial: MakeTrial, fault_seed: i
 
 
 def test_state_folder_deleted_under_a_running_worker(make_trial: MakeTrial, fault_seed: int) -> None:
-    """Results never depend on the disk; the next life does without what is gone."""
+    """Results never depend on the disk; the next incarnation recovers without the deleted files."""
     trial = make_trial(workload(fault_seed, 700, 2))
     trial.send(0.3)
     first = trial.start("--session-timeout", "6s", "--snapshot", "200ms")
@@ -158,7 +158,8 @@ def test_state_folder_deleted_under_a_running_worker(make_trial: MakeTrial, faul
 
 
 def test_at_least_once_has_every_result(make_trial: MakeTrial, fault_seed: int) -> None:
-    """Killed twice, the cheaper guarantee repeats some results and letters, and loses and invents none."""
+    """A worker is killed twice. At-least-once delivery repeats some results and rejected records, but loses and invents
+    none."""
     trial = make_trial(workload(fault_seed, 700, 2))
     options = ("--guarantee", "at-least-once", "--commit", "300ms")
     for share in (0.3, 0.6):

@@ -12,7 +12,7 @@ from operators.migration.strategies import AUTO, STRATEGIES
 from schemas.errors import BrokerError
 from services.control.plan_requests import Withdrawn
 from tests.broker_fixture import Topics
-from tests.plan_changes import PER_PARTITION, PLANS, Asked, Control, Load
+from tests.plan_changes import PER_PARTITION, PLANS, Control, FollowedRequest, Load
 from tests.worker_harness import Case, CoordinatorProcess, WorkerProcess, Workers, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 CHANGES = 20
 PACE_S = 0.1
 
-STEPS: tuple[Callable[[Control, Asked], object], ...] = (
+STEPS: tuple[Callable[[Control, FollowedRequest], object], ...] = (
     lambda control, asked: True,
     lambda control, asked: control.view.open,
     lambda control, asked: control.view.answers,
@@ -28,7 +28,7 @@ STEPS: tuple[Callable[[Control, Asked], object], ...] = (
     lambda control, asked: asked.seen.started,
     lambda control, asked: asked.seen.done,
 )
-"""Until when a fault waits."""
+"""The progress of a migration at which a fault happens."""
 
 
 class Service:
@@ -46,7 +46,7 @@ class Service:
         return self._start.start(self.case, "--plan", PLANS[plan])
 
     def hit(self, rng: random.Random) -> str:
-        """Kill one process and start it anew; which."""
+        """Kill one process and restart it; returns which."""
         if rng.random() < 0.4:
             self.leader.kill()
             self.leader = self._start.coordinator(self.case)

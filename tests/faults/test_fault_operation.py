@@ -1,4 +1,4 @@
-"""What an operator sees and does: graceful stops, metrics, health."""
+"""The operator's view: graceful stops, metrics, health."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.kafka
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_graceful_stop_commits_the_open_epoch(make_trial: MakeTrial, fault_seed: int, number: int) -> None:
-    """An epoch of an hour is delivered when the worker is told to stop, offsets with it; the next life reads none
-    of it again."""
+    """An epoch of an hour is delivered when the worker is told to stop, with its offsets; the next incarnation reads
+    none of it again."""
     trial = make_trial(workload(fault_seed, 500, 2))
     trial.send(0.6)
     first = trial.start("--epoch", "1h", "--commit", "1h")
@@ -38,7 +38,7 @@ def test_graceful_stop_commits_the_open_epoch(make_trial: MakeTrial, fault_seed:
 
 
 def test_metrics_and_health(make_trial: MakeTrial, fault_seed: int) -> None:
-    """/metrics counts what the outputs hold; /healthz says what runs."""
+    """/metrics counts the records of the outputs; /healthz reports the tasks that run."""
     trial = make_trial(workload(fault_seed, 500, 2))
     trial.send()
     worker = trial.start().wait_running()

@@ -1,4 +1,4 @@
-"""Groups of queries whose workers, and whose broker, die while queries come and go: every topic exact."""
+"""Groups of queries whose workers, or whose broker, die while queries are added and dropped: every topic is exact."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ QUICK = ("--session-timeout", "6s")
 
 
 def flow(feed: Feed, rng: random.Random, part: int) -> None:
-    """The next piece of the input."""
+    """Send the next piece of the input."""
     send(feed, rng, 100 * part, 100)
 
 
 def finish(trial: GroupTrial, feed: Feed, worker: WorkerProcess) -> None:
-    """The rest of the input, and what must have come of all of it."""
+    """Send the rest of the input, and check all outputs."""
     trial.wait_begun(worker)
     feed.finish(CLOSING)
     assert trial.judge(worker) > 1_000
@@ -45,23 +45,23 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 def test_killed_when_a_change_has_just_been_written(
     topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int
 ) -> None:
-    """kill -9 when a task has written that a query begins or ends, and that may not be committed."""
+    """kill -9 when a task has written that a query begins or ends, before that is surely committed."""
     trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed)
     feed = Feed(trial.case)
     trial.register({f"q{n}": select(rng) for n in range(4)})
     log = ControlTopics.of(f"weir-{trial.name}").members
-    for life in range(8):
+    for number in range(8):
         worker = workers.start(trial.case, *QUICK).wait_running()
-        flow(feed, rng, life)
+        flow(feed, rng, number)
         reader = Consumer(
             {"bootstrap.servers": trial.case.bootstrap, "group.id": "w", "isolation.level": "read_uncommitted"}
         )
         reader.assign([TopicPartition(log, 0, OFFSET_END)])
         reader.poll(1.0)
-        if life % 2:
+        if number % 2:
             trial.drop(rng.choice(sorted(trial.selects)).removeprefix(f"{trial.name}-"))
         else:
-            trial.register({f"q{4 + life}": select(rng), f"q{rng.randrange(4)}": select(rng)}, from_now=life == 4)
+            trial.register({f"q{4 + number}": select(rng), f"q{rng.randrange(4)}": select(rng)}, from_now=number == 4)
         wait_for(lambda r=reader: r.poll(0.05) is not None, lambda w=worker: w.said("a change"))
         worker.kill()
         reader.close()
@@ -70,13 +70,13 @@ def test_killed_when_a_change_has_just_been_written(
 
 
 def test_killed_at_random(topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int) -> None:
-    """kill -9 anywhere, while starting and reading again too; two partitions per topic."""
+    """kill -9 at any time, also during start and recovery; two partitions per topic."""
     trial, rng = GroupTrial.make(topics, tmp_path, partitions=2), random.Random(fault_seed + 1)
     feed = Feed(trial.case)
     trial.register({f"q{n}": select(rng) for n in range(5)})
-    for life in range(10):
+    for number in range(10):
         worker = workers.start(trial.case, *QUICK)
-        flow(feed, rng, life)
+        flow(feed, rng, number)
         trial.register({f"q{rng.randrange(8)}": select(rng)}, from_now=rng.random() < 0.3)
         if rng.random() < 0.7:
             worker.wait_running()
@@ -90,16 +90,16 @@ def test_killed_at_random(topics: Topics, tmp_path: Path, workers: Workers, faul
 
 
 def test_killed_at_random_within_a_budget(topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int) -> None:
-    """kill -9 anywhere, while tuples leave for the disk and while what they owe is found, with queries coming and going
-    and budgets changing."""
+    """kill -9 at any time, while tuples are spilled and pending results are produced, with queries added and dropped
+    and with changing budgets."""
     trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed + 4)
     feed = Feed(trial.case)
     trial.register({f"q{n}": select(rng, joins=True) for n in range(5)})
-    for life in range(10):
+    for number in range(10):
         worker = workers.start(trial.case, *QUICK, "--memory", rng.choice(["1KiB", "64KiB", "256KiB"]))
-        flow(feed, rng, life)
+        flow(feed, rng, number)
         trial.register({f"q{rng.randrange(8)}": select(rng, joins=True)}, from_now=rng.random() < 0.3)
-        if life % 3 == 2:
+        if number % 3 == 2:
             trial.drop(rng.choice(sorted(trial.selects)).removeprefix(f"{trial.name}-"))
         if rng.random() < 0.8:
             worker.wait_running()
@@ -113,7 +113,7 @@ def test_killed_at_random_within_a_budget(topics: Topics, tmp_path: Path, worker
 
 
 def test_another_worker_takes_over(topics: Topics, tmp_path: Path, workers: Workers, fault_seed: int) -> None:
-    """One stands still and comes back, one stops, one is killed, while queries come and go."""
+    """One worker freezes and resumes, one stops, one is killed, while queries are added and dropped."""
     trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed + 2)
     feed = Feed(trial.case)
     trial.register({f"q{n}": select(rng) for n in range(5)})
@@ -146,7 +146,7 @@ def test_another_worker_takes_over(topics: Topics, tmp_path: Path, workers: Work
 def test_the_broker_is_restarted(
     restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers, fault_seed: int
 ) -> None:
-    """The registry is followed on, and what was being written is written once."""
+    """Workers continue to follow the registry, and the output being written is written once."""
     trial, rng = GroupTrial.make(restartable_broker.topics, tmp_path), random.Random(fault_seed + 3)
     feed = Feed(trial.case)
     trial.register({f"q{n}": select(rng) for n in range(5)})

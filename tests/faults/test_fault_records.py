@@ -1,4 +1,4 @@
-"""Records that are no tuples, or barely: each becomes a dead letter that says why, and stops nothing."""
+"""Records that are no tuples, or barely: each becomes a dead letter with a reason, and stops nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def outcome(broker: SessionBroker, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_record_becomes_a_dead_letter(outcome: tuple[Trial, list[Found]], kind: str) -> None:
-    """Once per record, with its value as it came, the reason, and where it came from. That the results
-    around it are right was judged for the run as a whole."""
+    """There is one dead letter per record, with its original value, the reason, and its position. `outcome` has checked
+    that the other results are right, for the run as a whole."""
     trial, letters = outcome
     wanted = {
         (stream, partition, offset)
@@ -66,7 +66,7 @@ def test_bad_record_becomes_a_dead_letter(outcome: tuple[Trial, list[Found]], ki
 
 
 def test_records_of_ten_megabytes(make_trial: MakeTrial) -> None:
-    """A tuple of 10 MB joins and its result is delivered; a broken record of 10 MB is a dead letter, whole."""
+    """A tuple of 10 MB joins and its result is delivered; a broken record of 10 MB is a complete dead letter."""
     text = random.Random(5).randbytes(LARGE // 2).hex()
     rows: list[tuple[str, Row]] = [
         ("a", {"n": 1, "k": 1000, "s": text, "x": 5.0, "at": BASE}),
@@ -87,7 +87,7 @@ def test_records_of_ten_megabytes(make_trial: MakeTrial) -> None:
 
 
 def test_result_too_large_for_the_sink(make_trial: MakeTrial) -> None:
-    """Where the sink's limit is lower than the inputs', the result is a dead letter and all others are there."""
+    """Where the sink's limit is lower than the inputs', the result is a dead letter, and all others are delivered."""
     text = "t" * 300_000
     rows: list[tuple[str, Row]] = [
         ("a", {"n": 1, "k": 1000, "s": text, "x": 5.0, "at": BASE}),
@@ -112,7 +112,7 @@ def test_result_too_large_for_the_sink(make_trial: MakeTrial) -> None:
 
 
 def test_record_timestamps_out_of_range(make_trial: MakeTrial) -> None:
-    """A stream whose event time is the Kafka record's own: years before 1970 and after 2100 are refused."""
+    """In a stream whose event time is the Kafka record's own, years before 1970 and after 2100 are refused."""
     trial = make_trial(
         Workload(closing(1, BASE + FAR_MS), 1),
         text="""

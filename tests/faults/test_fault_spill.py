@@ -1,6 +1,6 @@
 """Workers with a memory budget that die, lose their disk or each other, or change plans: exact output, late or not.
 
-Budgets are so small that something is spilled, owed and cleaned up all the time: a fault at any moment finds a task in
+Budgets are so small that groups are spilled and cleaned up all the time: a fault at any moment finds a task in
 the middle of it.
 """
 
@@ -36,7 +36,7 @@ def events_of(trial: Trial) -> str:
 
 
 def judge(trial: Trial, *workers: WorkerProcess) -> None:
-    """The rest of the workload, and what must have come of all of it; some of it late."""
+    """Send the rest of the workload and check all outputs; some results are late."""
     trial.finish(*workers)
     late = [record for record in trial.read(trial.sink) if b'"_phase"' in (record.value or b"")]
     assert late, workers[0].said("something was spilled")
@@ -49,13 +49,13 @@ def judge(trial: Trial, *workers: WorkerProcess) -> None:
 def test_killed_while_spilling(make_trial: MakeTrial, fault_seed: int, disk: str, options: tuple[str, ...]) -> None:
     """kill -9 when an event has just been written and may not be committed; recovery by snapshot or by windows."""
     trial = make_trial(workload(fault_seed, 900, 1))
-    lives = 6
-    for life in range(lives):
-        state = trial.folder / ("state" if disk == "kept" else f"state-{life}")
+    incarnations = 6
+    for number in range(incarnations):
+        state = trial.folder / ("state" if disk == "kept" else f"state-{number}")
         worker = trial.start(*SMALL, *OFTEN, *options, state=state).wait_running()
-        trial.flow_to((life + 0.5) / (lives + 1), worker)
+        trial.flow_to((number + 0.5) / (incarnations + 1), worker)
         with trial.watch(events_of(trial)) as appeared:
-            trial.wait(lambda seen=appeared: seen(0.05), "a spill", worker, flow=(life + 1) / (lives + 1))
+            trial.wait(lambda seen=appeared: seen(0.05), "a spill", worker, flow=(number + 1) / (incarnations + 1))
             worker.kill()
         no_traceback(worker)
     judge(trial, trial.start(*SMALL, *options, state=state))
@@ -65,12 +65,13 @@ def test_killed_while_spilling(make_trial: MakeTrial, fault_seed: int, disk: str
 def test_killed_while_cleaning_up(make_trial: MakeTrial, fault_seed: int, strategy: str) -> None:
     """kill -9 when late results have just been written and may not be committed."""
     trial = make_trial(workload(fault_seed + 1, 900, 1))
-    lives = 6
+    incarnations = 6
     seen = Reader(trial.bootstrap, trial.sink, "read_uncommitted")
-    for life in range(lives):
+    for number in range(incarnations):
         worker = trial.start(*SMALL, "--spill", strategy, *OFTEN).wait_running()
         before = late_results(seen)
-        trial.wait(lambda n=before: late_results(seen) > n, "late results", worker, flow=(life + 1) / (lives + 1))
+        flow = (number + 1) / (incarnations + 1)
+        trial.wait(lambda n=before: late_results(seen) > n, "late results", worker, flow=flow)
         worker.kill()
         no_traceback(worker)
     seen.close()
@@ -83,16 +84,16 @@ def late_results(reader: Reader) -> int:
 
 
 def test_killed_at_random(make_trial: MakeTrial, fault_seed: int) -> None:
-    """kill -9 anywhere, while starting and reading again too."""
+    """kill -9 at any time, also during start and recovery."""
     trial = make_trial(workload(fault_seed + 2, 900, 1))
     rng = random.Random(fault_seed)
-    lives = 12
-    for life in range(lives):
+    incarnations = 12
+    for number in range(incarnations):
         worker = trial.start(*SMALL, *OFTEN)
         if rng.random() < 0.7:
             worker.wait_running()
             taken = trial.taken()
-            trial.send((life + 1) / (lives + 1))
+            trial.send((number + 1) / (incarnations + 1))
             trial.wait_taken(min(taken + rng.randrange(1, 200), trial.sent), worker)
         else:
             wait_for(lambda w=worker: "task opening" in w.text(), worker.said("a start"))
@@ -102,7 +103,7 @@ def test_killed_at_random(make_trial: MakeTrial, fault_seed: int) -> None:
 
 
 def test_workers_share_and_lose_tasks(make_trial: MakeTrial, fault_seed: int) -> None:
-    """Tasks with spilled state go from worker to worker: one joins, one leaves, one is killed, one stands still."""
+    """Tasks with spilled state move from worker to worker: one joins, one leaves, one is killed, one freezes."""
     trial = make_trial(workload(fault_seed, 1200, 4, by_key=True), text=PARTITIONED)
     first = trial.start(*SMALL, *OFTEN).wait_running([0, 1, 2, 3])
     trial.flow_to(0.15, first)
@@ -123,10 +124,11 @@ def test_workers_share_and_lose_tasks(make_trial: MakeTrial, fault_seed: int) ->
 
 @pytest.mark.parametrize("strategy", ["moving-state", "jisc", "hybmig", "parallel-track"])
 def test_plans_change_under_spill(topics: Topics, tmp_path: Path, strategy: str) -> None:
-    """Plan changes of tasks that owe, with workers killed before, at and after the cut, and started with any plan.
+    """Plans of tasks with pending results change, with workers killed before, at and after the cut, and restarted with
+    any plan.
 
-    Results were lost where a worker came back with another `--plan` before the first change had been committed: what
-    it had spilled under the plan before was taken for groups of the new one.
+    Results were lost where a worker restarted with another `--plan` before the first change had been committed: the
+    groups that it had spilled under the old plan were taken for groups of the new plan.
     """
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -179,7 +181,7 @@ STEP_MS = 40
 
 
 class Wide:
-    """A join whose left tuples have to keep several thousand bytes each, so that blocks come to the disk soon."""
+    """A join whose state has several thousand bytes per left tuple, so that blocks are soon written to disk."""
 
     def __init__(self, topics: Topics, folder: Path) -> None:
         self.case = Case.make(topics, folder, WIDE)
@@ -196,7 +198,7 @@ class Wide:
         )
 
     def more(self) -> None:
-        """Another step of rows."""
+        """Send another step of rows."""
         steps = range(self.sent, self.sent + STEP)
         self.sent += STEP
         self.feed.send(
@@ -209,7 +211,7 @@ class Wide:
         self.feed.flush()
 
     def until(self, condition: object, worker: WorkerProcess, what: str) -> None:
-        """Send steps until a condition holds, each when the worker is done with the last one."""
+        """Send steps until a condition holds, each when the worker has processed the one before."""
 
         def look() -> object:
             assert worker.process.poll() is None, worker.said("the worker ended")
@@ -223,11 +225,11 @@ class Wide:
         wait_for(look, lambda: worker.said(what))
 
     def files(self) -> list[Path]:
-        """The files that hold spilled blocks."""
+        """The files with spilled blocks."""
         return sorted(self.spilled.glob("slot-*/*/spilled/task-0/*/blocks/*.sst"))
 
     def end(self, worker: WorkerProcess) -> None:
-        """Close the input, and compare what came out with the oracle."""
+        """Close the input, and compare the results with the oracle."""
         self.feed.finish(ENDING)
         assert_exact(self.case, self.reader, worker)
         assert not all(map(in_time, self.reader.rows())), worker.said("something was spilled")
@@ -245,7 +247,7 @@ def wide(topics: Topics, tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def damage(files: list[Path]) -> None:
-    """Every byte in the middle of some files is another; files that are gone by now are passed over."""
+    """Change every byte in the middle of some files; files that are gone by now are skipped."""
     for file in files:
         with contextlib.suppress(FileNotFoundError), file.open("r+b") as out:
             data = out.read()
@@ -257,7 +259,7 @@ UNUSABLE = "error .*spilled state cannot be used: the task goes back to its last
 
 
 def test_a_damaged_block(wide: Wide) -> None:
-    """One line, and what was lost is made anew from the input."""
+    """The worker logs one line, and rebuilds the lost state from the input."""
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 2, worker, "files on disk")
 
@@ -274,7 +276,7 @@ def test_a_damaged_block(wide: Wide) -> None:
 
 
 def test_what_retention_took_is_said(wide: Wide) -> None:
-    """A damaged block whose tuples are gone from the log: the worker stops, and says which records."""
+    """A damaged block whose tuples are gone from the log: the worker stops, and reports which records are missing."""
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 2, worker, "files on disk")
     wait_for(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker.said("all is taken"))
@@ -296,7 +298,7 @@ def test_what_retention_took_is_said(wide: Wide) -> None:
 
 
 def test_a_full_disk(wide: Wide) -> None:
-    """The task waits for room, saying so once; then it goes on. Nothing is lost or comes twice."""
+    """The task waits for room, and logs it once; then it continues. Nothing is lost or repeated."""
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 1, worker, "files on disk")
     before = resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE)
@@ -304,7 +306,7 @@ def test_a_full_disk(wide: Wide) -> None:
     wide.until(lambda: worker.metric("spill_failures_total") > 0, worker, "the disk is full")
     wide.more()
     wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.said("it tries on"))
-    # It says so whenever it is asked, though the task runs in between.
+    # It logs it at each request, although the task runs in between.
     (seen,) = worker.health()["tasks"]
     assert seen["problem"].endswith("the disk is full: free some room or give a folder on another disk")
     assert seen["failures"] > 2

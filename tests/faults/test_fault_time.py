@@ -1,4 +1,4 @@
-"""Partitions that are not in step in event time: far ahead, silent, behind."""
+"""Partitions that are out of step in event time: far ahead, silent, behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kafka
 
 PADDING = "p" * 2000
 HISTORY = 50_000
-"""Tuples of the fast stream: 100 MB of padding, which a worker must not hold at once."""
+"""Tuples of the fast stream: 100 MB of padding, which a worker must not have in memory at once."""
 
 
 def resident_bytes(worker: WorkerProcess) -> int:
@@ -28,7 +28,7 @@ def resident_bytes(worker: WorkerProcess) -> int:
 
 
 def one_stream_far_ahead() -> list[Record]:
-    """Stream a's whole history lies in the log; b and c, whose clocks decide, come slowly."""
+    """Stream a's whole history is in the log; b and c, whose clocks are decisive, arrive slowly."""
     rng = random.Random(3)
     fast: list[Record] = []
     for n in range(HISTORY):
@@ -43,8 +43,8 @@ def one_stream_far_ahead() -> list[Record]:
 
 
 def test_a_partition_far_ahead_is_paused(make_trial: MakeTrial) -> None:
-    """Temporal alignment: the fast stream is read only as fast as the slow ones come, so that what waits in
-    memory stays bounded, and results are the oracle's."""
+    """Temporal alignment: the fast stream is read only at the speed of the slow streams, so that the waiting tuples in
+    memory stay bounded, and the results equal the oracle's."""
     trial = make_trial(Workload(one_stream_far_ahead(), 1), text=QUERY.replace("A.s = B.s AND ", ""))
     least = 5_000
     worker = trial.start("--max-pending", str(least), "--max-ahead", "20s").wait_running()
@@ -76,8 +76,9 @@ IDLE = QUERY.replace("topic = '{b}',", "topic = '{b}', idle_timeout = '1 SECOND'
 
 
 def with_a_silent_partition(seed: int) -> tuple[list[Record], list[Record], list[Record], list[Record]]:
-    """A clean workload over three partitions of which one of stream b brings nothing until all else is out; then,
-    in that partition, tuples that are behind the task; then some that are ahead; then what joins with those."""
+    """A clean workload over three partitions, one of which, of stream b, is silent until all other results are out;
+    then, in that partition, tuples that are behind the task; then some that are ahead; then tuples that join with
+    those."""
     whole = workload(seed, 400, 3, dirty=False).records
     flowing = [r for r in whole if (r.stream, r.partition) != ("b", SILENT)]
     start = BASE + 400 * STEP_MS + 2 * FAR_MS
@@ -93,8 +94,8 @@ def with_a_silent_partition(seed: int) -> tuple[list[Record], list[Record], list
 
 
 def test_a_silent_partition_does_not_hold_results_back(make_trial: MakeTrial, fault_seed: int) -> None:
-    """After the idle timeout the task goes on without it. What it brings later behind the task is late, with the
-    reason "idle", each once, also when workers are killed and windows replayed; what is ahead joins again."""
+    """After the idle timeout the task continues without the partition. Its later tuples behind the task are late, with
+    the reason "idle", each once, also when workers are killed and windows replayed; its tuples ahead join again."""
     flowing, behind, ahead, others = with_a_silent_partition(fault_seed)
     trial = make_trial(Workload([*flowing, *ahead, *others], 3), text=IDLE)
     options = ("--session-timeout", "6s")

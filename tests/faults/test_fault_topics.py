@@ -1,4 +1,4 @@
-"""Topics and queries that are not as they should be: empty, missing, made anew, with unknown columns."""
+"""Topics and queries with errors: empty, missing, recreated, with unknown columns."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_empty_topics(make_trial: MakeTrial) -> None:
 
 
 def test_one_empty_topic_holds_results_back(make_trial: MakeTrial, fault_seed: int) -> None:
-    """While one input has shown nothing its event time is unknown: everything waits, also over a kill -9 with the
-    disk gone, and comes out exactly when it begins."""
+    """While one input has no tuple its event time is unknown: all results wait, also over a kill -9 with the
+    disk deleted, and are delivered exactly when it starts."""
     whole = workload(fault_seed, 300, 2)
     late_starter = [record for record in whole.records if record.stream == "c"]
     others = [record for record in whole.records if record.stream != "c"]
@@ -63,7 +63,7 @@ def test_missing_topics_are_named(make_trial: MakeTrial) -> None:
 
 
 def test_missing_topic_is_waited_for(make_trial: MakeTrial, fault_seed: int) -> None:
-    """By default the worker waits, says once for what, stops when told to, and goes on when the topic comes."""
+    """By default the worker waits, logs once for what, stops on request, and continues when the topic exists."""
     trial = make_trial(workload(fault_seed, 300, 1))
     trial.delete_topic(trial.topic("b"))
     worker = trial.start()
@@ -90,7 +90,7 @@ def test_missing_topic_is_waited_for(make_trial: MakeTrial, fault_seed: int) -> 
     ids=["column", "stream", "output", "types", "syntax"],
 )
 def test_wrong_query_ends_before_it_starts(tmp_path: Path, broken: tuple[str, str], says: str) -> None:
-    """Exit code 2 without a broker in sight; the message points at the place with a caret."""
+    """Exit code 2 without contacting a broker; the message points at the position with a caret."""
     text = QUERY.format(a="a", b="b", c="c", sink="out")
     assert broken[0] in text
     query = tmp_path / "wrong.sql"
@@ -115,7 +115,7 @@ def test_partition_counts_that_differ(make_trial: MakeTrial) -> None:
 
 
 def test_input_topic_made_anew_is_refused(make_trial: MakeTrial, fault_seed: int) -> None:
-    """Committed offsets beyond the log's end: going on would skip or repeat input, so one line and exit code 1."""
+    """Committed offsets beyond the log's end: continuing would skip or repeat input, so one line and exit code 1."""
     trial = make_trial(workload(fault_seed, 300, 1))
     trial.send(0.5)
     worker = trial.start()
@@ -136,16 +136,16 @@ def test_input_topic_made_anew_is_refused(make_trial: MakeTrial, fault_seed: int
 
 
 def grown(trial: Trial, streams: str = "abc") -> None:
-    """Give topics, which have been made with one partition, their second one."""
+    """Give topics, which were made with one partition, their second one."""
     for stream in streams:
         trial.add_partitions(trial.topic(stream), 2)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_partitions_are_added(make_trial: MakeTrial, fault_seed: int, start: str) -> None:
-    """A running worker reads them from their beginning, whatever --from says, and results are exact.
+    """A running worker reads them from their beginning, whatever --from is, and results are exact.
 
-    It never read them; a worker that was restarted with `--from latest` left out what they held already.
+    Before, it never read them; and a worker that was restarted with `--from latest` left out their older records.
     """
     whole = workload(fault_seed, 600, 2, dirty=False)
     middle = len(whole.records) // 2
@@ -183,7 +183,7 @@ def test_partitions_are_added_to_what_is_partitioned(make_trial: MakeTrial, faul
 
 
 def test_partitions_are_added_to_joins_that_run_apart(make_trial: MakeTrial) -> None:
-    """Their topics are made for the partitions of the beginning: one line, and exit code 1."""
+    """Their topics are made for the partitions at the start: one line, and exit code 1."""
     trial = make_trial(Workload([], 1))
     worker = trial.start("--placement", "per-operator").wait_running([0, 1])
     grown(trial, "a")

@@ -1,11 +1,11 @@
-"""One trial: a workload goes to a real broker, real workers run, faults are injected, the outcome is judged.
+"""Runs one trial: a workload goes to a real broker, real workers run, faults are injected, the outcome is judged.
 
     trial.send(0.5); worker = trial.start(); ...; trial.finish(worker)
 
-`finish` sends what is left, waits until the group has committed every record of every input partition,
+`finish` sends the rest, waits until the group has committed every record of every input partition,
 stops the workers gracefully and compares all output topics, read with read_committed to their ends, with the
 workload's expectation: nothing missing, nothing twice, in timestamp order, no transaction left open. Because
-completion is read off the committed offsets, a missing result is a difference and not a long wait.
+the committed offsets show completion, a missing result is a difference and not a long wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.worker_harness import Case, WorkerProcess, Workers, in_time, unmarked
 from tests.worker_harness import Record as Found
 
 DEADLINE_S = 180.0
-"""For conditions that a loaded machine may take long to reach. Nothing waits for it when all is well."""
+"""For conditions that may take long on a loaded machine. Nothing waits for it in a good run."""
 
 FLOW_RECORDS = 15
 """How many records are sent between two looks at a condition, where records flow meanwhile."""
@@ -46,7 +46,7 @@ QUIET = {"log_level": 0}
 
 
 class Trial:
-    """A workload on topics of its own."""
+    """A workload with its own topics."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Trial:
         client: dict[str, Any] | None = None,
         **settings: str,
     ) -> None:
-        """Make the input topics. `client` are settings of the test's own Kafka clients."""
+        """Make the input topics. `client` are settings for the test's own Kafka clients."""
         self.case = Case.make(topics, folder, text, partitions=workload.partitions, stem="fault", **settings)
         self.workload = workload
         self.bootstrap = topics.bootstrap
@@ -88,7 +88,7 @@ class Trial:
 
     @property
     def group(self) -> str:
-        """The consumer group that workers take by themselves."""
+        """The consumer group that workers choose by default."""
         return f"weir-{self.sink}"
 
     def topic(self, stream: str) -> str:
@@ -118,7 +118,7 @@ class Trial:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                         raise
-                    self._producer.poll(0.1)  # it has just been added
+                    self._producer.poll(0.1)  # the partition has just been added
         wait_for(lambda: self._producer.flush(1) == 0, "the test's records are written", DEADLINE_S)
 
     def produce_at(self, stream: str, value: bytes, timestamp: int) -> None:
@@ -127,7 +127,7 @@ class Trial:
         wait_for(lambda: self._producer.flush(1) == 0, "the test's record is written", DEADLINE_S)
 
     def make_topic(self, name: str, partitions: int = 1, **settings: str) -> None:
-        """Make a topic that the worker or the trial would not make, or not so."""
+        """Make a topic that neither worker nor trial would make, or not with these settings."""
         self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
 
     def add_partitions(self, name: str, count: int) -> None:
@@ -149,7 +149,7 @@ class Trial:
     def start(self, *options: str, state: Path | str | None = None, **more: Any) -> WorkerProcess:
         """Start a worker; workers of a trial share a state folder unless they are given others."""
         worker = self.workers.start(self.case, *options, state=state, **more)
-        _ = self.workload.expected  # while the worker starts
+        _ = self.workload.expected  # compute it while the worker starts
         return worker
 
     # --- Progress -----------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Trial:
         return {(tp.topic, tp.partition): max(tp.offset, 0) for tp in found if tp.error is None}
 
     def taken(self) -> int:
-        """How many records are committed."""
+        """How many records have been committed."""
         return sum(self.committed().values())
 
     def caught_up(self) -> bool:
@@ -194,7 +194,7 @@ class Trial:
         return wait_for(look, lambda: what if worker is None else worker.said(what), DEADLINE_S)
 
     def wait_caught_up(self, worker: WorkerProcess) -> None:
-        """Wait until all that was sent is committed."""
+        """Wait until all records sent are committed."""
         self.wait(self.caught_up, "everything sent is committed", worker)
 
     def flow_to(self, share: float, worker: WorkerProcess) -> None:
@@ -222,7 +222,7 @@ class Trial:
                 while not self.caught_up():
                     if appeared(0.2):
                         worker.signal(signal.SIGSTOP)
-                        # Still open when asked again: its commit was not on the way already.
+                        # It is still open at a second look, so its commit was not already on the way.
                         if all(self.open_records() > 0 for _ in range(3)):
                             return True
                         worker.signal(signal.SIGCONT)
@@ -233,10 +233,10 @@ class Trial:
 
     @contextlib.contextmanager
     def watch(self, topic: str) -> Iterator[Callable[[float], bool]]:
-        """Tells within a millisecond or two that records, committed or not, have come to an output topic.
+        """Detect within a millisecond or two that records, committed or not, have arrived in an output topic.
 
         Yields:
-            a function that waits up to some seconds for a record that came since it was last called.
+            a function that waits up to some seconds for a record that arrived since its last call.
         """
         wait_for(lambda: self._partitions(topic), f"{topic} is there", DEADLINE_S)
         consumer = Consumer(
@@ -275,8 +275,8 @@ class Trial:
         """Compare all three output topics with the expectation."""
         outputs = {name: self.read(topic) for name, topic in self._outputs().items()}
         self.check_results([orjson.loads(record.value or b"") for record in outputs["sink"]], at_least_once)
-        self._check_letters(outputs["late"], "late", at_least_once)
-        self._check_letters(outputs["dead"], "dead", at_least_once)
+        self._check_rejected(outputs["late"], "late", at_least_once)
+        self._check_rejected(outputs["dead"], "dead", at_least_once)
         if not at_least_once:
             self._check_order(outputs["sink"])
             for topic in self._outputs().values():
@@ -294,19 +294,19 @@ class Trial:
     def _outputs(self) -> dict[str, str]:
         return {"sink": self.sink, "late": f"{self.sink}.late", "dead": f"{self.sink}.dead"}
 
-    def _check_letters(self, letters: list[Found], kind: str, at_least_once: bool) -> None:
+    def _check_rejected(self, records: list[Found], kind: str, at_least_once: bool) -> None:
         expected = self.workload.expected
         wanted: dict[Place, Any] = expected.late if kind == "late" else expected.dead  # type: ignore[assignment]
         found: Counter[Place] = Counter()
-        for letter in letters:
-            headers = letter.headers
+        for record in records:
+            headers = record.headers
             place = (headers["stream"], int(headers["partition"]), int(headers["offset"]))
             found[place] += 1
-            assert headers["topic"] == self.topic(headers["stream"]), letter
-            assert place in wanted, f"{kind} letter of a record that is not {kind}: {letter}"
+            assert headers["topic"] == self.topic(headers["stream"]), record
+            assert place in wanted, f"{kind} letter of a record that is not {kind}: {record}"
             value, pattern = (wanted[place], "^late$") if kind == "late" else wanted[place]
-            assert reason_fits(pattern, headers["reason"]), letter
-            assert (letter.value or b"") == (value or b""), letter
+            assert reason_fits(pattern, headers["reason"]), record
+            assert (record.value or b"") == (value or b""), record
         missing = set(wanted) - set(found)
         assert not missing, f"{len(missing)} {kind} letters missing, such as {sorted(missing)[:3]}"
         twice = [place for place, n in found.items() if n > 1]
@@ -325,7 +325,7 @@ class Trial:
     # --- Reading ------------------------------------------------------------------------------------
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Found]:
-        """All of a topic, partition by partition in order of offset, as far as it can be read now."""
+        """The contents of a topic, partition by partition in order of offset, as far as it can be read now."""
         return read_topic(self._client, topic, isolation)
 
     def open_records(self, topic: str | None = None) -> int:
@@ -337,7 +337,7 @@ class Trial:
         return sum(ends[lane] - stable[lane] for lane in ends if lane in stable)
 
     def _partitions(self, topic: str) -> list[int]:
-        """The partitions of an output topic, asked once it is there."""
+        """The partitions of an output topic, requested once it exists."""
         if topic not in self._known:
             try:
                 described = self._admin.list_topics(topic, 5).topics[topic]
@@ -359,7 +359,7 @@ def _few(results: Counter[str]) -> list[str]:
 
 
 def read_topic(client: dict[str, Any], topic: str, isolation: str = "read_committed") -> list[Found]:
-    """All of a topic up to where it ends for the given isolation level."""
+    """The contents of a topic up to its end for the given isolation level."""
     consumer = Consumer(
         {
             **client,
@@ -407,24 +407,24 @@ def _ends(
         return {(tp.topic, tp.partition): int(answer.result().offset) for tp, answer in answers.items()}
     except KafkaException:
         with contextlib.suppress(KafkaException):
-            # Else librdkafka asks with the leader epoch of before a broker's restart, and is refused for ever.
+            # Otherwise librdkafka asks with the leader epoch from before a broker's restart, and is refused for ever.
             admin.list_topics(timeout=5)
         return {}
 
 
 def problems(worker: WorkerProcess, *, less: str | None = None) -> list[str]:
-    """The warning and error lines of a worker's log; without those that match `less`."""
+    """The warning and error lines of a worker's log, without those that match `less`."""
     lines = [line for line in worker.text().splitlines() if re.match(r"\S+ (warning|error) ", line)]
     return [line for line in lines if less is None or not re.search(less, line)]
 
 
 def said_once(worker: WorkerProcess, pattern: str) -> str:
-    """The one line of a worker's log that matches."""
+    """The only line of a worker's log that matches."""
     lines = [line for line in worker.text().splitlines() if re.search(pattern, line)]
     assert len(lines) == 1, worker.said(f"{len(lines)} lines match {pattern!r}, expected one")
     return lines[0]
 
 
 def no_traceback(worker: WorkerProcess) -> None:
-    """Nothing in the log is a stack trace."""
+    """Check that the log has no stack trace."""
     assert "Traceback" not in worker.text(), worker.said("a stack trace")

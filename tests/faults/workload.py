@@ -1,9 +1,9 @@
-"""Seeded input for the fault tests: three streams to be joined, with everything in them that goes wrong.
+"""Seeded input for the fault tests: three streams to join, with all kinds of errors in them.
 
 A `Workload` is a list of records in the order in which they are produced: tuples with nulls, exact duplicates,
 disorder within and beyond what the streams declare, and records that are no tuples. It ends with closing
 tuples far ahead in event time in every partition, so that the watermark passes all others; they join with
-nothing. What must come of it is a function of the list alone: results by the oracle, late tuples by the
+nothing. The expected outcome is a function of the list alone: results by the oracle, late tuples by the
 oracle's rule, dead letters by the kinds below.
 """
 
@@ -43,7 +43,7 @@ SELECT A.n AS a, B.n AS b, C.n AS c, A.k AS k, A.s AS s, A.x AS x, B.y AS y, C.z
 FROM a A [RANGE 600 MILLISECONDS], b B [RANGE 300 MILLISECONDS], c C [RANGE 900 MILLISECONDS]
 WHERE A.k = B.k AND B.k = C.k AND A.s = B.s AND A.x > B.y
 """
-"""Windows differ, one predicate is no equality; `n` numbers the tuples, so that duplicates can be told."""
+"""Windows differ, one predicate is not an equality; `n` numbers the tuples, so that duplicates can be distinguished."""
 
 PARTITIONED = QUERY.rstrip() + "\nPARTITION BY A.k, B.k, C.k\n"
 
@@ -51,7 +51,7 @@ PLAIN: Row = {"n": 1, "k": 1, "s": "u", "x": 1.0, "y": 1, "z": True}
 
 
 def _with(**changes: Any) -> bytes:
-    """A record that would be a tuple of every stream but for `changes`."""
+    """A record that would be a tuple of every stream except for `changes`."""
     return json.dumps({**PLAIN, "at": BASE, **changes}).encode()
 
 
@@ -93,12 +93,12 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "time no date": (_with(at="2023-02-30T00:00:00Z"), "^field 'at': '2023-02-30T00:00:00Z' is no date"),
     "time boolean": (_with(at=True), "^field 'at' is true, TIMESTAMP accepts"),
 }
-"""Records that are tuples of no stream: the value, and what the reason in the dead letter says."""
+"""Records that are tuples of no stream: the value, and a pattern for the reason in the dead letter."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One record to produce; `bad` names its kind when it is no tuple, else `row` is what it says."""
+    """One record to produce: `bad` names its kind when it is not a tuple, else `row` is its content."""
 
     stream: str
     partition: int
@@ -113,11 +113,11 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Expected:
-    """What must come of a workload, each once.
+    """The expected outcome of a workload, each record once.
 
     Attributes:
         results: canonical results with their counts.
-        late, dead: the values by the place they came from; dead ones with the reason's pattern.
+        late, dead: the values by stream, partition and offset; for dead letters also the reason's pattern.
     """
 
     results: Counter[str]
@@ -126,7 +126,7 @@ class Expected:
 
 
 class Workload:
-    """Records in production order, and what must come of them."""
+    """Records in production order, and the expected outcome."""
 
     def __init__(self, records: list[Record], partitions: int, text: str = QUERY) -> None:
         self.records = records
@@ -145,7 +145,7 @@ class Workload:
 
     @functools.cached_property
     def expected(self) -> Expected:
-        """By the oracle. Takes seconds for thousands of records."""
+        """The outcome that the oracle computes. Takes seconds for thousands of records."""
         late: dict[Place, bytes] = {}
         dead: dict[Place, tuple[bytes | None, str]] = {}
         clock: dict[tuple[str, int], list[Row]] = {}
@@ -179,11 +179,12 @@ def canonical(rows: list[Row]) -> Counter[str]:
 def workload(
     seed: int, steps: int, partitions: int = 1, by_key: bool = False, keys: int = 16, dirty: bool = True
 ) -> Workload:
-    """A random workload; equal arguments give the same object, so that its expectation is computed once.
+    """A random workload; equal arguments return the same object, so that its expectation is computed once.
 
     Args:
         steps: tuples per stream, STEP_MS apart in event time.
-        by_key: the partition follows from `k`, as PARTITION BY asks; else it is random.
+        by_key: whether the partition follows from `k`, as PARTITION BY requires; else it is random.
+        dirty: whether it has late tuples and records that are no tuples.
         dirty: with late tuples and records that are no tuples.
     """
     rng = random.Random(seed)
@@ -222,7 +223,7 @@ def _row(rng: random.Random, stream: str, n: int, keys: int, dirty: bool) -> Row
 
 
 def _encoded(rng: random.Random, row: Row) -> bytes:
-    """One of the ways to write a row: nulls said or left out, fields in any order, unknown fields ignored."""
+    """One of the ways to write a row: nulls written or left out, fields in any order, unknown fields added."""
     said = {name: value for name, value in row.items() if value is not None or rng.random() < 0.5}
     items = list(said.items())
     if rng.random() < 0.2:
@@ -239,5 +240,5 @@ def closing(partitions: int, at: int) -> list[Record]:
 
 
 def reason_fits(kind_pattern: str, reason: str) -> bool:
-    """Whether a dead letter's reason says what is wrong."""
+    """Whether a dead letter's reason names the error."""
     return re.search(kind_pattern, reason) is not None

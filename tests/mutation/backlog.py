@@ -18,19 +18,19 @@ DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/backlog.py": (
         ("            return list(range(partitions))\n", "            pass\n"),
         ("self.covers[k] < self.covers[join]", "self.covers[k] > self.covers[join]"),
-        ("_described(part) for part in own", "_described(part) for part in own[1:]"),
-        ("OwedPart(left, right, part.since, part.late)", "OwedPart(left, right, part.since, True)"),
-        ("Part((left, right), self.since, self.late)", "Part((left, right), 0, self.late)"),
-        ("Part((left, right), self.since, self.late)", "Part((right, left), self.since, self.late)"),
+        ("_backlog_part(part) for part in own", "_backlog_part(part) for part in own[1:]"),
+        ("BacklogPart(left, right, part.since, part.late)", "BacklogPart(left, right, part.since, True)"),
+        ("SpilledPart((left, right), self.since, self.late)", "SpilledPart((left, right), 0, self.late)"),
+        ("SpilledPart((left, right), self.since, self.late)", "SpilledPart((right, left), self.since, self.late)"),
     ),
     "spill/cleanup/offline.py": (
         ("            found = found.take(found.ts >= self._delivered)\n", ""),
         ("found.take(found.ts >= self._delivered)", "found.take(found.ts > self._delivered)"),
-        ("blocks, [parts]).found():", "blocks, [parts[:-1]]).found():"),
+        ("blocks, [parts]).missing_results():", "blocks, [parts[:-1]]).missing_results():"),
         ("FAR_PAST, late=True))", "FAR_PAST))"),
         ("    for side in (LEFT, RIGHT):\n        pieces", "    for side in (LEFT,):\n        pieces"),
-        (" | set(shelf.pieces[join]))", ")"),
-        ("        shelf.write()\n", ""),
+        (" | set(late_inputs.pieces[join]))", ")"),
+        ("        late_inputs.write()\n", ""),
         ("groups_of(prepared.hashes, self._partitions)", "groups_of(prepared.hashes, self._partitions + 1)"),
         ("        if len(late) == 0:\n            return\n", ""),
         ("elif group not in known:", "else:"),
@@ -40,9 +40,9 @@ DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file under operators/. Those of `spill/spilling.py` are in `SPILLING_DEBTS`, since others have some too."""
 
 SPILLING_DEBTS: tuple[tuple[str, str], ...] = (
-    ("            delivered=self._cleaning.delivered,\n", "            delivered=FAR_PAST,\n"),
-    ("        self._ledger.clear()\n        return debt", "        return debt"),
-    ("                    self._ledger.add((j, g), Part((left, right), cut))\n", "                    pass\n"),
+    ("            delivered=self._cleanup.delivered,\n", "            delivered=FAR_PAST,\n"),
+    ("        self._ledger.clear()\n        return backlog", "        return backlog"),
+    ("                    self._ledger.add((j, g), SpilledPart((left, right), cut))\n", "                    pass\n"),
 )
 
 DEBTS_TESTS: dict[str, list[str]] = {file: ["spill/test_offline_cleanup.py", "spill/test_backlog.py"] for file in DEBTS}
@@ -52,20 +52,20 @@ OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
     "services/spill/backlog.py": (
         ("    if found != head.sha256:", "    if False:"),
         ('    check_format(head.format, FORMAT, f"debt {path}")', "    pass"),
-        ("    if not settled(folder):\n        raise", "    if False:\n        raise"),
+        ("    if not is_cleaned_up(folder):\n        raise", "    if False:\n        raise"),
         ("    if fingerprint(query) != manifest.fingerprint:", "    if False:"),
         ("    if own != manifest.fingerprint:", "    if False:"),
         ("    if before and before != destination:", "    if False:"),
-        ("    if not debt.manifest.destination:\n        write", "    if False:\n        write"),
+        ("    if not backlog.manifest.destination:\n        write", "    if False:\n        write"),
         ("            check_block(raw,", "            str("),
         (", destination=destination, results=results))", ", destination=destination))"),
     ),
     "services/spill/destinations.py": (
         ("            self._beside.unlink(missing_ok=True)", "            pass"),
-        ("            settle_name(self._beside, self._path)", "            pass"),
-        ("    settle(debt, name, results)\n", ""),
+        ("            rename_durably(self._beside, self._path)", "            pass"),
+        ("    mark_cleaned_up(backlog, name, results)\n", ""),
         ("encode_results(batch, CLEANUP_PHASE).data)\n            e", "encode_results(batch).data)\n            e"),
-        ("        if group not in paid:", "        if True:"),
+        ("        if group not in delivered:", "        if True:"),
     ),
     "ops/spark/delivery.py": (
         ("                if record.debt == self._debt:", "                if record.debt != self._debt:"),
@@ -73,11 +73,12 @@ OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._begin()\n", "            pass\n"),
     ),
     "ops/spark/cleanup_task.py": (
-        ("            late = pieces", "            parts.append(Part((tuple(pieces[0]), tuple(pieces[1])), since))"),
+        ("            late = pieces",
+         "            parts.append(SpilledPart((tuple(pieces[0]), tuple(pieces[1])), since))"),
         ("        since = own[0][5]", "        since = FAR_PAST"),
         ("pieces[side].append(", "pieces[0].append("),
         ("{found.side}/{join}/{group}", "{found.side}/{join}"),
-        ("(payer.joins, group, 0, 0)", "(payer.joins, 0, 0, 0)"),
+        ("(cleanup.joins, group, 0, 0)", "(cleanup.joins, 0, 0, 0)"),
     ),
 }  # fmt: skip
 """Per file; tried by this module."""

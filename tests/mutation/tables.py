@@ -13,8 +13,8 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("if sources.shared(alias):", "if False:"),
     ),
     "engine/engine.py": (
-        ("        loaded(self._executor)\n", ""),
-        ("lambda plan: loaded(executor_of(", "lambda plan: (executor_of("),
+        ("        load_tables(self._executor)\n", ""),
+        ("lambda plan: load_tables(executor_of(", "lambda plan: (executor_of("),
     ),
     "engine/selection.py": (("            per_second = 0.0\n", "            pass\n"),),
     "difference/pipeline.py": (
@@ -28,7 +28,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "migration/migration.py": (
         ("0 if a in tables else self.sources.store(a).hi", "self.sources.store(a).hi"),
         ("            if alias not in sources.tables\n", ""),
-        ("return loaded((Stairs", "return ((Stairs"),
+        ("return load_tables((Stairs", "return ((Stairs"),
     ),
     "migration/strategies.py": (("if source.endless:", "if source.window.kind == 'UNBOUNDED':"),),
     "migration/jisc/strategy.py": ((" or aliases <= self.sources.tables", ""),),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from operators.state.checkpoint import Block, by_time
+from operators.state.checkpoint import Block, blocks_by_time
 from tests.cases import Case
 from tests.feeding import engine_of, to_batch, to_rows
 
@@ -78,7 +78,7 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case
             points = {key: life.engine.replay_point(*key, cut) for key in life.at}
     born = Life(heir)
     if cut:
-        born.engine.restore(cut, by_time(blocks))
+        born.engine.restore(cut, blocks_by_time(blocks))
         for (name, p), position in life.at.items():
             born.engine.set_clock(name, p, points[name, p].max_ts)
             born.push(name, p, points[name, p].offset, position, floor=cut)

@@ -1,4 +1,4 @@
-"""Debts for tests of who pays them."""
+"""Makes backlogs for tests of the commands and jobs that clean them up."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from operators.spill.block_store import BlockStore
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from services.process.fingerprint import fingerprint
-from services.spill.backlog import Manifest, OpenDebt
+from services.spill.backlog import BacklogManifest, OpenBacklog
 from tests.cases import Case
 from tests.feeding import engine_of, feed, to_rows
 
 
-def owing(
-    case: Case, budget: Budget, blocks: BlockStore, folder: Path = Path()
-) -> tuple[list[dict[str, Any]], OpenDebt | None]:
-    """What a run of a case finds, and what it leaves owed, as `open_debt` would give it."""
+def run_with_backlog(
+    case: Case, budget: MemoryBudget, blocks: BlockStore, folder: Path = Path()
+) -> tuple[list[dict[str, Any]], OpenBacklog | None]:
+    """The results of a run of a case, and the backlog that it leaves, as `open_backlog` would return it."""
     task = engine_of(case, budget=budget, blocks=blocks)
     found = feed(task, case.rows, case.push_sizes, case.epoch_ms)
-    debt = task.debt()
+    debt = task.write_backlog()
     found += [row for batch in task.cleaned() for row in to_rows(batch)]
     if debt is None:
         return found, None
-    manifest = Manifest("d", "", case.query.name, fingerprint(case.query), 0, debt)
-    return found, OpenDebt(folder, manifest, case.query, blocks)
+    manifest = BacklogManifest("d", "", case.query.name, fingerprint(case.query), 0, debt)
+    return found, OpenBacklog(folder, manifest, case.query, blocks)

@@ -1,4 +1,4 @@
-"""docker-compose.yml and the image's Dockerfile: valid, in step with the rest, and fit to be scaled."""
+"""docker-compose.yml and the image's Dockerfile: they are valid, match the rest of the project, and can be scaled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import typer
 import yaml
 
 from services.broker.kafka_jars import kafka_version
-from services.broker.settings import SINGLE_NODE_SETTINGS, container_environment
+from services.broker.settings import SINGLE_NODE_SETTINGS
 from services.cli import app
+from tests.broker_fixture import container_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_SERVICES = ("worker", "coordinator", "demo-producer")
@@ -97,7 +98,7 @@ def test_spark_is_there_when_it_is_asked_for(services: dict[str, dict[str, Any]]
 
 
 def test_sparks_parts_find_each_other_and_their_files(services: dict[str, dict[str, Any]]) -> None:
-    """That its commands start a Spark on which Weir's run is seen by `test_spark_cluster`."""
+    """`test_spark_cluster` checks that these commands start a Spark on which Weir runs."""
     master, worker = (services[name] for name in SPARK_SERVICES)
     told = dict(zip(master["command"][1::2], master["command"][2::2], strict=True))
     place = f"spark://{told['--host']}:{told['--port']}"
@@ -119,12 +120,12 @@ def test_sparks_health_is_asked_for_without_a_mute_connection(services: dict[str
 
 
 def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
-    """Two builds of one tag at once can meet: the image store refuses the second."""
+    """Two concurrent builds of one tag can collide: the image store refuses the second."""
     assert services["worker"]["build"] == {"context": ".", "dockerfile": "ops/docker/Dockerfile"}
     for name in ("coordinator", "demo-producer"):
         assert "build" not in services[name]
         assert services[name]["image"] == services["worker"]["image"]
-        assert "worker" in services[name]["depends_on"]  # so it is there first
+        assert "worker" in services[name]["depends_on"]  # so the image is built first
 
 
 def test_how_many_there_are_outlives_one_up(services: dict[str, dict[str, Any]]) -> None:
@@ -134,7 +135,7 @@ def test_how_many_there_are_outlives_one_up(services: dict[str, dict[str, Any]])
 
 
 def test_other_containers_can_ask_a_worker_and_other_machines_cannot(services: dict[str, dict[str, Any]]) -> None:
-    """The port is on loopback unless it is told otherwise."""
+    """The port is on loopback unless it is configured otherwise."""
     assert services["worker"]["environment"]["WEIR_HTTP_BIND"] == "0.0.0.0"
     assert services["worker"]["expose"] == [str(services["worker"]["environment"]["WEIR_HTTP_PORT"])]
     assert "ports" not in services["worker"]
@@ -193,7 +194,7 @@ def test_spark_commands_know_the_masters_variables(services: dict[str, dict[str,
 
 
 def test_image_runs_as_an_ordinary_user_and_is_compiled_ahead(dockerfile: list[str]) -> None:
-    """Whichever target is built; a stage begins as the user of what it is made from."""
+    """This holds for every target; a stage starts with the user of the stage that it extends."""
     assert dockerfile[0] == "FROM python:3.11-slim AS plain"
     user = dockerfile.index("USER weir")
     last = "USER weir"

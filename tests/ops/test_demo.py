@@ -1,4 +1,4 @@
-"""The demonstration: its data, its comparison with DuckDB, and the whole of it on Kafka."""
+"""The demonstration: its data, its comparison with DuckDB, and the whole demonstration on Kafka."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_flight_that_left_and_every_observation_is_there(feeds: tuple[Feed
 
 
 def test_event_times_agree_with_the_clocks_at_the_airports(feeds: tuple[Feed, Feed]) -> None:
-    """`dep_time`, the local time as HHMM that the package gives, is not what event times are made of."""
+    """`dep_time`, the local time as HHMM from the package, is not used for the event times."""
     archive = package_folder() / "flights.csv.zip"
     raw = pl.read_csv(io.BytesIO(zipfile.ZipFile(archive).read("flights.csv")), null_values="NA")
     left = raw.filter(pl.col("dep_time").is_not_null())
@@ -137,7 +137,7 @@ def test_the_results_equal_duckdbs(expected: pl.DataFrame, lines: list[bytes]) -
 def test_no_result_lies_beyond_the_last_watermark(
     feeds: tuple[Feed, Feed], query: Query, expected: pl.DataFrame
 ) -> None:
-    """Else a worker, whose input never ends, would still owe it when the demonstration looks."""
+    """Otherwise a worker, whose input never ends, would not have delivered the result when the demonstration looks."""
     for number, watermark in last_watermarks(feeds, query).items():
         last = expected.filter(pl.col("airport") == AIRPORTS[number])["_ts"].to_numpy().max()
         assert last < watermark
@@ -232,7 +232,7 @@ def test_the_whole_demonstration_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 def test_a_failed_demonstration_stops_its_kafka_and_keeps_the_logs(tmp_path: Path) -> None:
-    """A file where the worker's state should be makes the worker end at once."""
+    """A file at the path of the worker's state folder makes the worker end at once."""
     folder = tmp_path / "demo"
     folder.mkdir()
     (folder / "state").write_text("in the way")

@@ -1,4 +1,4 @@
-"""Columns and Arrow: `numbers_of` reads an array as Array.to_numpy does, 0 for null, without loading pandas."""
+"""Columns and Arrow: `numbers_of` returns what Array.to_numpy returns, 0 for null, without loading pandas."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_numbers_are_those_that_arrow_gives(kind: str, begin: int, end: int) -> 
     found, given = numbers_of(array), array.to_numpy(zero_copy_only=False)
     assert found.dtype == given.dtype
     assert found.tobytes() == given.tobytes()
-    # Numba compiles anew for an array that may be written to where one came before that may not.
+    # Numba compiles again for a writable array after a read-only one.
     assert found.flags.writeable == (kind == "bool")
     assert found.flags.c_contiguous
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_what_is_null_is_zero(kind: str) -> None:
-    """Arrow keeps what was computed under a null."""
+    """Arrow keeps the computed value under a null."""
     whole = pa.array(VALUES[kind], pa.type_for_alias(kind))
     known = pa.array([i % 3 > 0 for i in range(20)])
     hidden = pa.Array.from_buffers(whole.type, 20, [known.buffers()[1], whole.buffers()[1]])[2:19]
@@ -49,7 +49,7 @@ def test_what_is_null_is_zero(kind: str) -> None:
 
 
 def test_records_are_read_without_pandas() -> None:
-    """A worker stood still for as long as pandas takes to load when the first double came that is hard to round."""
+    """A worker stood still while pandas was loaded, when the first double that is hard to round arrived."""
     script = """
 import sys
 from schemas.codecs.blocks import decode_block, encode_block

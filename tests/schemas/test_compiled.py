@@ -1,4 +1,4 @@
-"""What has been compiled is used again until a source of it changes, in whichever file: real processes, real caches."""
+"""Compiled kernels are reused until any of their sources changes, in whichever file: real processes, real caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ said = [outer.called(1), outer.inlined_into(1), outer.constant(1), alone.own(1)]
 kernels = outer.called, outer.inlined_into, outer.constant, alone.own
 print(*said, *(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
 """
-"""Prints what four kernels say, and how many versions of each had to be compiled."""
+"""Prints the results of four kernels, and how many versions of each had to be compiled."""
 
 DIE = """
 import os, sys
@@ -36,7 +36,7 @@ def replace_or_die(source, target):
 
 os.replace = replace_or_die
 """
-"""Files are put in their places with `os.replace`: the process is gone before the n-th time, as by kill -9."""
+"""Files are renamed with `os.replace`: the process ends before the n-th call, as by kill -9."""
 
 NO_ROOM = """
 import resource
@@ -111,7 +111,7 @@ class Kernels:
         self.write(name, FILES[name].replace(old, new))
 
     def start(self, script: str = RUN, *arguments: str) -> subprocess.Popen[str]:
-        # Bytecode goes by whole seconds and sizes: of two versions within one second it may be the first one's.
+        # Bytecode is identified by whole seconds and sizes: two versions within one second may share the first one's.
         environment = {
             **os.environ,
             "PYTHONPATH": f"{self.folder}:{ROOT}",
@@ -149,7 +149,7 @@ def test_a_second_process_compiles_nothing(kernels: Kernels) -> None:
 
 
 def test_what_changes_elsewhere_is_seen(kernels: Kernels) -> None:
-    """Numba by itself minds the file of the kernel that is called and no other: it went on with the old one."""
+    """Numba by itself checks only the file of the kernel that is called: it continued with the old code."""
     kernels.change("innermost", "x + 1", "x + 2")
     assert kernels.run() == ([3, 10, 11, -1], [1, 1, 1, 0]), "two files away; what has nothing to do with it stays"
     kernels.change("innermost", "FACTOR = 10", "FACTOR = 20")
@@ -160,7 +160,7 @@ def test_what_changes_elsewhere_is_seen(kernels: Kernels) -> None:
 
 
 def test_processes_that_start_at_once_agree(kernels: Kernels) -> None:
-    """Whoever compiles first, nobody reads what is stale."""
+    """Whichever process compiles first, no process reads stale code."""
     kernels.change("innermost", "x + 1", "x + 2")
     found = [outcome(process) for process in [kernels.start() for _ in range(3)]]
     assert [said for said, _ in found] == [[3, 10, 11, -1]] * 3
@@ -168,7 +168,7 @@ def test_processes_that_start_at_once_agree(kernels: Kernels) -> None:
 
 
 def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
-    """A worker goes on while its sources are exchanged, and compiles one more version of an old kernel."""
+    """A worker runs while its sources are replaced, and compiles one more version of an old kernel."""
     old = kernels.folder / "old"
     shutil.copytree(kernels.cache, old)
     kernels.change("innermost", "x + 1", "x + 2")
@@ -178,7 +178,7 @@ def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
 
 
 def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) -> None:
-    """What `services.process.kernel_cache` does with one that can only be read."""
+    """`services.process.kernel_cache` copies a cache that is read-only."""
     kernels.cache = shutil.copytree(kernels.cache, kernels.folder / "copy")
     assert kernels.run() == ([2, 10, 11, -1], [0, 0, 0, 0])
     kernels.change("innermost", "x + 1", "x + 2")
@@ -186,8 +186,8 @@ def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) 
 
 
 @pytest.mark.parametrize("files", range(4))
-def test_who_dies_while_writing_leaves_nothing_wrong(kernels: Kernels, files: int) -> None:
-    """Numba's own index named the new version before that was written, and an old one was found under its name."""
+def test_a_process_that_dies_while_writing_leaves_nothing_wrong(kernels: Kernels, files: int) -> None:
+    """Numba's own index named the new version before it was written, and readers found an old one under its name."""
     kernels.change("innermost", "x + 1", "x + 2")
     dying = kernels.start(DIE + RUN, str(files))
     assert dying.communicate(timeout=120)[0] == "", "it died before it said anything"
@@ -205,7 +205,7 @@ def test_what_is_stale_is_removed(kernels: Kernels) -> None:
 
 
 def test_a_cut_off_file_is_no_version(kernels: Kernels) -> None:
-    """A machine that loses its power may keep a file's name and nothing of what was in it, or a part."""
+    """A machine that loses power may keep a file's name and none or a part of its contents."""
     for at, path in enumerate(sorted(kernels.files())):
         os.truncate(path, os.path.getsize(path) // 2 * (at % 2))
     assert kernels.run() == ([2, 10, 11, -1], [1, 1, 1, 1])
@@ -221,7 +221,7 @@ def test_a_full_disk_costs_another_compilation(kernels: Kernels) -> None:
 
 
 def test_two_that_write_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever one does between any two steps of the other. With Numba's index both could take one number."""
+    """Whatever one process does between any two steps of the other. With Numba's index both could take one number."""
     one, other = KernelFiles(tmp_path, "kernel", "stamp"), KernelFiles(tmp_path, "kernel", "stamp")
     replace = os.replace
 
@@ -249,7 +249,7 @@ def test_kernels_do_not_meet(tmp_path: Path) -> None:
 
 
 class Alike(NamedTuple):
-    """Keys that look the same."""
+    """Keys with the same text."""
 
     number: int
 

@@ -1,4 +1,5 @@
-"""Query groups as a model: which inputs their queries share, what windows those have, what a group cannot take."""
+"""Query groups as a model: the inputs that their queries share, the inputs' windows, and queries that no group
+takes."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def test_the_query_over_all_inputs_has_nothing_else() -> None:
     assert streams_of(member.query for member in found.members) == whole.streams()
 
 
-def test_who_comes_and_goes_leaves_the_inputs_of_the_others() -> None:
+def test_adding_and_dropping_a_query_leaves_the_inputs_of_the_others() -> None:
     first, second, third = queries(
         "SELECT x.pressure FROM blood x [RANGE 9 SECONDS]",
         "SELECT y.pressure FROM blood x [RANGE 1 SECOND], blood y [RANGE 2 SECONDS]",

@@ -1,4 +1,4 @@
-"""Sizes in words and back."""
+"""Parsing and formatting of sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real task in a roster or alone, whose Kafka is the test's."""
+"""One real task in a task manager or alone, whose Kafka is the test's."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from services.process.settings import WorkerSettings
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import Committed, plan_recovery
 from services.task.migrations import TaskMigrations
-from services.task.query_program import Changes, QueryProgram
-from services.task.spec import Outcome, TaskSpec, streams_by_topic
+from services.task.query_program import QueryProgram, TaskChanges
+from services.task.spec import TaskOutcome, TaskSpec, streams_by_topic
 from services.task.task import Task
 
 (QUERY,) = parse_program("""
@@ -88,7 +88,7 @@ class Kafka:
         """Nobody else has the task."""
         return Repair()
 
-    def settlement(self) -> Callable[[], Mapping[Lane, int]]:
+    def completion_check(self) -> Callable[[], Mapping[Lane, int]]:
         """Nothing is ever left open."""
         return dict
 
@@ -111,7 +111,7 @@ class Kafka:
     def close(self) -> None:
         """Nothing to close."""
 
-    # As the consumer of the roster.
+    # As the consumer of the task manager.
 
     async def seek_to(self, positions: object) -> None:
         """The test reads."""
@@ -132,13 +132,13 @@ class NoChanges:
     """No change of plans; tests override what they are about."""
 
     version = 0
-    doubted = False
+    ownership_in_doubt = False
     plan = None
 
     def attach(self, engine: Engine) -> None:
         """Nothing is done within the engine."""
 
-    def glance(self, committed: float, now: float) -> None:
+    def look_if_due(self, committed: float, now: float) -> None:
         """All is known."""
 
     def look(self, committed: float, now: float) -> None:
@@ -151,7 +151,7 @@ class NoChanges:
     def advanced(self, results: Batch | None, now: float) -> None:
         """Nothing to do."""
 
-    def ended(self, cut: int) -> bool:
+    def ends_at(self, cut: int) -> bool:
         """Never."""
         return False
 
@@ -164,9 +164,9 @@ def open_task(
     executor: Executor,
     metrics: WorkerMetrics,
     give_up: threading.Event,
-    ended: Callable[[Task, Outcome], None],
+    ended: Callable[[Task, TaskOutcome], None],
     changed: Callable[[], None] = lambda: None,
-    changes: Changes | None = None,
+    changes: TaskChanges | None = None,
 ) -> Task:
     """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any."""
     recovery = plan_recovery(
@@ -186,7 +186,7 @@ def open_task(
         own=None,
         task=0,
         tasks=1,
-        life="life",
+        incarnation="incarnation",
         fingerprint="f",
         recovery=recovery,
         control=Quiet(),

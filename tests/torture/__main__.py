@@ -1,7 +1,8 @@
-"""Random trials of every feature with every fault, each judged by an oracle: `python -m tests.torture --minutes 60`.
+"""Runs random trials of every feature with every fault, each judged by an oracle: `python -m tests.torture --minutes
+60`.
 
 Trial i of a run is drawn from seed + i, and is the same whenever it is drawn with the same seed and options. Outcomes
-are lines of `DIR/trials.jsonl`; a run with `--resume DIR` goes on after the last of them. Each violation leaves a
+are lines of `DIR/trials.jsonl`; a run with `--resume DIR` continues after the last of them. Each violation leaves a
 folder in `DIR/violations`.
 """
 
@@ -21,13 +22,13 @@ from tests.torture.scenario import KINDS, Scenario, draw
 from tests.torture.trial import loaded, run, summary
 
 FRESH = 12
-"""After how many trials the broker is made anew: old topics and groups make its starts slower."""
+"""After how many trials the broker is replaced by a new one: old topics and groups slow its starts down."""
 
 
 def main() -> int:
-    """Run trials; exit code 1 when some promise was not kept."""
+    """Run trials; returns exit code 1 when some guarantee was violated."""
     options = _options()
-    # Whoever ends a long run with SIGTERM finds no process, mount or namespace of it left, as with Ctrl-C.
+    # After SIGTERM too, a long run leaves no process, mount or namespace of it behind, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.report is not None:
         print(table(loaded(options.report / "trials.jsonl")))

@@ -1,7 +1,7 @@
 """A wall clock for worker processes that can be set while they run.
 
 Debian's libfaketime 0.9.10 breaks `time.sleep` of Python 3.11 (`clock_nanosleep` with an absolute monotonic time), so
-`clock.c` beside this file is what is preloaded. It needs a C compiler; where there is none, clocks do not jump.
+the library to preload is made from `clock.c` beside this file. It needs a C compiler; without one, clocks do not jump.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the processes whose clock this is."""
+        """Environment variables for processes that use this clock."""
         return {"LD_PRELOAD": str(library()), "WEIR_CLOCK": str(self._path)}
 
     def step(self, seconds: float) -> None:
-        """Set the clock forwards, or backwards, from where it is."""
+        """Set the clock forwards, or backwards, by so many seconds."""
         self._shift_s += seconds
         with self._path.open("r+b") as file:
             file.write(struct.pack("=q", round(self._shift_s * 1e9)))

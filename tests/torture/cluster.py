@@ -1,8 +1,8 @@
-"""One broker, or a cluster of three in KRaft combined mode, whose nodes can be killed, stopped, frozen and cut off.
+"""Runs one broker, or a cluster of three in KRaft combined mode, and kills, stops, freezes and isolates its nodes.
 
-Each node has two listeners for clients: one that is direct, for the trial itself, and one whose address leads through
-a `Proxy`, for workers. Three nodes live in network namespaces on a bridge of their own, so that a split is what it is
-in a real network: packets vanish and nobody is told. Where namespaces are not permitted all nodes share the loopback
+Each node has two listeners for clients: a direct one, for the trial itself, and one whose address leads through
+a `Proxy`, for workers. Three nodes live in network namespaces on a bridge of their own, so that a split is like one
+in a real network: packets vanish without any error. Where namespaces are not permitted all nodes share the loopback
 address, and there are no splits (`Cluster.splits`).
 """
 
@@ -32,7 +32,7 @@ DISK = "1g"
 
 SETTINGS = {
     **SINGLE_NODE_SETTINGS,
-    # So that sessions of workers can end within a short trial.
+    # So that sessions of workers can expire within a short trial.
     "group.min.session.timeout.ms": "1000",
 }
 
@@ -44,7 +44,7 @@ REPLICATED = {
     "share.coordinator.state.topic.min.isr": "2",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
-    # A follower that is gone leaves the replicas in sync within a trial.
+    # The in-sync replicas shrink within a trial when a follower is gone.
     "replica.lag.time.max.ms": "4000",
 }
 
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """The direct listener."""
+        """The address of the direct listener."""
         return f"{self.host}:{self.port}"
 
     def configure(self, voters: str, nodes: int) -> None:
@@ -123,11 +123,11 @@ class Node:
         ]
 
     def alive(self) -> bool:
-        """Whether the process runs, or stands still."""
+        """Whether the process exists, frozen or not."""
         return self.process is not None and self.process.poll() is None
 
     def end(self, how: signal.Signals) -> None:
-        """Send a signal that ends it, and wait; by force when it does not."""
+        """Send a signal that ends the process, and wait; kill it when it does not end."""
         with self.lock:
             if self.process is None:
                 return
@@ -139,7 +139,7 @@ class Node:
                 self.process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Freeze it, or let it go on."""
+        """Freeze the process, or let it continue."""
         if self.alive():
             assert self.process is not None
             self.process.send_signal(number)
@@ -149,7 +149,7 @@ class Cluster:
     """The brokers of trials, with a proxy in front of each.
 
     Attributes:
-        notes: what this machine does not permit.
+        notes: features that this machine does not permit.
     """
 
     def __init__(self, folder: Path, brokers: int = 1, heap: str = "512m", *, own_disk: bool = False) -> None:
@@ -190,28 +190,28 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """For the trial's own clients."""
+        """The address for the trial's own clients."""
         return ",".join(node.bootstrap for node in self.nodes)
 
     @property
     def proxied(self) -> str:
-        """For workers whose connections are to suffer."""
+        """The address for workers, whose connections go through the proxies."""
         return ",".join(f"{HOST}:{proxy.port}" for proxy in self.proxies)
 
     @property
     def splits(self) -> bool:
-        """Whether brokers can be cut from each other."""
+        """Whether brokers can be isolated from each other."""
         return self._net is not None and self._net.permitted
 
     @property
     def disks(self) -> bool:
-        """Whether a broker has a disk of its own that can be filled."""
+        """Whether a broker has its own disk, which can be filled."""
         return bool(self._mounts)
 
     def wait(self) -> None:
         """Wait until every node that runs answers.
 
-        A node that has ended by itself is started again, as whoever runs brokers does.
+        A node that has ended by itself is started again, as an operator of brokers would.
         """
         deadline = time.monotonic() + START_S
         for node in self.nodes:
@@ -221,7 +221,7 @@ class Cluster:
                 time.sleep(0.05)
 
     def heal(self) -> None:
-        """Everything runs and passes again."""
+        """End all faults: every node runs, and every connection works."""
         for proxy in self.proxies:
             proxy.heal()
         if self._net is not None:
@@ -235,7 +235,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def split(self, node: int, others: list[int] | None) -> Iterator[None]:
-        """Cut a node (from 0) from others, or from everything where `others` is None."""
+        """Isolate a node (from 0) from others, or from everything where `others` is None."""
         assert self._net is not None
         self._net.cut(node + 1, None if others is None else [other + 1 for other in others])
         try:
@@ -244,7 +244,7 @@ class Cluster:
             self._net.mend(node + 1, None if others is None else [other + 1 for other in others])
 
     def fill_disk(self, node: int) -> Path:
-        """Leave a node's disk without a byte; the file to remove."""
+        """Fill a node's disk completely; returns the file to remove."""
         return fill(self.nodes[node].folder / "log")
 
     def _mount(self, path: Path) -> None:
@@ -255,7 +255,7 @@ class Cluster:
             self.notes.append("file systems cannot be mounted: no full disk of a broker")
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for proxy in self.proxies:
             proxy.close()
         for node in self.nodes:
@@ -266,13 +266,13 @@ class Cluster:
             self._net.close()
 
     def discard(self) -> None:
-        """End everything and remove the data."""
+        """End all processes and remove the data."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Attached:
-    """A broker that somebody else runs, for trials whose brokers and connections do not fail."""
+    """A broker that another program runs, for trials whose brokers and connections do not fail."""
 
     splits = False
     disks = False
@@ -284,20 +284,20 @@ class Attached:
         self.notes: list[str] = []
 
     def heal(self) -> None:
-        """Nothing was done to it."""
+        """Do nothing: this broker has no faults."""
 
     def wait(self) -> None:
-        """It answers."""
+        """Wait for nothing: this broker runs."""
 
 
 def mount_memory(path: Path, size: str) -> bool:
-    """A file system of a size in memory; False where this is not permitted."""
+    """Mount a file system of a given size in memory; returns False where this is not permitted."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def fill(folder: Path) -> Path:
-    """Take all that is left of a file system; the file to remove."""
+    """Fill the rest of a file system; returns the file to remove."""
     filler = folder / "filler"
     block = bytes(1 << 20)
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
@@ -342,11 +342,11 @@ class _Network:
         return f"{self._subnet}.{10 + number}"
 
     def place(self, number: int) -> tuple[str, str]:
-        """A node's address and namespace."""
+        """The address and the namespace of a node."""
         return (self._address(number), self._names[number]) if self.permitted else (HOST, "")
 
     def cut(self, node: int, others: list[int] | None) -> None:
-        """Packets between them vanish."""
+        """Drop the packets between a node and others."""
         with self._lock:
             if others is None:
                 _ip("link", "set", f"{self._names[node]}h", "down")
@@ -357,7 +357,7 @@ class _Network:
                         _ip("-n", self._names[one], "route", "add", "blackhole", f"{self._address(two)}/32")
 
     def mend(self, node: int, others: list[int] | None) -> None:
-        """They pass again."""
+        """Let the packets between them pass again."""
         with self._lock:
             if others is None:
                 _ip("link", "set", f"{self._names[node]}h", "up")
@@ -368,7 +368,7 @@ class _Network:
                         _ip("-n", self._names[one], "route", "del", "blackhole", f"{self._address(two)}/32")
 
     def heal(self) -> None:
-        """Everything passes again."""
+        """Let all packets pass again."""
         if self.permitted:
             for number in self._names:
                 self.mend(number, None)
@@ -376,7 +376,7 @@ class _Network:
                 self.mend(one, [two])
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove bridge and namespaces."""
         for name in self._names.values():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)

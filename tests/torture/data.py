@@ -14,14 +14,14 @@ BASE = 1_700_000_000_000
 """Event time of the first record, in ms."""
 
 FAR_MS = 7_200_000
-"""How far beyond the last record the closing tuples lie: more than any window and disorder."""
+"""How far after the last record the closing tuples lie: more than any window and disorder."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One record; `row` is what it says if it is a tuple, else `bad` is what is wrong with it."""
+    """One record: `row` is its content if it is a tuple, else `bad` is the kind of error in it."""
 
     due_s: float
     alias: str
@@ -32,7 +32,7 @@ class Record:
 
 
 def records(scenario: Scenario) -> list[Record]:
-    """All but the closing tuples, by the time at which each is due."""
+    """All records but the closing tuples, by the time at which each is due."""
     rng = random.Random(f"data {scenario.seed}")
     found: list[Record] = []
     steps = int(scenario.seconds * scenario.rate)
@@ -54,7 +54,7 @@ def records(scenario: Scenario) -> list[Record]:
 
 
 def closing(scenario: Scenario) -> list[Record]:
-    """A tuple without a key in every partition, far ahead: the watermark passes all others."""
+    """A tuple without a key in every partition, far ahead, so that the watermark passes all other tuples."""
     at = BASE + int(scenario.seconds * 1000) + FAR_MS
     row = {"n": -1, "k": None, "v": None, "x": None, "s": None, "at": at}
     value = json.dumps({"n": -1, "at": at}).encode()
@@ -83,5 +83,5 @@ def _row(rng: random.Random, scenario: Scenario, step: int, due_s: float) -> Row
 
 
 def _partition(rng: random.Random, scenario: Scenario, row: Row) -> int:
-    """By key where the query says PARTITION BY."""
+    """The partition of a row: by key where the query has PARTITION BY."""
     return (row["k"] or 0) % scenario.partitions if scenario.partition_by else rng.randrange(scenario.partitions)

@@ -1,8 +1,8 @@
-"""What must come of a trial, from what its input topics hold.
+"""Computes the expected outcome of a trial from the contents of its input topics.
 
 The rules are `tests.oracle`'s: lateness, windows, expressions, aggregates. Two things are computed here, since the
 oracle's nested loops would take minutes for a trial: combinations, with an index per equality, and the changes of a set
-difference, as intervals of each tuple. `test_torture_expected.py` holds both against the oracle.
+difference, as intervals of each tuple. `test_torture_expected.py` compares both with the oracle.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Place = tuple[str, int, int]
 """Stream, partition, offset."""
 
 Log = Mapping[tuple[str, int], Sequence[tuple[int, bytes | None]]]
-"""What the input topics hold: offsets and values by stream and partition."""
+"""The contents of the input topics: offsets and values by stream and partition."""
 
 
 @dataclass(frozen=True)
 class Stay:
-    """A query of a group, as its group says that it ran: results from `began` on and before `ended`, of tuples that are
-    not older than `since` says by alias."""
+    """The run of a query of a group, as the group reports it: results from `began` on and before `ended`, over tuples
+    with ts >= `since` by alias."""
 
     sink: str
     text: str
@@ -42,14 +42,14 @@ class Stay:
 
 @dataclass
 class Expected:
-    """Results by sink, and the late tuples and dead letters by place."""
+    """Results by sink, and the late and dead-letter records by stream, partition and offset."""
 
     results: dict[str, Counter[str]] = field(default_factory=dict)
     late: dict[Place, bytes] = field(default_factory=dict)
     dead: dict[Place, tuple[bytes | None, str]] = field(default_factory=dict)
 
     def total(self) -> int:
-        """All records that must come."""
+        """The number of all records that must arrive."""
         return sum(found.total() for found in self.results.values()) + len(self.late) + len(self.dead)
 
 
@@ -88,7 +88,7 @@ class Truth:
                     self.expected.late[stream, partition, offset] = value
 
     def _watermark(self) -> int:
-        """How far results are out when all input has been taken."""
+        """The event time up to which all results are complete once all input has been processed."""
         return min(
             max((row["at"] for row in rows), default=0) - self._streams[stream].disorder_ms
             for stream, parts in self.rows.items()
@@ -96,7 +96,7 @@ class Truth:
         )
 
     def judge_by(self, stays: Sequence[Stay]) -> Expected:
-        """With the results of the scenario's query, or of a group's queries."""
+        """The expected outcome, with the results of the scenario's query, or of a group's queries."""
         if self.scenario.group:
             for sink in {stay.sink for stay in stays}:
                 self.expected.results[sink] = Counter()
@@ -127,7 +127,7 @@ class Truth:
 
 
 def combinations(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> list[oracle.Bound]:
-    """As `oracle.combinations`, with candidates by one equality with a tuple that is bound, where there is one."""
+    """Like `oracle.combinations`, but finds candidates by an equality with a bound tuple, where there is one."""
     checks = oracle.first_checks(query)
     indexes: dict[str, tuple[q.Column, dict[Any, list[oracle.Tuple]]]] = {}
     for n, source in enumerate(query.sources):
@@ -163,7 +163,7 @@ def combinations(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) 
 
 
 def _equality(check: q.Expr, alias: str, bound: set[str]) -> tuple[q.Column, q.Column] | None:
-    """The column of `alias` and that of a bound alias, if a predicate says that the two are equal."""
+    """The column of `alias` and that of a bound alias, if the predicate is an equality of the two."""
     if not (isinstance(check, q.Compare) and check.op == "="):
         return None
     sides = (check.left, check.right)
@@ -174,24 +174,25 @@ def _equality(check: q.Expr, alias: str, bound: set[str]) -> tuple[q.Column, q.C
 
 
 def changes(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> list[Row]:
-    """As `oracle.changes`, from the instants at which each tuple of the first stream comes into the answer and goes."""
+    """Like `oracle.changes`, but from the instants at which each tuple of the first stream enters and leaves the
+    answer."""
     first = query.sources[0]
     forever = 2**62
-    lives: dict[str, list[tuple[oracle.Tuple, int, int]]] = {}
+    lifetimes: dict[str, list[tuple[oracle.Tuple, int, int]]] = {}
     for source in query.sources:
-        lives[source.alias] = []
+        lifetimes[source.alias] = []
         for tuple_ in streams[source.stream.name]:
             begin, dead = oracle.instants(source.window, tuple_, streams[source.stream.name])
-            lives[source.alias].append((tuple_, begin, forever if dead is None else dead))
-    longest = {alias: max((dead - begin for _, begin, dead in of), default=0) for alias, of in lives.items()}
+            lifetimes[source.alias].append((tuple_, begin, forever if dead is None else dead))
+    longest = {alias: max((dead - begin for _, begin, dead in of), default=0) for alias, of in lifetimes.items()}
     found: list[tuple[int, int, int, Row]] = []
-    for tuple_, begin, dead in lives[first.alias]:
+    for tuple_, begin, dead in lifetimes[first.alias]:
         if not all(oracle.evaluate(p, {first.alias: tuple_}) is True for p in query.predicates):
             continue
         blocked: list[tuple[int, int]] = []
         for part in query.subtracted:
-            others = lives[part.alias]
-            start = bisect_left(others, begin - longest[part.alias], key=lambda life: life[1])
+            others = lifetimes[part.alias]
+            start = bisect_left(others, begin - longest[part.alias], key=lambda lifetime: lifetime[1])
             for other, other_begin, other_dead in others[start:]:
                 if other_begin >= dead:
                     break
@@ -208,7 +209,7 @@ def changes(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> li
 
 
 def _free(begin: int, end: int, blocked: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of [begin, end) outside the blocked intervals."""
+    """The parts of [begin, end) outside the blocked intervals."""
     found = []
     for low, high in sorted(blocked):
         if low > begin:
@@ -220,7 +221,8 @@ def _free(begin: int, end: int, blocked: list[tuple[int, int]]) -> list[tuple[in
 
 
 def stays(members: Iterable[bytes]) -> tuple[list[Stay], list[str]]:
-    """What a group has written about its queries, the last word of each registration; and what it could not take."""
+    """The runs of a group's queries, by the newest record of each registration; and the errors of queries that the
+    group could not take."""
     last: dict[str, dict[str, Any]] = {}
     for value in members:
         message = json.loads(value)

@@ -1,4 +1,4 @@
-"""How each kind of fault is done to a world, and undone again."""
+"""Injects each kind of fault into a world, and undoes it again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker_harness import MigrateProcess
 
 
 def inject(world: World, fault: Fault) -> None:
-    """Do a fault, wait as long as it takes, undo it; the world's log says when."""
+    """Inject a fault, wait as long as it lasts, undo it; the world's log has the times."""
     world.say(f"{fault.kind} begins", **fault.args)
     DEEDS[fault.kind](world, fault.args)
     world.say(f"{fault.kind} ends")
@@ -32,7 +32,7 @@ def _slot(world: World, args: dict[str, Any]) -> Slot:
 
 
 def _end(slot: Slot, how: signal.Signals) -> None:
-    """End the worker of a slot; the slot's lock is held."""
+    """End the worker of a slot; the caller has the slot's lock."""
     worker = slot.worker
     if worker is None or worker.process.poll() is not None:
         return
@@ -49,7 +49,7 @@ def _end(slot: Slot, how: signal.Signals) -> None:
 
 
 def worker_kill(world: World, args: dict[str, Any]) -> None:
-    """kill -9, and a new one after a while."""
+    """kill -9, and a new worker after a while."""
     slot = _slot(world, args)
     with slot.lock:
         _end(slot, signal.SIGKILL)
@@ -58,7 +58,7 @@ def worker_kill(world: World, args: dict[str, Any]) -> None:
 
 
 def worker_kill_open(world: World, args: dict[str, Any]) -> None:
-    """kill -9 while records of a transaction are written and its end is not; within some seconds in any case."""
+    """kill -9 while records of a transaction are written and its end is not; after some seconds in any case."""
     slot = _slot(world, args)
     until = time.monotonic() + args["seconds"]
     with slot.lock:
@@ -66,7 +66,7 @@ def worker_kill_open(world: World, args: dict[str, Any]) -> None:
         if worker is not None:
             while worker.process.poll() is None and time.monotonic() < until and not world.stopping.is_set():
                 worker.signal(signal.SIGSTOP)
-                # Still open when asked again: its end was not on the way already.
+                # It is still open at a second look, so its end was not already on the way.
                 if world.open_records() and world.open_records():
                     break
                 worker.signal(signal.SIGCONT)
@@ -76,7 +76,7 @@ def worker_kill_open(world: World, args: dict[str, Any]) -> None:
 
 
 def worker_freeze(world: World, args: dict[str, Any]) -> None:
-    """SIGSTOP, perhaps beyond the session's timeout, then SIGCONT: it comes back as a zombie."""
+    """SIGSTOP, perhaps beyond the session's timeout, then SIGCONT: the worker continues as a zombie."""
     slot = _slot(world, args)
     with slot.lock:
         worker = slot.worker
@@ -97,7 +97,7 @@ def worker_roll(world: World, args: dict[str, Any]) -> None:
 
 
 def worker_come(world: World, args: dict[str, Any]) -> None:
-    """One more worker, for a while."""
+    """Add a worker, for a while."""
     slot = Slot(len(world.slots))
     with slot.lock:
         world.slots.append(slot)
@@ -109,7 +109,7 @@ def worker_come(world: World, args: dict[str, Any]) -> None:
 
 
 def worker_go(world: World, args: dict[str, Any]) -> None:
-    """One worker less, for a while."""
+    """Remove a worker, for a while."""
     slot = _slot(world, args)
     with slot.lock:
         _end(slot, signal.SIGTERM)
@@ -118,7 +118,7 @@ def worker_go(world: World, args: dict[str, Any]) -> None:
 
 
 def state_lost(world: World, args: dict[str, Any]) -> None:
-    """kill -9, and its state folder is gone."""
+    """kill -9, and the worker's state folder is deleted."""
     slot = _slot(world, args)
     with slot.lock:
         _end(slot, signal.SIGKILL)
@@ -133,7 +133,7 @@ def _entries(folder: str) -> list[Path]:
 
 
 def worker_disk_full(world: World, args: dict[str, Any]) -> None:
-    """Not a byte is left on its disk, for a while."""
+    """Fill the worker's disk completely, for a while."""
     disk = world.disks.get(args["worker"])
     if disk is None:
         return
@@ -143,13 +143,13 @@ def worker_disk_full(world: World, args: dict[str, Any]) -> None:
 
 
 def worker_clock(world: World, args: dict[str, Any]) -> None:
-    """All workers' wall clocks jump."""
+    """Make all workers' wall clocks jump."""
     if world.clock is not None:
         world.clock.step(args["by_s"])
 
 
 def coordinator_kill(world: World, args: dict[str, Any]) -> None:
-    """kill -9, and a new one."""
+    """kill -9, and a new coordinator."""
     if world.coordinators:
         world.coordinators[-1].kill()
         world.coordinate()
@@ -168,25 +168,25 @@ def _proxies(world: World, **settings: Any) -> Iterator[None]:
 
 
 def net_slow(world: World, args: dict[str, Any]) -> None:
-    """Every piece takes its time."""
+    """Delay every piece of data."""
     with _proxies(world, delay_s=args["delay_s"]):
         world.stopping.wait(args["seconds"])
 
 
 def net_narrow(world: World, args: dict[str, Any]) -> None:
-    """Few bytes a second."""
+    """Let only few bytes a second pass."""
     with _proxies(world, bytes_per_s=args["bytes_per_s"]):
         world.stopping.wait(args["seconds"])
 
 
 def net_dark(world: World, args: dict[str, Any]) -> None:
-    """Nothing passes, and nobody is told."""
+    """Let nothing pass, without any error."""
     with _proxies(world, dark=True):
         world.stopping.wait(args["seconds"])
 
 
 def net_cut(world: World, args: dict[str, Any]) -> None:
-    """Connections are reset in the middle of what passes."""
+    """Reset connections in the middle of the data."""
     for _ in range(args["times"]):
         for proxy in world.cluster.proxies:
             proxy.cut()
@@ -222,7 +222,7 @@ def broker_freeze(world: World, args: dict[str, Any]) -> None:
 
 
 def broker_disk_full(world: World, args: dict[str, Any]) -> None:
-    """Not a byte is left on its disk; then there is room, and it is started again if it has given up."""
+    """Fill the broker's disk completely; then make room, and restart the broker if it has given up."""
     if not world.cluster.disks:
         world.notes.append("no disk of its own: the broker's disk was not filled")
         return
@@ -235,7 +235,7 @@ def broker_disk_full(world: World, args: dict[str, Any]) -> None:
 
 
 def nodes_roll(world: World, args: dict[str, Any]) -> None:
-    """Brokers are restarted, one after another."""
+    """Restart the brokers, one after another."""
     for number in range(len(world.cluster.nodes)):
         _restart(world, {"node": number, "seconds": 0.0}, signal.SIGTERM)
 
@@ -249,22 +249,23 @@ def _split(world: World, args: dict[str, Any], others: list[int] | None) -> None
 
 
 def split_pair(world: World, args: dict[str, Any]) -> None:
-    """Two brokers do not hear each other."""
+    """Isolate two brokers from each other."""
     _split(world, args, [args["other"]])
 
 
 def split_peers(world: World, args: dict[str, Any]) -> None:
-    """One broker hears its clients and none of the others."""
+    """Isolate one broker from all others, but not from its clients."""
     _split(world, args, [n for n in range(len(world.cluster.nodes)) if n != args["node"]])
 
 
 def split_all(world: World, args: dict[str, Any]) -> None:
-    """One broker hears nobody."""
+    """Isolate one broker from everything."""
     _split(world, args, None)
 
 
 def retention(world: World, args: dict[str, Any]) -> None:
-    """Delete of the input what no window of a committed task reaches, with twice the longest window to spare."""
+    """Delete the part of the input that no window of a committed task reaches, with twice the longest window to
+    spare."""
     taken, cuts = dict(world.watch.taken), dict(world.watch.cuts)
     if len(taken) < len(world.lanes) or len(cuts) < len(world.lanes):
         return
@@ -276,7 +277,7 @@ def retention(world: World, args: dict[str, Any]) -> None:
         place = (world.stream(lane.topic), lane.partition)
         done = [v for offset, v in dict(world.delivered[place]).items() if offset < taken[lane.topic, lane.partition]]
         reached.append(max((times[value] for value in done if value in times), default=0))
-    # A task may have read far more than it has processed, while it finds results that spilled state owes.
+    # A task may have read far more than it has processed, while it produces pending results of spilled state.
     needed = min(*reached, *cuts.values()) - 4 * world.scenario.window_ms - 3 * world.scenario.disorder_ms - 1_500
     before: dict[tuple[str, int], int] = {}
     for lane in world.lanes:
@@ -293,12 +294,12 @@ def retention(world: World, args: dict[str, Any]) -> None:
 
 
 def topic_grows(world: World, args: dict[str, Any]) -> None:
-    """An input topic is given one more partition."""
+    """Give an input topic one more partition."""
     world.grow(args["alias"])
 
 
 def migrate(world: World, args: dict[str, Any]) -> None:
-    """Ask for another plan; whether it is agreed on is not what is judged."""
+    """Request another plan; the verdict does not depend on whether the tasks agree."""
     started = MigrateProcess(world.case, args["plan"], args["strategy"], "--wait", "--timeout", "10s")  # type: ignore[arg-type]
     world.migrations.append(started)
     done = threading.Event()
@@ -313,12 +314,12 @@ def migrate(world: World, args: dict[str, Any]) -> None:
 
 
 def register(world: World, args: dict[str, Any]) -> None:
-    """Queries come."""
+    """Register queries."""
     world.register(args["names"], from_now=args["from_now"])
 
 
 def drop(world: World, args: dict[str, Any]) -> None:
-    """A query goes."""
+    """Drop a query."""
     world.drop(args["name"])
 
 

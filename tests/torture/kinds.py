@@ -1,6 +1,6 @@
-"""The kinds of faults: how often each is drawn, and what is drawn for one of a kind.
+"""The kinds of faults: how often each is drawn, and the random parameters of each kind.
 
-How they are done is in `tests.torture.faults`.
+`tests.torture.faults` injects them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ WORKER_FAULTS = {
     "retention": 2,
     "topic-grows": 2,
 }
-"""What happens to workers, their disks, clocks and connections, and to the input's topics."""
+"""Faults of workers, their disks, clocks and connections, and of the input's topics."""
 
 FAULTS = {**WORKER_FAULTS, "broker-kill": 5, "broker-restart": 2, "broker-freeze": 2, "broker-disk-full": 1}
-"""With one broker."""
+"""The faults with one broker."""
 
 CLUSTER_FAULTS = {
     **{kind: max(1, weight // 3) for kind, weight in WORKER_FAULTS.items()},
@@ -41,11 +41,12 @@ CLUSTER_FAULTS = {
     "split-peers": 4,
     "split-all": 4,
 }
-"""With three. A split cuts a pair of brokers, a broker from its peers, or a broker from everything."""
+"""The faults with three brokers. A split isolates two brokers from each other, a broker from its peers, or a broker
+from everything."""
 
 
 def events(rng: random.Random, kind: str, workers: int, session_s: int, brokers: int) -> dict[str, Any]:
-    """What is drawn for a fault of a kind: whom it hits, and for how long, in seconds."""
+    """The random parameters of a fault of a kind: its target, and its duration in seconds."""
     worker, node = rng.randrange(workers), rng.randrange(brokers)
     seconds = round(rng.uniform(1.0, 4.0), 2)
     match kind:
@@ -60,7 +61,7 @@ def events(rng: random.Random, kind: str, workers: int, session_s: int, brokers:
         case "worker-disk-full":
             return {"worker": worker, "seconds": seconds}
         case "worker-clock":
-            # Seconds backwards only: what the preloaded clock does to waits that have begun is kinder than a real one.
+            # Backwards seconds only: the preloaded clock treats waits that have begun more kindly than a real clock.
             return {"by_s": rng.choice([-5, -2, 5, 60, 3600, 86400])}
         case "net-slow":
             return {"delay_s": rng.choice([0.05, 0.3, 1.0]), "seconds": seconds}

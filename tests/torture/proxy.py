@@ -1,4 +1,4 @@
-"""A TCP proxy between workers and one broker, whose connections can be slow, narrow, dark or cut mid-stream."""
+"""A TCP proxy between workers and one broker, which can slow down, throttle, block or cut connections."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Proxy:
     """Listens on a loopback port for one target, in a thread of its own.
 
     Attributes:
-        delay_s: that every piece waits in each direction.
-        bytes_per_s: of each direction of each connection; 0 for no limit.
-        dark: connections are taken and kept, and nothing passes.
+        delay_s: how long every piece of data waits, in each direction.
+        bytes_per_s: limit of each direction of each connection; 0 for no limit.
+        dark: whether connections are accepted and stay open, but nothing passes.
     """
 
     def __init__(self, port: int, target: tuple[str, int], seed: int = 0) -> None:
@@ -40,11 +40,11 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def heal(self) -> None:
-        """Pass everything at once again."""
+        """Let all data pass without delay again."""
         self.delay_s, self.bytes_per_s, self.dark = 0.0, 0, False
 
     def cut(self) -> None:
-        """Reset every connection in the middle of the next piece that passes, or at once where nothing passes."""
+        """Reset every connection in the middle of the next piece of data, or at once where nothing passes."""
 
         def begin() -> None:
             victims = set(self._open)
@@ -54,7 +54,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(begin)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the proxy."""
 
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -114,7 +114,7 @@ class Proxy:
                         await asyncio.sleep(len(now) / limit)
                 if writer in self._cutting:
                     break
-        # Whoever closes first closes both ways: Kafka's clients and brokers do not use half of a connection.
+        # When one side closes, close both directions: Kafka's clients and brokers do not use half-open connections.
         cut()
 
 

@@ -1,4 +1,4 @@
-"""The table of what trials have shown so far."""
+"""The table of the trials' outcomes so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LIMITS = ("network namespaces", "file systems", "clocks")
-"""How notes begin that say what a machine does not permit."""
+"""First words of notes about features that a machine does not permit."""
 
 Lines = Sequence[dict[str, Any]]
 

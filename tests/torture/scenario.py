@@ -1,7 +1,7 @@
-"""What one trial runs: a query, its settings, its data and its faults, all drawn from one seed.
+"""Draws a trial's scenario from a seed: a query, its settings, its data and its faults.
 
-`draw(seed)` gives the same scenario for the same seed and arguments. It draws only what Weir accepts: each kind of
-query below names the settings that go with it, after README.md and the checks of `services`. Times of faults are
+`draw(seed)` returns the same scenario for the same seed and arguments. It draws only what Weir accepts: each kind of
+query below has the settings that fit it, according to `ops/docs` and the checks of `services`. Times of faults are
 seconds after the first record.
 """
 
@@ -40,7 +40,7 @@ COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, or a change that somebody asks for, `at` seconds after the first record."""
+    """A fault, or a change that a user requests, `at` seconds after the first record."""
 
     at: float
     kind: str
@@ -57,12 +57,12 @@ class Scenario:
         edges: pairs of streams that an equality joins, with the column on both sides.
         rate: tuples per second of each stream.
         keys: how many values the joined columns have.
-        late, bad, big: shares of records that are late and no tuples; the number of records of `big_bytes`.
+        late, bad, big: shares of records that are late or are no tuples; the number of records of `big_bytes`.
         options: of every worker.
-        state: "none", or how workers hold snapshots: "shared" in one folder, "own" each in its own.
-        queries: of a group, each a list of streams with windows; else one.
-        proxied: workers reach the broker through a proxy.
-        clock: workers run under a clock that can be set.
+        state: "none", or how workers store snapshots: "shared" in one folder, "own" each in its own.
+        queries: of a group, each a list of streams with windows; else one query.
+        proxied: whether workers reach the broker through a proxy.
+        clock: whether workers run under a clock that can be set.
     """
 
     seed: int
@@ -99,12 +99,12 @@ class Scenario:
     faults: tuple[Fault, ...]
 
     def to_json(self) -> str:
-        """For people, and for `from_json`."""
+        """The scenario as JSON, for people and for `from_json`."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     @staticmethod
     def from_json(text: str) -> Scenario:
-        """The scenario that was written."""
+        """Read a scenario back."""
         given = json.loads(text)
         given["faults"] = tuple(Fault(**fault) for fault in given["faults"])
         given["edges"] = tuple(tuple(edge) for edge in given["edges"])
@@ -118,7 +118,7 @@ class Scenario:
         return ALIASES[: self.streams]
 
     def count(self, alias: str) -> int:
-        """How many partitions a stream's topic has in the end."""
+        """How many partitions a stream's topic has at the end."""
         return self.partitions + sum(f.kind == "topic-grows" and f.args["alias"] == alias for f in self.faults)
 
     def declarations(self, prefix: str) -> str:
@@ -138,7 +138,7 @@ class Scenario:
 
 
 def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) -> Scenario:
-    """The scenario of a seed; `only` keeps to one kind."""
+    """The scenario of a seed; `only` restricts it to one kind."""
     rng = random.Random(f"{seed}/{only}/{brokers}")
     kind = only or rng.choices(list(KINDS), list(KINDS.values()))[0]
     base = kind
@@ -250,7 +250,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
 
 
 def _edges(rng: random.Random, streams: int, topology: str, *, one_column: bool) -> tuple[tuple[int, int, str], ...]:
-    """Which streams are joined on what; every stream has an edge to one before it."""
+    """Which streams are joined, and on which columns; every stream has an edge to a stream before it."""
     match topology:
         case "chain":
             pairs = [(n - 1, n) for n in range(1, streams)]
@@ -262,7 +262,7 @@ def _edges(rng: random.Random, streams: int, topology: str, *, one_column: bool)
 
 
 def _extra(rng: random.Random, streams: int, base: str) -> tuple[str, ...]:
-    """Predicates beside the equalities."""
+    """Predicates in addition to the equalities."""
     if base == "except":
         return ("A.v <> 1",) if rng.random() < 0.3 else ()
     last = ALIASES[streams - 1]
@@ -299,7 +299,7 @@ def _selects(
     partition_by: bool,
     window_ms: int,
 ) -> dict[str, str]:
-    """SELECT statements by the name of their sink; those of a group that begin with `r` are registered later."""
+    """SELECT statements by the name of their sink; those of a group whose names begin with `r` are registered later."""
     aliases = ALIASES[:streams]
     if base == "except":
         parts = [
@@ -334,7 +334,7 @@ def _selects(
 def _group_selects(
     rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...]
 ) -> dict[str, str]:
-    """A first file that reads all streams, and queries that come later."""
+    """A first file that reads all streams, and queries that are registered later."""
     found = {}
     for name in ["q0", "q1", "q2", *(f"r{n}" for n in range(rng.randint(1, 4)))]:
         count = streams if name == "q0" else rng.randint(2, streams)
@@ -371,7 +371,7 @@ def _faults(
     budget: bool,
     grows: str,
 ) -> list[Fault]:
-    """Several faults at random times, and what people ask for meanwhile."""
+    """Several faults, and changes that users request, at random times."""
     able = dict(FAULTS if brokers == 1 else CLUSTER_FAULTS)
     for name, holds in (
         ("state-lost", state == "own"),

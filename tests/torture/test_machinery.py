@@ -1,4 +1,4 @@
-"""What makes things fail does so, and stops when told to: the proxy, the clock, the full disk."""
+"""Checks that the tools for faults work, and stop on request: the proxy, the clock, the full disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unmeasured
 
 
 class Echo(socketserver.BaseRequestHandler):
-    """Sends back what it gets."""
+    """Sends back what it receives."""
 
     def handle(self) -> None:
         while data := self.request.recv(65536):
@@ -32,7 +32,7 @@ class Echo(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """In front of an echo."""
+    """A proxy in front of an echo server."""
     with socketserver.ThreadingTCPServer((HOST, 0), Echo) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -43,7 +43,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def connected(proxy: Proxy) -> socket.socket:
-    """A connection through it."""
+    """A connection through the proxy."""
     return socket.create_connection((HOST, proxy.port), timeout=20)
 
 
@@ -61,7 +61,7 @@ def test_the_proxy_passes_everything(proxy: Proxy) -> None:
 
 
 def test_the_proxy_is_dark(proxy: Proxy) -> None:
-    """Nothing passes, and all of it when it is over."""
+    """Nothing passes while the proxy is dark, and everything afterwards."""
     with connected(proxy) as line:
         proxy.dark = True
         line.sendall(b"hello")
@@ -74,7 +74,7 @@ def test_the_proxy_is_dark(proxy: Proxy) -> None:
 
 
 def test_the_proxy_cuts(proxy: Proxy) -> None:
-    """A connection ends without all of its bytes, whether something passes or not; the next one is whole."""
+    """A connection ends without all of its bytes, whether data passes or not; the next connection is complete."""
     for sent in (b"", b"x" * 100_000):
         with connected(proxy) as line:
             line.sendall(b"!")
@@ -95,7 +95,7 @@ def test_the_proxy_cuts(proxy: Proxy) -> None:
 
 @pytest.mark.skipif(library() is None, reason="no C compiler")
 def test_a_clock_that_jumps(tmp_path: Path) -> None:
-    """The wall clock alone, forwards and backwards; waits take as long as they should."""
+    """Only the wall clock jumps, forwards and backwards; waits take as long as they should."""
     clock = Clock(tmp_path / "clock")
     program = (
         "import sys, threading, time\n"
@@ -126,7 +126,7 @@ def test_a_clock_that_jumps(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Not a byte is left; and then there is."""
+    """First there is no room for a byte, and then there is."""
     if not mount_memory(tmp_path, "1m"):
         pytest.skip("file systems cannot be mounted")
     try:

@@ -1,4 +1,4 @@
-"""What is drawn for a trial: the same for the same seed, only what Weir takes, and every kind of fault."""
+"""Checks the drawing of trials: the same for the same seed, only what Weir accepts, and every kind of fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = range(80)
 
 
 def settings_of(scenario: Scenario) -> WorkerSettings:
-    """As `weir worker` makes them of the options."""
+    """The settings that `weir worker` makes of the options."""
     given = dict(zip(scenario.options[::2], scenario.options[1::2], strict=True))
     memory, spill = given.get("--memory"), given.get("--spill")
     return WorkerSettings(
@@ -51,7 +51,7 @@ def test_a_seed_always_draws_the_same(brokers: int) -> None:
 
 
 def test_only_what_weir_takes_is_drawn() -> None:
-    """No query is refused by the language, no setting by the checks of a worker that is about to begin."""
+    """The language accepts every query, and a starting worker's checks accept all settings."""
     for seed in SEEDS:
         scenario = draw(seed)
         queries = parse_program(scenario.text("t")).queries
@@ -65,7 +65,7 @@ def test_only_what_weir_takes_is_drawn() -> None:
 
 
 def test_everything_is_drawn() -> None:
-    """Every kind of query and of fault, and nothing that nobody knows how to do."""
+    """Every kind of query and of fault is drawn, and nothing that is not implemented."""
     single = [draw(seed) for seed in range(300)]
     cluster = [draw(seed, brokers=3) for seed in range(300)]
     assert {scenario.kind for scenario in single} == set(KINDS)

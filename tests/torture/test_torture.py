@@ -1,4 +1,4 @@
-"""One trial of the smallest size, to know that the suite itself runs: `make torture` runs it for hours."""
+"""One trial of the smallest size, to check that the suite itself runs: `make torture` runs it for hours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small() -> Scenario:
 
 
 class Forging(Attached):
-    """A broker to which somebody else writes a result that nobody has found."""
+    """A broker to which this test writes a result that no worker has produced."""
 
     def heal(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -42,7 +42,7 @@ class Forging(Attached):
 
 
 def test_a_small_trial(broker: SessionBroker, tmp_path: Path) -> None:
-    """Exact, and nothing of it stays behind."""
+    """The outcome is exact, and the trial leaves nothing behind."""
     outcome = run(small(), Attached(broker.bootstrap), tmp_path / "trial", tmp_path / "evidence", "again")
     assert outcome.violations == [], summary(outcome)
     assert outcome.expected > 100
@@ -52,7 +52,7 @@ def test_a_small_trial(broker: SessionBroker, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_wrong_leaves_its_evidence(broker: SessionBroker, tmp_path: Path) -> None:
-    """Scenario, what happened, logs, what was expected and found, and how to run it again; topics are gone."""
+    """Scenario, events, logs, expected and found results, and the command to repeat the trial; topics are deleted."""
     outcome = run(small(), Forging(broker.bootstrap), tmp_path / "trial", tmp_path / "evidence", "again")
     assert {violation.kind for violation in outcome.violations} >= {"extra"}, summary(outcome)
     folder = Path(outcome.evidence)
@@ -67,13 +67,13 @@ def test_what_is_wrong_leaves_its_evidence(broker: SessionBroker, tmp_path: Path
 
 
 LOST_S = 10.0
-"""How long at most nothing may come when a broker of three is lost for good."""
+"""The longest time without results when one of three brokers is lost for good."""
 
 
 @pytest.mark.slow
 def test_a_lost_broker_is_felt_for_less_than_ten_seconds(tmp_path: Path) -> None:
     """Each of three brokers is killed with -9 in its turn, under load: it leads a third of all partitions, and
-    coordinates transactions, groups or the cluster. It comes back only when others have taken over."""
+    coordinates transactions, groups or the cluster. It is restarted only when others have taken over."""
     kills = tuple(Fault(5.0 + 25.0 * n, "node-kill", {"node": n % 3, "seconds": 15.0}) for n in range(6))
     scenario = dataclasses.replace(small(), brokers=3, seconds=160.0, rate=200, keys=200, faults=kills, partitions=3)
     cluster = Cluster(tmp_path / "cluster", 3, "400m")

@@ -1,4 +1,5 @@
-"""The verdict of a trial sees what is wrong, and its quick way to what must come agrees with the oracle."""
+"""Checks that a trial's verdict sees errors, and that its fast computation of expected results agrees with the
+oracle."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.torture.data import closing, records
 from tests.torture.expected import Truth, changes, combinations, stays
 from tests.torture.report import table
 from tests.torture.scenario import Scenario, draw
-from tests.torture.verdict import wrong_letters, wrong_results
+from tests.torture.verdict import wrong_rejected_records, wrong_results
 from tests.worker_harness import Record
 
 pytestmark = pytest.mark.unmeasured
@@ -28,7 +29,7 @@ def small(seed: int, kind: str) -> Scenario:
 
 
 def truth(scenario: Scenario) -> Truth:
-    """Of an undisturbed log."""
+    """The truth of an undisturbed log."""
     known = [*records(scenario), *closing(scenario)]
     log: dict[tuple[str, int], list[tuple[int, bytes | None]]] = {}
     for record in known:
@@ -87,29 +88,29 @@ def test_results_of_a_cleanup_come_when_they_come() -> None:
     assert wrong_results(WANTED, found, lenient=False) == []
 
 
-def test_letters() -> None:
-    """A letter is of a record that is late or dead, says why, has its bytes, and comes once."""
+def test_rejected_records() -> None:
+    """A rejected record is late or a dead letter, has its reason and its bytes, and appears once."""
 
-    def letter(offset: int, value: bytes = b"x", reason: str = "late") -> Record:
+    def rejected(offset: int, value: bytes = b"x", reason: str = "late") -> Record:
         headers = {"stream": "sa", "topic": "t.A", "partition": "0", "offset": str(offset), "reason": reason}
         return Record(value, None, headers, 0, offset)
 
     wanted = {("sa", 0, 1): (b"x", "^late$"), ("sa", 0, 2): (b"x", "^late$")}
 
-    def judged(*letters: Record, lenient: bool = False) -> int:
-        return len(wrong_letters("late", wanted, letters, lenient))
+    def errors(*records: Record, lenient: bool = False) -> int:
+        return len(wrong_rejected_records("late", wanted, records, lenient))
 
-    assert judged(letter(1), letter(2)) == 0
-    assert judged(letter(1)) == 1
-    assert judged(letter(1), letter(2), letter(2)) == 1
-    assert judged(letter(1), letter(2), letter(2), lenient=True) == 0
-    assert judged(letter(1), letter(2), letter(3)) == 1
-    assert judged(letter(1), letter(2, b"y")) == 1
-    assert judged(letter(1), letter(2, reason="no JSON")) == 1
+    assert errors(rejected(1), rejected(2)) == 0
+    assert errors(rejected(1)) == 1
+    assert errors(rejected(1), rejected(2), rejected(2)) == 1
+    assert errors(rejected(1), rejected(2), rejected(2), lenient=True) == 0
+    assert errors(rejected(1), rejected(2), rejected(3)) == 1
+    assert errors(rejected(1), rejected(2, b"y")) == 1
+    assert errors(rejected(1), rejected(2, reason="no JSON")) == 1
 
 
 def test_what_a_group_says_of_its_queries() -> None:
-    """The last word of each registration counts; a query that is left out, or sees less than it may, is wrong."""
+    """The newest record of each registration counts; a query that is left out, or sees too little, is an error."""
 
     def said(id_: str, **more: object) -> bytes:
         return json.dumps({"task": 0, "name": f"q{id_}", "id": id_, "text": "SELECT", **more}).encode()

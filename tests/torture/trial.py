@@ -1,4 +1,4 @@
-"""One trial: data flow, faults happen, all is healed, the input is closed, and what came of it is judged."""
+"""Runs one trial: data flow, faults happen, all faults end, the input is closed, and the outcome is judged."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.torture.verdict import Violation
 from tests.torture.world import Stalled, World
 
 SETTLE_S = 30.0
-"""How long nothing may move, with all input committed, before results that are missing are called so: joins that run
-apart may have input of each other in a transaction, which may take its timeout, of 20 s at most."""
+"""Missing results are reported after so long without progress, with all input committed: distributed joins may have
+input of each other in an open transaction, which may take its timeout, of 20 s at most."""
 
 
 @dataclass
 class Outcome:
-    """What came of a trial, as it is kept.
+    """The outcome of a trial, as it is stored.
 
     Attributes:
         silences: by kind of fault, the longest time without a commit or a result from its beginning to the next one's.
-        expected: how many records were to come.
+        expected: how many records were expected.
     """
 
     seed: int
@@ -49,7 +49,7 @@ class Outcome:
     evidence: str = ""
 
     def to_json(self) -> str:
-        """One line."""
+        """The outcome as one line of JSON."""
         return json.dumps(asdict(self))
 
 
@@ -57,8 +57,8 @@ def run(scenario: Scenario, cluster: Cluster | Attached, folder: Path, evidence:
     """Run one trial.
 
     Args:
-        folder: of its processes' logs and states; removed when nothing is wrong.
-        evidence: where violations are kept.
+        folder: for its processes' logs and states; removed when there are no violations.
+        evidence: where violations are stored.
         repeat: the command that runs this trial again.
     """
     folder.mkdir(parents=True)
@@ -124,7 +124,7 @@ def _play(world: World, judged: verdict.Judge, outcome: Outcome) -> None:
     world.say("caught up")
     expected = truth.judge_by(judged.stays() if scenario.group else [])
     outcome.expected = expected.total()
-    # What a memory budget has put off comes after the input has ended.
+    # Results that a memory budget has postponed arrive after the input has ended.
     _until_quiet(world, expected.total())
     judged.health()
     world.stopping.set()
@@ -140,7 +140,7 @@ def _play(world: World, judged: verdict.Judge, outcome: Outcome) -> None:
 
 
 def _schedule(world: World, judged: verdict.Judge) -> list[threading.Thread]:
-    """A thread per fault, which waits until it is time; those to wait for."""
+    """Start a thread per fault, which waits until the fault is due; returns the threads to wait for."""
 
     def at_its_time(fault: Fault) -> None:
         world.stopping.wait(max(0.0, world.began + fault.at - time.monotonic()))
@@ -156,13 +156,13 @@ def _schedule(world: World, judged: verdict.Judge) -> list[threading.Thread]:
     for fault in world.scenario.faults:
         thread = threading.Thread(target=at_its_time, args=(fault,), daemon=True)
         thread.start()
-        if fault.kind != "migrate":  # which may need the closing records to end
+        if fault.kind != "migrate":  # a migration may need the closing records to end
             threads.append(thread)
     return threads
 
 
 def _until_quiet(world: World, count: int) -> None:
-    """Until so many records have come, or nothing more comes and nobody owes anything."""
+    """Wait until so many records have arrived, or until no more arrive and no results are pending."""
     begin = time.monotonic()
 
     def quiet() -> bool:
@@ -176,7 +176,7 @@ def _until_quiet(world: World, count: int) -> None:
 
 
 def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
-    """What the input topics hold, with what retention has deleted."""
+    """The contents of the input topics, with the records that retention has deleted."""
     held: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
 
     def read() -> bool:
@@ -184,7 +184,7 @@ def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
             topic = f"{world.prefix}.{alias}"
             for record in read_topic(world._client, topic, "read_uncommitted"):
                 held[world.stream(topic), record.partition][record.offset] = record.value
-        # A broker that its peers had cut off may believe still that it leads a partition, and tell an earlier end.
+        # A broker that its peers had isolated may still believe that it leads a partition, and report an earlier end.
         written = {place: max(entries) for place, entries in world.delivered.items() if entries}
         return all(max(held[place], default=-1) >= last for place, last in written.items())
 
@@ -192,14 +192,14 @@ def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
     for place, entries in world.delivered.items():
         first = min(held[place], default=2**62)
         held[place].update({offset: value for offset, value in entries.items() if offset < first})
-    # An empty value and none are one for Kafka's readers here, and for Weir: both are no tuple.
+    # An empty value and no value are equal for Kafka's readers here, and for Weir: neither is a tuple.
     return {place: sorted(entries.items()) for place, entries in held.items()}
 
 
 def _silences(world: World, outcome: Outcome) -> None:
-    """For each fault the longest time in which nothing moved, from its beginning to that of the next or the end.
+    """For each fault the longest time without progress, from its beginning to that of the next fault or the end.
 
-    Without the time between the last record and the closing ones, in which there may be nothing to do.
+    The time between the last record and the closing records does not count: there may be nothing to do in it.
     """
     named = [(world.began + entry["at"], entry["what"]) for entry in world.log]
 
@@ -221,7 +221,7 @@ def _silences(world: World, outcome: Outcome) -> None:
 
 
 def _keep(world: World, judged: verdict.Judge, target: Path) -> Path:
-    """Copy everything about a violation; brokers stand still meanwhile, so that their files are of one moment."""
+    """Copy everything about a violation. Brokers are frozen meanwhile, so that their files are consistent."""
     number = 0
     base = target
     while target.exists():
@@ -257,5 +257,5 @@ def summary(outcome: Outcome) -> str:
 
 
 def loaded(path: Path) -> list[dict[str, Any]]:
-    """The outcomes of a file of lines."""
+    """The outcomes in a file of lines."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,4 +1,4 @@
-"""Whether a trial's promises were kept: output topics, letters, order, transactions, logs, health, exits."""
+"""Judges whether a trial kept its guarantees: outputs, rejected records, order, transactions, logs, health, exits."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from tests.torture.world import World
 from tests.worker_harness import Record, WorkerProcess, in_time, unmarked
 
 OPEN_S = 30.0
-"""How long a transaction may stay open when all workers have stopped: longer than any timeout that is drawn."""
+"""How long a transaction may stay open after all workers have stopped: longer than any timeout that is drawn."""
 
 HEALTHY_S = 90.0
-"""How long a worker may take to be well when all else is done: it may have been started a moment ago."""
+"""How long a worker may take to become healthy at the end: it may have been started a moment ago."""
 
 UNREACHABLE = (
     r"no answer from Kafka|cannot be created|does not answer|Kafka does not|no connection|timed out"
     r"|port \d+ of \S+ is taken by another program"
 )
-"""Last words of a worker that could not begin without its broker, which it may say; or without the port that another
-run of trials has been faster to take."""
+"""Permitted last lines of a worker that could not start: without its broker, or without its port, which another run of
+trials took first."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that was not kept."""
+    """A violated guarantee."""
 
     kind: str
     text: str
 
 
 class Judge:
-    """Looks at one world; `found` is what is wrong, `shown` what to keep of it, by file name."""
+    """Judges one world; `found` has the violations, `shown` the evidence to store, by file name."""
 
     def __init__(self, world: World) -> None:
         self.found: list[Violation] = []
@@ -50,7 +50,7 @@ class Judge:
         self._world = world
 
     def violate(self, kind: str, text: str) -> None:
-        """Note what is wrong."""
+        """Note a violation."""
         self.found.append(Violation(kind, text))
 
     # --- Groups -------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Judge:
         return [r.value for r in read_topic(self._world._client, self._world.members) if r.value is not None]
 
     def begun(self) -> bool:
-        """Whether exactly what is registered runs in the group."""
+        """Whether exactly the registered queries run in the group."""
         try:
             found, _ = stays(self._members())
         except (KafkaException, AssertionError):
@@ -68,7 +68,7 @@ class Judge:
         return running == self._world.registered
 
     def stays(self) -> list[Stay]:
-        """What the group says that it ran."""
+        """The runs of queries, as the group reports them."""
         found, wrong = stays(self._members())
         self.shown["members.json"] = [stay.__dict__ for stay in found]
         for text in wrong:
@@ -83,7 +83,7 @@ class Judge:
             self.violate("ended", f"a worker did not begin: {worker.text()[-500:]}")
 
     def health(self) -> None:
-        """Every worker is well, and no task goes back to its last commit again and again."""
+        """Check that every worker is healthy, and that no task restarts from its last commit again and again."""
         workers = self._world.running()
         before = [worker.metric("task_restarts_total") for worker in workers]
         deadline = time.monotonic() + HEALTHY_S
@@ -99,7 +99,7 @@ class Judge:
             self.violate("restarts", f"{restarts:.0f} restarts of tasks after all was healed and done")
 
     def stopped(self, worker: WorkerProcess) -> None:
-        """Stop a worker; it ends in time and well."""
+        """Stop a worker; check that it ends in time and with exit code 0."""
         try:
             code = worker.stop()
         except AssertionError as error:
@@ -109,7 +109,7 @@ class Judge:
             self.violate("exit code", f"{worker.log.name} ended with {code} after SIGTERM: {worker.text()[-600:]}")
 
     def look_at_logs(self) -> None:
-        """No stack trace anywhere; no worker that ended by itself, unless it could not begin."""
+        """Check that no log has a stack trace, and that no worker ended by itself, unless it could not start."""
         world = self._world
         for file in sorted(world.folder.glob("*.log")):
             text = file.read_text(errors="replace")
@@ -125,13 +125,13 @@ class Judge:
     # --- Topics -------------------------------------------------------------------------------------
 
     def outputs(self, expected: Expected) -> None:
-        """Every output topic holds what it must, and nothing else."""
+        """Check that every output topic has exactly the expected records."""
         world = self._world
         lenient = world.scenario.at_least_once
         for sink, wanted in expected.results.items():
             records = read_topic(world._client, sink)
             wrong = wrong_results(wanted, records, lenient)
-            self.found += [Violation(one.kind, f"{sink}: {one.text}") for one in wrong]
+            self.found += [Violation(violation.kind, f"{sink}: {violation.text}") for violation in wrong]
             if wrong:
                 name = sink.rpartition(".")[2]
                 self.shown[f"expected-{name}.json"] = sorted(wanted.elements())
@@ -139,11 +139,13 @@ class Judge:
                     [record.partition, record.offset, orjson.loads(record.value or b"null")] for record in records
                 ]
         late = {place: (value, "^late$") for place, value in expected.late.items()}
-        self.found += wrong_letters("late", late, read_topic(world._client, f"{world.stem}.late"), lenient)
-        self.found += wrong_letters("dead", expected.dead, read_topic(world._client, f"{world.stem}.dead"), lenient)
+        late_found = read_topic(world._client, f"{world.stem}.late")
+        dead_found = read_topic(world._client, f"{world.stem}.dead")
+        self.found += wrong_rejected_records("late", late, late_found, lenient)
+        self.found += wrong_rejected_records("dead", expected.dead, dead_found, lenient)
 
     def transactions(self) -> None:
-        """No transaction is open in any topic of this trial, nor in the committed offsets."""
+        """Check that no transaction is open in any topic of this trial, or in the committed offsets."""
         deadline = time.monotonic() + OPEN_S
         while open_ := self._world.open_records():
             if time.monotonic() > deadline:
@@ -153,12 +155,12 @@ class Judge:
 
 
 def wrong_results(wanted: Counter[str], records: Sequence[Record], lenient: bool) -> list[Violation]:
-    """What is wrong with a topic of results: some are missing, too many, or out of order.
+    """The errors in a topic of results: results that are missing, superfluous, or out of order.
 
     Args:
         wanted: canonical rows.
         records: by partition and offset.
-        lenient: results may come again, and out of order (at-least-once).
+        lenient: whether results may be repeated and out of order (at-least-once).
     """
     rows = [orjson.loads(record.value or b"null") for record in records]
     got = canonical(unmarked(rows))
@@ -182,7 +184,7 @@ def wrong_results(wanted: Counter[str], records: Sequence[Record], lenient: bool
 
 
 def _disorder(records: Sequence[Record], rows: Sequence[dict[str, Any]]) -> list[Violation]:
-    """The first result of a partition that comes after a later one; those of cleanups have no order."""
+    """The first result of a partition that is after a later one; results of cleanups have no order."""
     last: dict[int, int] = {}
     for record, row in zip(records, rows, strict=True):
         if not in_time(row):
@@ -195,26 +197,26 @@ def _disorder(records: Sequence[Record], rows: Sequence[dict[str, Any]]) -> list
     return []
 
 
-def wrong_letters(
-    kind: str, wanted: Mapping[Place, tuple[bytes | None, str]], letters: Sequence[Record], lenient: bool
+def wrong_rejected_records(
+    kind: str, wanted: Mapping[Place, tuple[bytes | None, str]], records: Sequence[Record], lenient: bool
 ) -> list[Violation]:
-    """What is wrong with a topic of late tuples or dead letters.
+    """The errors in a topic of late tuples or dead letters.
 
     Args:
-        wanted: the value and what the reason must say, by place.
-        lenient: letters may come again.
+        wanted: the value and the pattern of the reason, by stream, partition and offset.
+        lenient: whether records may be repeated.
     """
     found = []
     places: Counter[Place] = Counter()
-    for letter in letters:
-        headers = letter.headers
+    for record in records:
+        headers = record.headers
         place = (headers["stream"], int(headers["partition"]), int(headers["offset"]))
         places[place] += 1
         if place not in wanted:
             found.append(Violation(f"{kind} letter", f"of a record that is not {kind}: {place} {headers}"))
             continue
         value, pattern = wanted[place]
-        if (letter.value or b"") != (value or b"") or not reason_fits(pattern, headers["reason"]):
+        if (record.value or b"") != (value or b"") or not reason_fits(pattern, headers["reason"]):
             found.append(Violation(f"{kind} letter", f"{place}: {headers}, expected {pattern}, or another value"))
     missing = sorted(set(wanted) - set(places))
     if missing:

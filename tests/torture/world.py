@@ -1,7 +1,7 @@
-"""The processes and clients of one trial: topics, a feeder, workers in slots, a coordinator, and what is watched.
+"""The processes and clients of one trial: topics, a feeder, workers in slots, a coordinator, and a watch on progress.
 
-A *slot* is a place where a worker is to run; whoever runs workers starts one again that has ended by itself, and so
-does `World.supervise`. `Watch` notes when something last moved forward: that is the only clock of a trial's deadlines.
+A *slot* is a position at which a worker should run. Like an operator, `World.supervise` restarts a worker that has
+ended by itself. `Watch` notes when anything last made progress: all deadlines of a trial count from then.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tests.torture.scenario import Scenario
 from tests.worker_harness import CoordinatorProcess, MigrateProcess, WorkerProcess
 
 STALL_S = 75.0
-"""After how long without any progress a trial is given up. A worker that comes back may wait for a session of 6 s, a
-transaction of 20 s and a backoff of 10 s in a row."""
+"""A trial is given up after so long without any progress. A restarted worker may wait for a session of 6 s, a
+transaction of 20 s and a backoff of 10 s, one after the other."""
 
 DISK = "48m"
 """Size of a worker's disk where it is to be filled."""
 
 
 class Stalled(Exception):
-    """Nothing moves any more."""
+    """The trial makes no progress any more."""
 
 
 @dataclass
@@ -56,17 +56,19 @@ class Case:
 
 @dataclass
 class Slot:
-    """A place of a worker.
+    """A position at which a worker may run.
 
     Attributes:
-        wanted: whether a worker is to run there.
+        wanted: whether a worker should run there.
+        worker: the newest worker; None before the first.
+        workers: all workers so far, the newest last.
         exits: code and last line of workers that ended by themselves, and whether they had begun.
     """
 
     number: int
     wanted: bool = True
     worker: WorkerProcess | None = None
-    lives: list[WorkerProcess] = field(default_factory=list)
+    workers: list[WorkerProcess] = field(default_factory=list)
     exits: list[tuple[int, str, bool]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -97,7 +99,7 @@ class World:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.max.bytes": 20_000_000,
-                # It was once seen to stand still for minutes on one partition. What the log holds is what counts.
+                # It was once seen to hang for minutes on one partition. Only the log's contents count.
                 "message.timeout.ms": 40_000,
                 "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.max.ms": 500,
@@ -122,7 +124,7 @@ class World:
 
     @property
     def stem(self) -> str:
-        """What the group, the late and the dead-letter topic are called after."""
+        """The prefix of the names of the group, the late topic and the dead-letter topic."""
         return self.prefix if self.scenario.group else f"{self.prefix}.q"
 
     @property
@@ -132,7 +134,7 @@ class World:
 
     @property
     def groups(self) -> list[str]:
-        """The consumer group, and those of later plans where joins run apart."""
+        """The consumer group, and those of later plans where joins are distributed."""
         placed = "per-operator" in self.scenario.options
         changes = sum(fault.kind == "migrate" for fault in self.scenario.faults) if placed else 0
         return [self.group, *(f"{self.group}.v{n}" for n in range(1, changes + 1))]
@@ -144,7 +146,7 @@ class World:
 
     @property
     def members(self) -> str:
-        """The topic in which a group's task says what it runs."""
+        """The topic in which a group's task reports its queries."""
         return ControlTopics.of(self.group).members
 
     def stream(self, topic: str) -> str:
@@ -171,8 +173,8 @@ class World:
             made.result(60)
 
     def grow(self, alias: str) -> None:
-        """Give a stream's topic one more partition; nothing but closing records comes to it, for what else came before
-        the workers notice would be late or not as that happens."""
+        """Give a stream's topic one more partition. It gets closing records only: other records that arrive before the
+        workers notice the partition might or might not be late."""
         topic = f"{self.prefix}.{alias}"
         with self._growing:
             count = self.scenario.partitions + self.grown[alias] + 1
@@ -184,7 +186,7 @@ class World:
             self.admin.create_partitions([NewPartitions(topic, count)], request_timeout=15)[topic].result()
 
     def feed(self) -> None:
-        """Produce all but the closing records, each when it is due."""
+        """Produce all records but the closing ones, each when it is due."""
         start = time.monotonic()
         for record in self.known:
             if record.row is not None and record.row["n"] == -1:
@@ -213,7 +215,7 @@ class World:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
-                self._producer.poll(0.1)  # it has just been added
+                self._producer.poll(0.1)  # the partition has just been added
 
     def close_input(self) -> None:
         """Produce the closing records."""
@@ -221,13 +223,13 @@ class World:
             self.produce(record)
 
     def written(self) -> bool:
-        """Whether everything that was produced is in the log."""
+        """Whether all produced records are in the log."""
         return self._producer.flush(0.5) == 0
 
     # --- Groups of queries --------------------------------------------------------------------------
 
     def register(self, names: list[str], *, from_now: bool) -> None:
-        """Register queries of the group; tries on while Kafka does not answer."""
+        """Register queries of the group; retries while Kafka does not answer."""
         text = self.scenario.declarations(self.prefix) + "".join(
             f"INSERT INTO '{self.prefix}.{name}'\n{self.scenario.selects[name]};\n" for name in names
         )
@@ -237,7 +239,8 @@ class World:
         self.registered |= {f"{self.prefix}.{name}": text for name in names}
 
     def drop(self, name: str) -> None:
-        """Drop a query of the group, as soon as it is registered: on a busy machine that may still be under way."""
+        """Drop a query of the group once it is registered: on a busy machine the registration may still be under
+        way."""
         sink = f"{self.prefix}.{name}"
         while sink not in self.registered and not self.stopping.wait(0.05):
             pass
@@ -262,7 +265,7 @@ class World:
     # --- Workers ------------------------------------------------------------------------------------
 
     def _clock(self) -> Clock | None:
-        """The workers' wall clock, if it is to jump."""
+        """The workers' wall clock, if the scenario lets it jump."""
         if not self.scenario.clock:
             return None
         if library() is None:
@@ -271,7 +274,7 @@ class World:
         return Clock(self.folder / "clock")
 
     def _disks(self) -> dict[int, Path]:
-        """A small disk per slot, where such can be mounted."""
+        """A small disk per slot, where such disks can be mounted."""
         found = {}
         for slot in self.slots:
             path = self.folder / f"disk-{slot.number}"
@@ -300,9 +303,9 @@ class World:
             if "--memory" in options and self.scenario.state != "own" and slot.number in self.disks:
                 options += ["--spill-dir", str(self.disks[slot.number])]
             env = self.clock.environment if self.clock is not None else {}
-            log = self.folder / f"worker-{slot.number}-{len(slot.lives)}.log"
+            log = self.folder / f"worker-{slot.number}-{len(slot.workers)}.log"
             slot.worker = WorkerProcess(self.case, self.state(slot), *options, log=log, env=env)  # type: ignore[arg-type]
-            slot.lives.append(slot.worker)
+            slot.workers.append(slot.worker)
 
     def running(self) -> list[WorkerProcess]:
         """The workers that run now."""
@@ -329,7 +332,7 @@ class World:
         return {lane: all_[lane] - stable[lane] for lane in all_ if all_[lane] > stable[lane]}
 
     def supervise(self) -> None:
-        """Start workers again that have ended by themselves; until the trial stops."""
+        """Restart workers that have ended by themselves, until the trial stops."""
         while not self.stopping.wait(0.2):
             for slot in list(self.slots):
                 if not slot.wanted or not slot.lock.acquire(blocking=False):
@@ -351,14 +354,14 @@ class World:
         self.coordinators.append(CoordinatorProcess(self.case, log=log))  # type: ignore[arg-type]
 
     def say(self, what: str, **more: Any) -> None:
-        """Note what happened, with the seconds since the first record."""
+        """Note an event, with the seconds since the first record."""
         self.log.append({"at": round(time.monotonic() - self.began, 3), "what": what, **more})
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition as long as anything moves.
+        """Wait for a condition as long as there is progress.
 
         Raises:
-            Stalled: nothing has moved for STALL_S.
+            Stalled: there was no progress for STALL_S.
         """
         begin = time.monotonic()
         while not condition():
@@ -367,7 +370,7 @@ class World:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End all processes and clients that are left, and give back disks."""
+        """End all processes and clients that are left, and unmount disks."""
         self.stopping.set()
         for migration in self.migrations:
             if migration.process.poll() is None:
@@ -386,7 +389,7 @@ class World:
             subprocess.run(["umount", "-l", str(disk)], check=False)
 
     def clean(self) -> None:
-        """Remove topics and states of a trial that nobody asks about."""
+        """Remove topics and states of a trial without violations."""
         names = [name for name in self.admin.list_topics(timeout=30).topics if self.prefix in name]
         with contextlib.suppress(KafkaException):
             for gone in self.admin.delete_topics(names, operation_timeout=30).values():
@@ -395,13 +398,13 @@ class World:
 
 
 class Watch:
-    """Notes when offsets were last committed and results last came.
+    """Notes when offsets were last committed and results last arrived.
 
     Attributes:
         moves: the times of progress, by the monotonic clock.
         moved_s: the last of them.
         taken: committed offsets by lane.
-        cuts: event times up to which the results are out, by lane.
+        cuts: event times before which all results have been written, by lane.
         seen: committed records of the output topics.
     """
 
@@ -416,12 +419,12 @@ class Watch:
         self._threads = [threading.Thread(target=self._commits), threading.Thread(target=self._outputs)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the watching thread."""
         for thread in self._threads:
             thread.start()
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Where the input ends; empty while Kafka does not answer."""
+        """The ends of the input; empty while Kafka does not answer."""
         lanes = self._world.lanes
         try:
             answers = self._world.admin.list_offsets(
@@ -434,7 +437,7 @@ class Watch:
             return {}
 
     def caught_up(self) -> bool:
-        """Whether everything in the input is committed."""
+        """Whether all input is committed."""
         ends = self.ends()
         return bool(ends) and all(self.taken.get(lane, 0) >= end for lane, end in ends.items())
 
@@ -465,7 +468,7 @@ class Watch:
             consumer.close()
 
     def _outputs(self) -> None:
-        """Follow the topics of results; those of late and dead letters come with commits."""
+        """Follow the topics of results; late and dead-letter records arrive with commits."""
         world = self._world
         consumer = Consumer(
             {
@@ -498,7 +501,7 @@ class Watch:
         consumer.close()
 
     def close(self) -> None:
-        """End."""
+        """Stop watching."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():

@@ -1,4 +1,4 @@
-"""Feedback in the shared operator: rows that no query can use now are set aside until one can (JIT V).
+"""Feedback in the shared operator: it sets rows aside that no query can use now, until a query can (JIT V).
 
 Entry: `demand`. Imports the other packages of `operators.juggler` and `operators.feedback`.
 """

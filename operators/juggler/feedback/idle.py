@@ -1,8 +1,9 @@
-"""Queries that cannot have a result now: some input has no living row for them (JIT III-A, the empty sub-tuple).
+"""Finds queries that cannot have a result now: some input has no live row for them (JIT III-A, the empty sub-tuple).
 
-By query and input the ts of the latest row that the query may want; a row of the slice's last ts at most, so a query
-may seem to have partners for a slice longer than it has. What is of no use to anybody is stored all the same: when the
-row comes that a query has waited for, it finds it.
+`operators.juggler.feedback.demand` asks `IdleQueries` once per slice. It stores, by query and input, the ts of the
+latest row that the query may want. It stores the slice's last ts instead of the row's own, so a query may seem to have
+partners for one slice too long. Rows that only idle queries want are stored anyway, so that the row for which a query
+waits can find them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from operators.data.watermark import NEVER
-from operators.juggler.routing.tuples_in_flight import Flight
+from operators.juggler.routing.tuples_in_flight import TuplesInFlight
 from operators.kernels.hashing import U64
 from schemas.columns import Mask
 from schemas.groups import QueryGroup
 
 
-class Idle:
-    """The queries of a group that wait for an input."""
+class IdleQueries:
+    """Tracks which queries of a group wait for an input."""
 
     def __init__(self, group: QueryGroup, words: int) -> None:
         self._words = words
@@ -30,17 +31,17 @@ class Idle:
         }
         self._latest = {name: np.full(self._queries, NEVER - 1, np.int64) for name in self._reads}
 
-    def see(self, flight: Flight) -> None:
-        """Take notice of new rows of an input, with the queries that they may satisfy."""
-        if len(flight):
-            wanted = self._flags(np.bitwise_or.reduce(flight.alive, axis=0))
-            self._latest[flight.inputs[0]][wanted] = int(flight.ts.max())
+    def observe(self, in_flight: TuplesInFlight) -> None:
+        """Register new rows of an input, with the queries that they may satisfy."""
+        if len(in_flight):
+            wanted = self._flags(np.bitwise_or.reduce(in_flight.alive, axis=0))
+            self._latest[in_flight.inputs[0]][wanted] = int(in_flight.ts.max())
 
-    def busy(self, least: Mapping[str, int]) -> U64:
+    def active(self, least: Mapping[str, int]) -> U64:
         """(words,) the queries that may have a result.
 
         Args:
-            least: by input, what is older is dead.
+            least: by input the ts before which rows are dead.
         """
         may = np.ones(self._queries, np.bool_)
         for name, reads in self._reads.items():

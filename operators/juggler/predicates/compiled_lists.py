@@ -1,7 +1,7 @@
-"""The predicate lists of one type over one pair of inputs, laid out for one kernel (`kernels.juggler_lists`).
+"""Lays out the predicate lists of one type over one pair of inputs for one kernel (`kernels.juggler_lists`).
 
-Lists that take the most queries away come first. What they take is counted as they run, and what was counted fades, so
-that the order follows the data (thesis, 3.2.1: predicates are tried from the most selective on).
+`operators.juggler.routing.stages` runs them. Lists that remove the most queries come first. Runs count the queries that
+each list removes; the counts decay, so the order follows the data (thesis, 3.2.1: the most selective predicate first).
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.juggler.predicates.fields import Fields
-from operators.juggler.predicates.lists import Compiled, PredicateList
+from operators.juggler.predicates.lists import ListTable, PredicateList
 from operators.kernels.hashing import U64
 from operators.kernels.juggler_lists import through
 from schemas.columns import I64
 from schemas.query import Column
 
 REARRANGED_PAIRS = 4_096
-"""Pairs after which lists are put into order again."""
+"""Pairs after which the lists are ordered again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """Rows of an input that pairs are made of.
+class PairSide:
+    """The rows of one input that form pairs with another input's.
 
     Attributes:
-        rows: (m,) row ids; fields: those of their input.
+        rows: (m,) row ids.
+        fields: the fields of their input.
     """
 
     rows: I64
@@ -37,13 +38,15 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Left:
-    """What a program leaves of n pairs.
+class PairsLeft:
+    """The pairs of n that some query can still use after compiled lists.
 
     Attributes:
-        at: (k,) which, ascending; alive: (k, words) their queries.
-        entered: how many pairs any query wanted before.
-        comparisons, bit_operations: predicates evaluated, words looked at.
+        at: (k,) their positions, ascending.
+        alive: (k, words) their queries.
+        entered: how many of the n pairs some query wanted before.
+        comparisons: predicates evaluated.
+        bit_operations: words examined.
     """
 
     at: I64
@@ -53,17 +56,26 @@ class Left:
     bit_operations: int
 
 
-class Program:
-    """Lists of one type over inputs a and b; maybe none, then it tells which pairs any query wants."""
+class CompiledLists:
+    """Lists of one type over inputs a and b; with no list, a run only selects the pairs that some query wants.
 
-    def __init__(self, lists: Sequence[tuple[PredicateList, Compiled]], a: str, fields: tuple[Fields, Fields]) -> None:
+    Args:
+        lists: the lists with their arrays.
+        a: the alias of input a.
+        fields: the fields of a and of b.
+
+    Attributes:
+        lists: the lists.
+    """
+
+    def __init__(self, lists: Sequence[tuple[PredicateList, ListTable]], a: str, fields: tuple[Fields, Fields]) -> None:
         self.lists = tuple(one for one, _ in lists)
         heads: list[tuple[int, ...]] = []
         words_at, words, asking = [0], [], []
         blocks: list[tuple[int, int, int]] = []
         before: list[npt.NDArray[Any]] = []
         after: list[npt.NDArray[Any]] = []
-        covers = places = 0
+        covers = entries = 0
         for one, table in lists:
             form = one.form
             assert form is not None
@@ -73,7 +85,7 @@ class Program:
             some = np.flatnonzero(np.bitwise_or.reduce(table.asking, axis=0))
             for k in range(len(table.factors)):
                 begin, end = int(table.blocks[k]), int(table.blocks[k + 1])
-                blocks.append((places + begin, places + end, covers))
+                blocks.append((entries + begin, entries + end, covers))
                 for cover, found in ((before, table.before), (after, table.after)):
                     cover.append(found[begin + k : end + k + 1][:, some].ravel())
                 covers += len(before[-1])
@@ -81,7 +93,7 @@ class Program:
             words += some.tolist()
             words_at.append(len(words))
             asking += [np.bitwise_or.reduce(table.asking, axis=0)[w] for w in some]
-            places += len(table.addends)
+            entries += len(table.addends)
         tables = [table for _, table in lists]
         self._tables = (
             np.array(heads, np.int64).reshape(len(heads), 8),
@@ -89,59 +101,63 @@ class Program:
             np.array(words, np.int64),
             np.array(asking, np.uint64),
             np.array(blocks, np.int64).reshape(len(blocks), 3),
-            *_both([np.stack([t.divisors, t.factors], axis=1) for t in tables], (0, 2)),
-            *_both([t.addends for t in tables], (0,)),
+            *_as_ints_and_floats([np.stack([t.divisors, t.factors], axis=1) for t in tables], (0, 2)),
+            *_as_ints_and_floats([t.addends for t in tables], (0,)),
             np.concatenate([np.zeros(0, np.uint64), *before]),
             np.concatenate([np.zeros(0, np.uint64), *after]),
         )
-        self._tried, self._gone = (np.zeros(len(lists), np.int64) for _ in range(2))
+        self._tried, self._dropped = (np.zeros(len(lists), np.int64) for _ in range(2))
         self._order = np.argsort([-len(one.queries()) for one in self.lists], kind="stable").astype(np.int64)
-        self._since = 0
+        self._pairs_since = 0
 
     def run(
-        self, probe: I64, a: Side, b: Side, alive_a: U64, alive_b: U64 | None, mask: U64
-    ) -> Left:
+        self, probe: I64, a: PairSide, b: PairSide, alive_a: U64, alive_b: U64 | None, mask: U64
+    ) -> PairsLeft:
         """Evaluate the lists on pairs of `a.rows[probe]` and `b.rows`.
 
         Args:
-            alive_a: (m, words) the queries left of a's rows; alive_b: (capacity, words) those of b's, by row, or None.
-            mask: (words,) the queries that ask.
+            probe: (n,) positions in the rows of a.
+            a, b: the rows; those of b are (n,).
+            alive_a: (m, words) the queries that a's rows may still satisfy.
+            alive_b: (capacity, words) those of b's rows, by row; or None.
+            mask: (words,) the queries to consider.
         """
         n, wide = len(b.rows), alive_a.shape[1]
         at, alive = np.empty(n, np.int64), np.empty((n, wide), np.uint64)
         count, entered, compared, touched = through(
             probe, a.rows, b.rows, alive_a, alive_a if alive_b is None else alive_b, alive_b is not None, mask,
             a.fields.ints, a.fields.floats, a.fields.nulls, b.fields.ints, b.fields.floats, b.fields.nulls,
-            self._order, *self._tables, self._tried, self._gone, at, alive,
+            self._order, *self._tables, self._tried, self._dropped, at, alive,
         )  # fmt: skip
-        self._since += entered
-        if self._since >= REARRANGED_PAIRS:
+        self._pairs_since += entered
+        if self._pairs_since >= REARRANGED_PAIRS:
             self._rearrange()
-        return Left(at[:count].copy(), alive[:count].copy(), entered, compared, touched)
+        return PairsLeft(at[:count].copy(), alive[:count].copy(), entered, compared, touched)
 
     def _rearrange(self) -> None:
-        self._order = np.argsort(-(self._gone + 1) / (self._tried + 1), kind="stable").astype(np.int64)
+        self._order = np.argsort(-(self._dropped + 1) / (self._tried + 1), kind="stable").astype(np.int64)
         self._tried >>= 1
-        self._gone >>= 1
-        self._since = 0
+        self._dropped >>= 1
+        self._pairs_since = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Programmed:
-    """Lists of a type as they are evaluated.
+class ListPlan:
+    """How to evaluate the lists of one type.
 
     Attributes:
-        programs: each with the place of its input a; b is the last input.
-        rest: lists that no program can have, one by one after them; lists: all.
+        compiled: compiled lists, each with the position of its input a; b is the last input.
+        uncompiled: lists that cannot be compiled; they are evaluated afterwards, one by one.
+        lists: all lists.
     """
 
-    programs: tuple[tuple[int, Program], ...]
-    rest: tuple[PredicateList, ...]
+    compiled: tuple[tuple[int, CompiledLists], ...]
+    uncompiled: tuple[PredicateList, ...]
     lists: tuple[PredicateList, ...]
 
 
-def plain(one: PredicateList, fields: dict[str, Fields]) -> bool:
-    """Whether a program can have the list: a form over columns for which there are fields."""
+def compilable(one: PredicateList, fields: dict[str, Fields]) -> bool:
+    """Whether the list can be compiled: it has a form over columns for which there are fields."""
     form = one.form
     if form is None or not isinstance(form.x, Column) or len(one.inputs) > 2:
         return False
@@ -158,8 +174,10 @@ def _field(column: Column | None, whole: bool, a: str, fields: tuple[Fields, Fie
     return slot, int(of_b)
 
 
-def _both(parts: Sequence[npt.NDArray[Any]], empty: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Numbers as whole ones and as doubles; a kernel reads those of a list's own kind."""
+def _as_ints_and_floats(
+    parts: Sequence[npt.NDArray[Any]], empty: tuple[int, ...]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Arrays concatenated as int64 and as float64; the kernel reads the type of each list."""
     ints = [part if part.dtype == np.int64 else np.zeros(part.shape, np.int64) for part in parts]
     reals = [part.astype(np.float64) for part in parts]
     return (

@@ -1,10 +1,11 @@
-"""The numbers of an input's rows, side by side, as the kernel over whole types of predicates reads them.
+"""Stores the numbers of an input's rows side by side, for the kernel that evaluates whole predicate types.
 
-A field is a column as whole numbers or as doubles. A row's fields lie next to each other, so a candidate costs a line
-or two of the cache, however many lists ask for it. Rows with a value beyond what the lists' forms stand for are *odd*
-(`operators.juggler.predicates.normal_form`): while such a row lives, lists are evaluated one by one.
+`operators.juggler.state.input_state` writes them. A field is a column as int64 or as float64. A row's fields lie next
+to each other, so a candidate costs one or two cache lines, however many lists read it. A row with a value for which the
+lists' normal forms do not hold is *odd* (`operators.juggler.predicates.normal_form`). While such a row is stored, lists
+are evaluated one by one.
 
-Limits: MOST_FIELDS per input; lists over others are evaluated one by one, too.
+Limits: MOST_FIELDS per input; lists over other columns are evaluated one by one, too.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from schemas.columns import Column as Values
 from schemas.query import Column
 
 MOST_FIELDS = 64
-"""Nulls are the bits of a word."""
+"""The bits of a word, since one word per row marks the nulls."""
 
 
 class Fields:
     """Fields of one input, by row.
 
     Attributes:
-        ints, floats: (capacity, fields) one memory; nulls: (capacity,) a bit per field.
+        ints, floats: (capacity, fields) two views of the same memory.
+        nulls: (capacity,) one bit per field, set where the value is null.
     """
 
     def __init__(self) -> None:
@@ -44,14 +46,14 @@ class Fields:
         self.nulls: U64 = np.zeros(capacity, np.uint64)
 
     def add(self, column: Column, whole: bool, limits: Limits) -> bool:
-        """Keep a field, before any rows are written; False where there is no room for it."""
+        """Add a field; call this before rows are written. Returns False if there is no room for it."""
         slot = self._slots.get((column, whole))
         if slot is None:
             if len(self._slots) == MOST_FIELDS:
                 return False
             slot = self._slots[column, whole] = len(self._limits)
             self._limits.append(Limits())
-        self._limits[slot] = self._limits[slot].and_(limits)
+        self._limits[slot] = self._limits[slot].intersect(limits)
         return True
 
     def slot(self, column: Column, whole: bool) -> int | None:
@@ -59,7 +61,7 @@ class Fields:
         return self._slots.get((column, whole))
 
     def grow(self, kept: I64, capacity: int) -> None:
-        """Have room for more rows; those that are kept stay."""
+        """Grow to a larger capacity; the values of the rows `kept` stay."""
         ints, nulls = self.ints, self.nulls
         self._make(capacity)
         if len(kept):
@@ -67,7 +69,7 @@ class Fields:
             self.nulls[kept & (capacity - 1)] = nulls[kept & (len(nulls) - 1)]
 
     def write(self, rows: I64, resolve: Resolve) -> None:
-        """Enter the values of rows."""
+        """Write the values of rows."""
         slots = rows & (len(self.nulls) - 1)
         nulls = np.zeros(len(rows), np.uint64)
         odd = np.zeros(len(rows), np.bool_)

@@ -1,18 +1,19 @@
-"""Predicate lists: the similar predicates of all queries, in covering order (Juggler 3.2.1, Fig. 3.9).
+"""Builds the predicate lists: similar predicates of all queries in covering order (Juggler 3.2.1, Fig. 3.9).
 
-Similar predicates read the same columns with the same operator. They differ in factor and addend; those of one factor
-are a *block*, ordered for ever by their addend, the tightest first. Which of two different factors covers the other
-depends on the value of y, so no order of the whole list would be right for all tuples: every block is searched by
-itself. (The thesis orders by factor first, and says that its data happened not to contradict.)
+`operators.juggler.operator` calls `predicate_lists` for a group. Similar predicates read the same columns with the same
+operator. They differ in factor and addend. Those with one factor form a *block*, in the fixed order of their addends,
+the tightest first. Which of two different factors covers the other depends on the value of y, so no order of the whole
+list would be right for all tuples; every block is searched by itself. (The thesis orders by factor first, and notes
+that its data happened not to contradict this.)
 
-A predicate is kept once, with the queries that ask for it. What has no normal form
-(`operators.juggler.predicates.normal_form`) is a list of one, shared by the queries that say the same, and evaluated
-as written.
+A predicate is stored once, with the queries that contain it. A predicate without a normal form
+(`operators.juggler.predicates.normal_form`) is a list of its own, shared by the queries that contain it, and is
+evaluated as written.
 
-The types: *attribute* over one input, *window* over two inputs' event times, *join* for the rest. A query's own
-windows are window predicates too: `s.ts <= j.ts + d` for a new tuple of s, which is the latest, and one of j found.
-They matter where d is less than what the operator keeps of j. `[ROWS n]` on j is `horizon of i <= number of j + n - 1`
-for every other input i (`operators.juggler.predicates.rows`).
+The types are *attribute* over one input, *window* over two inputs' event times, and *join* for the rest. A query's own
+windows are window predicates too: `s.ts <= j.ts + d` for a new tuple of s, which is the latest, and a row of j that it
+finds. They matter where d is less than the time for which the operator stores j. `[ROWS n]` on j is `horizon of i <=
+number of j + n - 1` for every other input i (`operators.juggler.predicates.rows`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.juggler.predicates.normal_form import Limits, Normal, event_times, normal_forms, value_forms
+from operators.juggler.predicates.normal_form import Limits, NormalForm, event_times, normal_forms, value_forms
 from operators.juggler.predicates.rows import NUMBER, counted_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.scan import OPS
@@ -37,18 +38,18 @@ TYPES = (ATTRIBUTE, JOIN, WINDOW)
 
 
 @dataclass(slots=True)
-class Entry:
+class ListEntry:
     """A predicate of a list.
 
     Attributes:
-        form: None where it is evaluated as written.
-        queries: the numbers of those that ask for it.
-        place: its bit in a tuple's sets of predicates.
+        form: its normal form; None if it is evaluated as written.
+        queries: the numbers of the queries that contain it.
+        bit: its bit in a tuple's sets of predicates.
     """
 
-    form: Normal | None
+    form: NormalForm | None
     queries: set[int]
-    place: int = 0
+    bit: int = 0
 
 
 @dataclass(slots=True)
@@ -56,41 +57,41 @@ class PredicateList:
     """Similar predicates, or one that is evaluated as written.
 
     Attributes:
-        kind: of TYPES.
-        inputs: that it reads.
-        source: of a query's own window, the input whose new tuple probes; None for what queries say.
-        entries: in covering order within each block.
-        written: every predicate as it was said, with the queries that say so.
+        kind: one of TYPES.
+        inputs: the inputs that it reads.
+        source: for queries' own windows, the input whose new tuple probes; None for predicates written in queries.
+        entries: the predicates, in covering order within each block.
+        written: every predicate as written, with the numbers of the queries that contain it.
     """
 
     kind: str
     inputs: frozenset[str]
     source: str | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ListEntry] = field(default_factory=list)
     written: dict[Expr, set[int]] = field(default_factory=dict)
 
     @property
-    def form(self) -> Normal | None:
-        """What all have in common; None of a list that is evaluated as written."""
+    def form(self) -> NormalForm | None:
+        """The form of the first entry, which the others resemble; None of a list that is evaluated as written."""
         return self.entries[0].form
 
     @property
     def own(self) -> bool:
-        """Whether it is of queries' own windows, which nobody has said as a predicate."""
+        """Whether it stands for queries' own windows, which no query contains as a predicate."""
         return self.source is not None or self.counts
 
     @property
     def counts(self) -> bool:
-        """Whether it is of ROWS windows."""
+        """Whether it stands for ROWS windows."""
         return self.form is not None and self.form.y is not None and self.form.y.name == NUMBER
 
-    def add(self, form: Normal | None, predicate: Expr | None, query: int) -> None:
+    def add(self, form: NormalForm | None, predicate: Expr | None, query: int) -> None:
         """Register a query's predicate."""
         if predicate is not None:
             self.written.setdefault(predicate, set()).add(query)
         found = next((entry for entry in self.entries if _same(entry.form, form)), None)
         if found is None:
-            self.entries.append(Entry(form, {query}))
+            self.entries.append(ListEntry(form, {query}))
         else:
             found.queries.add(query)
             if found.form is not None and form is not None:
@@ -99,45 +100,57 @@ class PredicateList:
     def arrange(self) -> None:
         """Put the entries into covering order."""
         if self.form is not None:
-            self.entries.sort(key=_covering)
+            self.entries.sort(key=_covering_order)
 
     def limits(self) -> Limits:
-        """Where every form of the list says what was written."""
+        """The values for which every form of the list agrees with its predicate as written."""
         limits = Limits()
         for entry in self.entries:
             if entry.form is not None:
-                limits = limits.and_(entry.form.limits)
+                limits = limits.intersect(entry.form.limits)
         return limits
 
     def queries(self) -> set[int]:
-        """Those that ask for any of its predicates."""
+        """The numbers of the queries that contain any of its predicates."""
         return set().union(*(entry.queries for entry in self.entries))
 
     def __str__(self) -> str:
         return ", ".join(str(entry.form or next(iter(self.written))) for entry in self.entries)
 
 
-def _same(a: Normal | None, b: Normal | None) -> bool:
+def _same(a: NormalForm | None, b: NormalForm | None) -> bool:
     if a is None or b is None:
         return a is b
     return (a.factor, a.addend, a.divisor) == (b.factor, b.addend, b.divisor)
 
 
-def _with_limits(form: Normal, limits: Limits) -> Normal:
-    return Normal(
-        form.x, form.op, form.y, form.factor, form.addend, form.divisor, form.whole, form.limits.and_(limits)
+def _with_limits(form: NormalForm, limits: Limits) -> NormalForm:
+    return NormalForm(
+        form.x, form.op, form.y, form.factor, form.addend, form.divisor, form.whole, form.limits.intersect(limits)
     )
 
 
-def _covering(entry: Entry) -> tuple[float, float, float]:
+def _covering_order(entry: ListEntry) -> tuple[float, float, float]:
     form = entry.form
     assert form is not None
     return -form.factor, form.divisor, -form.addend if form.op in (">", ">=") else form.addend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
-    """A list as its kernels read it; see `operators.kernels.juggler.narrow`."""
+class ListTable:
+    """The arrays of a list as its kernels read them; see `operators.kernels.juggler.narrow`.
+
+    Attributes:
+        op: a code of `operators.kernels.scan.OPS`.
+        factors, divisors: (b,) per block, int64 or float64.
+        addends: (p,) per predicate, of the same type.
+        blocks: (b + 1,) the position where each block begins.
+        before, after: (p + b, words) the queries before a position, and from it on.
+        asking: (b, words) the queries that contain any predicate of a block.
+        masks: (p, words) the queries that contain each predicate.
+        bits: (p,) each predicate's bit in a tuple's sets of predicates.
+        limits: the values for which all forms agree with the predicates as written.
+    """
 
     op: int
     factors: npt.NDArray[Any]
@@ -148,12 +161,12 @@ class Compiled:
     after: U64
     asking: U64
     masks: U64
-    places: I64
+    bits: I64
     limits: Limits
 
 
-def compiled(one: PredicateList, words: int) -> Compiled:
-    """A list of forms, for queries numbered below 64 * words."""
+def list_table(one: PredicateList, words: int) -> ListTable:
+    """The arrays of a list of normal forms, for queries numbered below 64 * words."""
     forms = [entry.form for entry in one.entries if entry.form is not None]
     heads = [k for k, f in enumerate(forms) if k == 0 or (f.factor, f.divisor) != _block(forms[k - 1])]
     blocks = np.array([*heads, len(forms)], np.int64)
@@ -169,7 +182,7 @@ def compiled(one: PredicateList, words: int) -> Compiled:
             after[p + b] = after[p + 1 + b] | masks[p]
         asking[b] = after[begin + b]
     dtype = np.int64 if forms[0].whole else np.float64
-    return Compiled(
+    return ListTable(
         OPS[forms[0].op],
         np.array([forms[k].factor for k in heads], dtype),
         np.array([forms[k].divisor for k in heads], dtype),
@@ -179,17 +192,17 @@ def compiled(one: PredicateList, words: int) -> Compiled:
         after,
         asking,
         masks,
-        np.array([entry.place for entry in one.entries], np.int64),
+        np.array([entry.bit for entry in one.entries], np.int64),
         one.limits(),
     )
 
 
-def _block(form: Normal) -> tuple[float, int]:
+def _block(form: NormalForm) -> tuple[float, int]:
     return form.factor, form.divisor
 
 
 def query_mask(queries: set[int], words: int) -> U64:
-    """(words,) with the bits of these queries."""
+    """(words,) a mask with the bits of these queries."""
     mask = np.zeros(words, np.uint64)
     for query in queries:
         mask[query >> 6] |= np.uint64(1 << (query & 63))
@@ -202,16 +215,16 @@ class Lists:
 
     Attributes:
         lists: those of each type in the order of registration.
-        places: how many predicates there are.
-        dependencies: (queries, words) each query's predicates: its QED (3.2.3).
+        predicate_count: the number of distinct predicates.
+        dependencies: (queries, predicate words) each query's predicates: its QED (3.2.3).
     """
 
     lists: tuple[PredicateList, ...]
-    places: int
+    predicate_count: int
     dependencies: U64
 
     def of(self, kind: str) -> list[PredicateList]:
-        """The lists of a type that queries have said."""
+        """The lists of a type that queries contain as predicates."""
         return [one for one in self.lists if one.kind == kind and not one.own]
 
 
@@ -234,7 +247,7 @@ def predicate_lists(
             used = aliases_of(predicate)
             if not used:
                 if impossible(predicate):
-                    # It is a predicate of its first input that no tuple satisfies.
+                    # It acts as a predicate over the query's first input that no tuple satisfies.
                     used = frozenset(member.inputs[:1])
                 else:
                     continue
@@ -243,18 +256,18 @@ def predicate_lists(
         for other in group.inputs:
             _register_windows(lists, group, source.alias, other.alias)
     _register_counts(lists, group)
-    place = 0
+    bit = 0
     for one in lists:
         one.arrange()
         for entry in one.entries:
-            entry.place = place
-            place += 1
-    dependencies = np.zeros((len(group.members), max(1, -(-place // 64))), np.uint64)
+            entry.bit = bit
+            bit += 1
+    dependencies = np.zeros((len(group.members), max(1, -(-bit // 64))), np.uint64)
     for one in lists:
         for entry in one.entries:
             for query in entry.queries:
-                dependencies[query, entry.place >> 6] |= np.uint64(1 << (entry.place & 63))
-    return Lists(tuple(lists), place, dependencies)
+                dependencies[query, entry.bit >> 6] |= np.uint64(1 << (entry.bit & 63))
+    return Lists(tuple(lists), bit, dependencies)
 
 
 def _register(
@@ -280,12 +293,12 @@ def _register(
     lists.append(new)
 
 
-def _similar(a: Normal, b: Normal) -> bool:
+def _similar(a: NormalForm, b: NormalForm) -> bool:
     return (a.x, a.y, a.op, a.whole) == (b.x, b.y, b.op, b.whole)
 
 
 def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str, other: str) -> None:
-    """The queries' own windows of `other`, where a new tuple of `source` finds it."""
+    """Register the queries' own windows of `other`, for new tuples of `source` that find its rows."""
     if source == other:
         return
     longest = group.query.source(other)
@@ -300,18 +313,18 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
     x, y = (Column(name, "_ts", Type.TIMESTAMP) for name in (source, other))
     for number, window in sizes.items():
         if window.kind == "RANGE":
-            new.add(Normal(x, "<=", y, 1, window.size, 1, True, Limits()), None, number)
+            new.add(NormalForm(x, "<=", y, 1, window.size, 1, True, Limits()), None, number)
     if new.entries:
         lists.append(new)
 
 
 def _register_counts(lists: list[PredicateList], group: QueryGroup) -> None:
-    """The queries' ROWS windows, per horizon and number that they compare."""
+    """Register the queries' ROWS windows, one list per horizon and number that they compare."""
     found: dict[tuple[Column, Column], PredicateList] = {}
     for number, member in enumerate(group.members):
         for horizon, counted, size in counted_pairs(member):
             kept = found.setdefault(
                 (horizon, counted), PredicateList(WINDOW, frozenset({horizon.alias, counted.alias}))
             )
-            kept.add(Normal(horizon, "<=", counted, 1, size - 1, 1, True, Limits()), None, number)
+            kept.add(NormalForm(horizon, "<=", counted, 1, size - 1, 1, True, Limits()), None, number)
     lists += found.values()

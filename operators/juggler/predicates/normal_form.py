@@ -1,13 +1,14 @@
-"""Predicates in one form: `divisor * x op factor * y + addend` (Juggler 3.2.1), wherever that changes no result.
+"""Converts predicates to one form, `divisor * x op factor * y + addend` (Juggler 3.2.1), where that changes no result.
 
-Over whole numbers any linear predicate of two columns has this form, for either side as x. Over doubles a predicate has
-it as far as it was written so: moving a term across would round, except by a power of two. A predicate over one column
-becomes `x op constant`: exactly, for over doubles the constant is found by bisection (every step of `f * x + a` is
-monotone, rounding included).
+`operators.juggler.predicates.lists` calls `normal_forms` and `value_forms`. Over whole numbers, any linear predicate of
+two columns has this form, with either column as x. Over doubles, a predicate has it only if it was written that way:
+moving a term to the other side would round, except for a power of two as factor. A predicate over one column becomes
+`x op constant`. This is exact: over doubles, bisection finds the constant, since every step of `f * x + a` is monotone,
+rounding included.
 
-The form agrees with what was written only where nothing overflows (an overflow is NULL, a normal form has none) and
-whole numbers fit into a double where they meet one. That is a range of values, `Limits`; tuples with a value outside
-are *odd* and evaluated as written. So a limit costs a comparison per value, and no result.
+The form agrees with the predicate as written only where nothing overflows (an overflow is NULL, and a normal form has
+none) and where whole numbers compared with a double fit into one. `Limits` is that range of values. Tuples with a value
+outside are *odd* and evaluated as written. So a limit costs one comparison per value and changes no result.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from schemas.query import Arithmetic, Column, Compare, Expr, Literal, Negate, Qu
 WHOLE = frozenset({Type.BIGINT, Type.TIMESTAMP})
 MIRROR = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 SAFE = 2**62
-"""Whole numbers stay below this in absolute value, in the form and as written, or the tuple is odd."""
+"""Whole numbers stay below this absolute value, in the form and as written; otherwise the tuple is odd."""
 LEAST_LIMIT = 2**32
-"""Forms with a smaller range are not worth it: too much would be odd."""
+"""Forms with a smaller range are not used: too many tuples would be odd."""
 EXACT = 2**53
-"""Whole numbers up to here are doubles."""
+"""Doubles represent all whole numbers up to this one exactly."""
 LARGEST = 1e308
 SMALLEST = 1e-290
 """Doubles below this lose digits where they are halved."""
@@ -34,26 +35,32 @@ SMALLEST = 1e-290
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Absolute values for which a form says what was written: all when `most` is None, else 0 and least .. most."""
+    """The absolute values for which a form agrees with the predicate as written.
+
+    Attributes:
+        most, least: the values 0 and least .. most; all values when `most` is None.
+    """
 
     most: float | None = None
     least: float = 0.0
 
-    def and_(self, other: Limits) -> Limits:
-        """Where both hold."""
+    def intersect(self, other: Limits) -> Limits:
+        """The limits of values that are within both."""
         most = [m for m in (self.most, other.most) if m is not None]
         return Limits(min(most, default=None), max(self.least, other.least))
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
-    """`divisor * x op factor * y + addend`; with no y `divisor * x op addend`.
+class NormalForm:
+    """The predicate `divisor * x op factor * y + addend`, or `divisor * x op addend` without y.
 
     Attributes:
-        x: a column wherever there is a y.
-        whole: whether the numbers are int64; doubles else, and then the divisor is 1.
-        op: of whole numbers, and where there is no y, never < or >.
-        divisor: above 0.
+        x: an expression; a column if there is a y.
+        op: a comparison; of whole numbers, and without y, never < or >.
+        y: a column or None.
+        divisor: greater than 0; 1 for doubles.
+        whole: whether the numbers are int64; else they are doubles.
+        limits: the values for which the form agrees with the predicate as written.
     """
 
     x: Expr
@@ -86,15 +93,15 @@ def _number(value: float) -> str:
 
 
 def event_times(expr: Column, query: Query) -> Column:
-    """The column, or `_ts` where it is its stream's event time."""
+    """The column itself, or `_ts` if it is its stream's event time."""
     stream = query.source(expr.alias).stream
     if expr.type in WHOLE and getattr(stream, "timestamp", None) == expr.name:
         return Column(expr.alias, "_ts", Type.TIMESTAMP)
     return expr
 
 
-def normal_forms(predicate: Expr) -> Iterator[Normal]:
-    """The forms of a predicate over one or two columns, the first column as x before the other; maybe none."""
+def normal_forms(predicate: Expr) -> Iterator[NormalForm]:
+    """The forms of a predicate over one or two columns, that with the first column as x first; there may be none."""
     if not isinstance(predicate, Compare) or predicate.op == "<>":
         return
     if not {type_of(predicate.left), type_of(predicate.right)} <= WHOLE | {Type.DOUBLE}:
@@ -111,9 +118,11 @@ def normal_forms(predicate: Expr) -> Iterator[Normal]:
         yield from _double_forms(predicate)
 
 
-def value_forms(predicate: Expr) -> Iterator[Normal]:
-    """`x op constant` with any numeric expression as x, over any number of columns: what is left where there is no
-    normal form. The expression is evaluated as written, so there are no limits."""
+def value_forms(predicate: Expr) -> Iterator[NormalForm]:
+    """The form `x op constant` with any numeric expression over any columns as x, for predicates without a normal form.
+
+    The expression is evaluated as written, so there are no limits.
+    """
     if not isinstance(predicate, Compare) or predicate.op == "<>":
         return
     for x, op, side in (
@@ -129,12 +138,12 @@ def value_forms(predicate: Expr) -> Iterator[Normal]:
             addend = constant
             if op in ("<", ">"):
                 op, addend = f"{op}=", math.nextafter(constant, -math.inf if op == "<" else math.inf)
-            yield Normal(x, op, None, 0.0, addend, 1, False, Limits())
+            yield NormalForm(x, op, None, 0.0, addend, 1, False, Limits())
         return
 
 
 def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
-    """Factors, constant, and the largest absolute value of columns for which no step of it overflows."""
+    """An expression's factors, constant, and the largest absolute value of columns for which no step overflows."""
     match expr:
         case Column() if expr.type in WHOLE:
             return {expr: 1}, 0, SAFE
@@ -145,7 +154,7 @@ def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
             if inner is None:
                 return None
             factors, constant = {c: -f for c, f in inner[0].items()}, -inner[1]
-            return factors, constant, min(inner[2], _room(factors, constant))
+            return factors, constant, min(inner[2], _largest_safe(factors, constant))
         case Arithmetic(op="+" | "-" | "*") if expr.type in WHOLE:
             a, b = _whole_linear(expr.left), _whole_linear(expr.right)
             if a is None or b is None:
@@ -160,21 +169,21 @@ def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
                 factors, constant = dict(a[0]), a[1] + sign * b[1]
                 for column, factor in b[0].items():
                     factors[column] = factors.get(column, 0) + sign * factor
-            # What cancels out here was there below: its own limit has counted it.
-            return factors, constant, min(a[2], b[2], _room(factors, constant))
+            # Terms that cancel out here count in the limits of the operands.
+            return factors, constant, min(a[2], b[2], _largest_safe(factors, constant))
         case _:
             return None
 
 
-def _room(factors: dict[Column, int], constant: int) -> int:
+def _largest_safe(factors: dict[Column, int], constant: int) -> int:
     """The largest absolute value of columns for which the sum stays below SAFE."""
     return max(0, SAFE - abs(constant)) // max(1, sum(abs(f) for f in factors.values()))
 
 
-def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, limit: int) -> Iterator[Normal]:
-    """`fx * x + fy * y + constant op 0`, solved for either column."""
+def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, limit: int) -> Iterator[NormalForm]:
+    """The forms of `fx * x + fy * y + constant op 0`, solved for either column."""
     if 0 in factors.values():
-        # A column that cancels out still says where it is null: there nothing holds.
+        # Where a column that cancels out is null, the predicate does not hold.
         return
     columns = list(factors)
     if len(columns) not in (1, 2) or frozenset(c.alias for c in columns) != aliases_of(predicate):
@@ -184,7 +193,7 @@ def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, 
     if plain and (predicate.op in ("=", "<=", ">=") or any(isinstance(side, Literal) for side in sides)):
         limits = Limits()
     else:
-        # One below SAFE is lost where < becomes <=.
+        # The change from < to <= takes one from the range.
         limits = Limits(limit - 1)
         if limit < LEAST_LIMIT:
             return
@@ -202,18 +211,18 @@ def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, 
         elif op == "=" and addend % common:
             return
         else:
-            # Divided by what both factors share, addends are rounded towards fewer solutions: there are no others.
+            # After division by the common factor, the addend is rounded towards fewer solutions; none is lost.
             addend = -(-addend // common) if op == ">=" else addend // common
-            yield Normal(x, op, others[0], factor // common, addend, divisor // common, True, limits)
+            yield NormalForm(x, op, others[0], factor // common, addend, divisor // common, True, limits)
 
 
-def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Iterator[Normal]:
-    """`divisor * x op bound` without the divisor; nothing where no value or every value solves it."""
+def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Iterator[NormalForm]:
+    """The form of `divisor * x op bound` without the divisor; none if no value or every value solves it."""
     if op == "=" and bound % divisor:
         return
     addend = -(-bound // divisor) if op == ">=" else bound // divisor
     if abs(addend) < SAFE:
-        yield Normal(x, op, None, 0, addend, 1, True, limits)
+        yield NormalForm(x, op, None, 0, addend, 1, True, limits)
 
 
 # --- Doubles -----------------------------------------------------------------------------------------------
@@ -221,7 +230,7 @@ def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """`factor * column + addend`, each step rounded; `bare` where there is no step."""
+    """The expression `factor * column + addend`, each step rounded; `bare` if it is the column alone."""
 
     column: Column
     factor: float
@@ -240,7 +249,7 @@ class _Steps:
 
 
 def _steps(expr: Expr) -> _Steps | None:
-    """The expression as it is written, where it is of this shape."""
+    """The expression as steps in the order written; None if it has another shape."""
     match expr:
         case Column() if expr.type in WHOLE or expr.type is Type.DOUBLE:
             return _Steps(expr, 1.0, 0.0, True)
@@ -267,7 +276,7 @@ def _steps(expr: Expr) -> _Steps | None:
 
 
 def _constant(expr: Expr) -> float | None:
-    """A finite number that a double holds exactly."""
+    """The value of a literal that is finite and exact as a double; else None."""
     if isinstance(expr, Negate):
         inner = _constant(expr.operand)
         return None if inner is None else -inner
@@ -280,23 +289,23 @@ def _constant(expr: Expr) -> float | None:
     return value if math.isfinite(value) and value == expr.value else None
 
 
-def _double_forms(predicate: Compare) -> Iterator[Normal]:
+def _double_forms(predicate: Compare) -> Iterator[NormalForm]:
     left, right = _steps(predicate.left), _steps(predicate.right)
     if left is None or right is None:
         return
     for x, op, y in ((left, predicate.op, right), (right, MIRROR[predicate.op], left)):
-        limits = x.limits.and_(y.limits)
+        limits = x.limits.intersect(y.limits)
         if x.bare:
-            yield Normal(x.column, op, y.column, y.factor, y.addend, 1, False, limits)
+            yield NormalForm(x.column, op, y.column, y.factor, y.addend, 1, False, limits)
         elif y.bare and x.addend == 0 and abs(math.frexp(x.factor)[0]) == 0.5 and 2**-30 < abs(x.factor) < 2**30:
-            # 0.5 * x > y is x > 2 * y: by a power of two nothing is rounded, short of the smallest doubles.
+            # 0.5 * x > y is x > 2 * y: multiplying by a power of two rounds nothing, except for the smallest doubles.
             solved = op if x.factor > 0 else MIRROR[op]
-            both = limits.and_(Limits(LARGEST * min(1.0, abs(x.factor)), SMALLEST))
-            yield Normal(x.column, solved, y.column, 1.0 / x.factor, 0.0, 1, False, both)
+            both = limits.intersect(Limits(LARGEST * min(1.0, abs(x.factor)), SMALLEST))
+            yield NormalForm(x.column, solved, y.column, 1.0 / x.factor, 0.0, 1, False, both)
 
 
-def _constant_forms(predicate: Compare) -> Iterator[Normal]:
-    """`factor * x + addend op constant`."""
+def _constant_forms(predicate: Compare) -> Iterator[NormalForm]:
+    """The forms of `factor * x + addend op constant`."""
     for side, op, other in (
         (predicate.left, predicate.op, predicate.right),
         (predicate.right, MIRROR[predicate.op], predicate.left),
@@ -312,22 +321,22 @@ def _constant_forms(predicate: Compare) -> Iterator[Normal]:
         if op == "=":
             first, last = _boundary(steps, ">=", constant, limits), _boundary(steps, "<=", constant, limits)
             if first is not None and last is not None and first[1] == last[1]:
-                yield Normal(steps.column, "=", None, 0.0, first[1], 1, False, limits)
+                yield NormalForm(steps.column, "=", None, 0.0, first[1], 1, False, limits)
             return
         found = _boundary(steps, op, constant, limits)
         if found is not None:
-            yield Normal(steps.column, found[0], None, 0.0, found[1], 1, False, limits)
+            yield NormalForm(steps.column, found[0], None, 0.0, found[1], 1, False, limits)
         return
 
 
-def _whole_against_double(x: Expr, op: str, constant: float) -> Iterator[Normal]:
-    """`x op constant`, x a whole number."""
+def _whole_against_double(x: Expr, op: str, constant: float) -> Iterator[NormalForm]:
+    """The form of `x op constant` with x a whole number."""
     low, high = math.floor(constant), math.ceil(constant)
     if op == "=" and low != high:
         return
     bound = {"=": low, "<=": low, "<": high - 1, ">=": high, ">": low + 1}[op]
     if abs(bound) < SAFE:
-        yield Normal(x, op if op == "=" else op[0] + "=", None, 0, bound, 1, True, Limits())
+        yield NormalForm(x, op if op == "=" else op[0] + "=", None, 0, bound, 1, True, Limits())
 
 
 _OPS: dict[str, Callable[[float, float], bool]] = {
@@ -339,7 +348,7 @@ _OPS: dict[str, Callable[[float, float], bool]] = {
 
 
 def _boundary(steps: _Steps, op: str, constant: float, limits: Limits) -> tuple[str, float] | None:
-    """The last x of those that satisfy the predicate, as `x <= last` or `x >= last`; None where all or none do."""
+    """The boundary of the x that satisfy the predicate, as `x <= last` or `x >= last`; None where all or none do."""
     most = LARGEST if limits.most is None else limits.most
     low, high = _code(-most), _code(most)
     holds = _OPS[op]
@@ -356,7 +365,7 @@ def _boundary(steps: _Steps, op: str, constant: float, limits: Limits) -> tuple[
 
 
 def _code(value: float) -> int:
-    """Whole numbers in the order of doubles; 0 for both zeros."""
+    """A whole number per double, in the order of the doubles; 0 for both zeros."""
     bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
     return bits if bits >= 0 else -(bits & (2**63 - 1))
 

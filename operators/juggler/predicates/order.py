@@ -1,14 +1,15 @@
-"""The order of the predicate types (Juggler 3.4.2): what each would cost a visit.
+"""Estimates what each order of the predicate types would cost a visit (Juggler 3.4.2).
 
-The thesis has one order for all tuples, the most selective type first. Here every visit has its own: a new tuple that
-is refused by its window predicates wherever it comes to may be followed by one of another input that they always let
-pass. What leaves a visit does not depend on its order, so visits can be decided one by one.
+`operators.juggler.predicates.adaptive` chooses orders by these estimates. The thesis has one order for all tuples, the
+most selective type first. Here every visit has its own order: window predicates may refuse new tuples of one input at
+every visit, and always pass those of another input. The output of a visit does not depend on its order, so the choice
+for each visit is independent.
 
-Costs are nanoseconds of kinds of work, so that a look into a structure, an evaluation and a tuple kept can be weighed
-against each other: `python -m ops.bench.papers.juggler_costs` measures them from whole runs, and those below are what
-    it said on an AMD EPYC, rounded. What always comes together it cannot tell apart: a candidate, its evaluation and
-    its being kept took 38 ns, shared out here; a piece took 170 to 340 us, with its part of what a slice costs anyway.
-    Only their proportions matter.
+Costs are nanoseconds per kind of work, so that examining a structure, evaluating a predicate and passing on a tuple can
+be compared. `python -m ops.bench.papers.juggler_costs` measures them from whole runs; those below are its rounded
+results on an AMD EPYC. It cannot separate work that always occurs together: a candidate, its evaluation and passing it
+on took 38 ns, divided up here; a piece took 170 to 340 us, including its part of a slice's fixed cost. Only the
+proportions matter.
 """
 
 from __future__ import annotations
@@ -22,33 +23,36 @@ ORDERS = ("AJW", "AWJ", "JAW", "JWA", "WAJ", "WJA")
 ADAPTIVE = "adaptive"
 
 PIECE_NS = 150_000.0
-"""To look into a structure, or a run of it, at all."""
+"""Opening a structure, or a run of it."""
 LOOKED_NS = 7.0
-"""An entry of a structure within the bounds, taken or not."""
+"""Examining an entry within the bounds, whether or not it is a candidate."""
 PAIRED_NS = 5.0
-"""A candidate, until its queries are known."""
+"""Forming a candidate and determining its queries."""
 STAGE_NS = 20.0
-"""A candidate that comes to a type."""
+"""A candidate that arrives at a type."""
 EVALUATED_NS = 18.0
-"""A predicate evaluated on it."""
+"""Evaluating a predicate on it."""
 KEPT_NS = 5.0
-"""A candidate that is left of a type, and handed on."""
+"""Passing on a candidate that a type has not refused."""
 
 CLEARLY_LESS = 0.95
-"""Another order must be expected to cost less than this share of the one in force."""
+"""Another order must have an expected cost below this share of that of the order in force."""
 FAR_LESS = 0.7
-"""From here on no second sample need say so."""
-FOLDED = 0.5
-"""The weight of the newest sample in what is expected."""
+"""Below this share, no second sample need confirm it."""
+SMOOTHING = 0.5
+"""The weight of the newest sample in the expected costs."""
 
 
 @dataclass(slots=True)
-class Work:
-    """What a visit has done, by kind.
+class VisitWork:
+    """Counts the work of a visit by kind.
 
     Attributes:
-        pieces: of structures looked into; looked: entries within the bounds; paired: candidates.
-        evaluated: tuples that came to a type, and kept: that were left of one.
+        pieces: pieces of structures opened.
+        looked: entries within the bounds.
+        paired: candidates.
+        evaluated: tuples that arrived at a type.
+        kept: tuples that passed a type.
     """
 
     pieces: int = 0
@@ -57,25 +61,27 @@ class Work:
     evaluated: int = 0
     kept: int = 0
 
-    def add(self, other: Work) -> None:
-        """And what another one has done."""
+    def add(self, other: VisitWork) -> None:
+        """Add the work of another visit."""
         for kind in self.__slots__:
             setattr(self, kind, getattr(self, kind) + getattr(other, kind))
 
     def ns(self) -> float:
-        """About how long it took."""
+        """The estimated nanoseconds of this work."""
         found = self.pieces * PIECE_NS + self.looked * LOOKED_NS + self.paired * PAIRED_NS
         return found + self.evaluated * (STAGE_NS + EVALUATED_NS) + self.kept * KEPT_NS
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the structure of the join or of the window predicates gives a tuple, and what types leave of that.
+class StructureSample:
+    """What a tuple finds in the structure of the join or of the window predicates, and which share types pass.
 
     Attributes:
-        pieces: looked into, per tuple; looked: entries within the bounds, and candidates: those given, per tuple.
-        left: shares of the candidates for which some query is left: "" before any type, else after these types, in
-            the order of their letters.
+        pieces: pieces opened per tuple.
+        looked: entries within the bounds per tuple.
+        candidates: candidates found per tuple.
+        left: the share of candidates that some query can use, by the types evaluated: "" before any type, else the
+            letters of the types in alphabetical order.
     """
 
     pieces: float
@@ -85,22 +91,22 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """What a sample of the tuples that come to a visit has shown.
+class VisitSample:
+    """A sample of the tuples that arrive at a visit.
 
     Attributes:
-        found: by JOIN and WINDOW, what the type's structure gives.
-        evaluated: by type, predicates evaluated per tuple that comes to it; of attributes, per row not yet known.
+        found: by JOIN and WINDOW, what tuples find in the type's structure.
+        evaluated: by type, predicates evaluated per tuple that arrives at it; of attributes, per row not yet evaluated.
         unknown: the share of candidates whose attributes were not evaluated.
     """
 
-    found: Mapping[str, Found]
+    found: Mapping[str, StructureSample]
     evaluated: Mapping[str, float]
     unknown: float = 0.0
 
 
-def expected_cost(order: str, seen: Observed) -> float:
-    """Nanoseconds per tuple that comes to the visit."""
+def expected_cost(order: str, seen: VisitSample) -> float:
+    """The expected nanoseconds of an order per tuple that arrives at the visit."""
     first = next(kind for kind in order if kind != ATTRIBUTE)
     found = seen.found[first]
     cost = found.pieces * PIECE_NS + found.looked * LOOKED_NS + found.candidates * PAIRED_NS
@@ -109,9 +115,9 @@ def expected_cost(order: str, seen: Observed) -> float:
         coming = found.candidates * found.left[done]
         after = "".join(sorted(done + kind))
         if kind == ATTRIBUTE:
-            # Rows are evaluated once, at most; what is known before pairs are made is looked at there.
-            fresh = min(1.0, coming * seen.unknown)
-            cost += fresh * seen.evaluated[kind] * EVALUATED_NS
+            # Rows are evaluated at most once. Attributes known before are applied where pairs are formed.
+            unevaluated = min(1.0, coming * seen.unknown)
+            cost += unevaluated * seen.evaluated[kind] * EVALUATED_NS
         else:
             cost += coming * seen.evaluated[kind] * EVALUATED_NS
         if done or kind != ATTRIBUTE:
@@ -120,18 +126,18 @@ def expected_cost(order: str, seen: Observed) -> float:
     return cost
 
 
-def expected_costs(seen: Observed) -> dict[str, float]:
-    """Of every order."""
+def expected_costs(seen: VisitSample) -> dict[str, float]:
+    """The expected cost of every order."""
     return {order: expected_cost(order, seen) for order in ORDERS}
 
 
-def folded(known: Mapping[str, float], newest: Mapping[str, float]) -> dict[str, float]:
-    """Expected costs with what a sample has added."""
-    return {order: (1 - FOLDED) * known.get(order, cost) + FOLDED * cost for order, cost in newest.items()}
+def smoothed(known: Mapping[str, float], newest: Mapping[str, float]) -> dict[str, float]:
+    """Expected costs, updated by those of the newest sample."""
+    return {order: (1 - SMOOTHING) * known.get(order, cost) + SMOOTHING * cost for order, cost in newest.items()}
 
 
 def best_order(current: str, costs: Mapping[str, float]) -> str:
-    """The order to go on with: another one where it costs clearly less."""
+    """The order to continue with: the cheapest one if it costs clearly less, else the current one."""
     best = min(ORDERS, key=costs.__getitem__)
     return best if costs[best] < CLEARLY_LESS * costs[current] else current
 

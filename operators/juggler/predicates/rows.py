@@ -1,15 +1,16 @@
-"""ROWS windows in an operator for many queries: numbers and horizons of tuples, kept in the stores beside their fields.
+"""ROWS windows for many queries: computes numbers and horizons of tuples, which stores hold as extra columns.
 
-As in `operators.state.sources` a combination lives while, for each of its tuples that is number r of a stream S and in
-a window `[ROWS n]`, r + n is larger than the horizons in S of all its other tuples: the number of the newest tuple of
-S at their place in the total order. So a ROWS window is a predicate over each pair of inputs, and those of all queries
-are in covering order like others (`operators.juggler.predicates.lists`).
+`operators.juggler.state.sources` stores the columns; `operators.juggler.predicates.lists` compares them. A horizon of a
+tuple in a stream S is the number of the newest tuple of S at the tuple's position in the total order. As in
+`operators.state.sources`, a combination is alive while the following holds for each of its tuples in a window
+`[ROWS n]` that is number r of its stream S: r + n is larger than the horizons in S of all other tuples. So a ROWS
+window is a predicate over each pair of inputs, and covering order applies to the ROWS windows of all queries too.
 
-Where tuples of two streams have one ts, each query orders them by its own FROM; there are two horizons therefore, and a
-query reads the one that its order says.
+Each query orders tuples of two streams with equal ts by its own FROM. Therefore there are two horizons, and a query
+reads the one that matches its order.
 
-Invariants: a number counts every tuple of the stream, stored or not, from the first query on that counts it; those
-before that are numbered as far as they are held.
+Invariants: a number counts every tuple of the stream, stored or not, from the first query that counts it. Earlier
+tuples are numbered as far as they are stored.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from schemas.query import Column as ColumnRef
 from schemas.query import Type
 
 NUMBER = "#"
-"""The column with a tuple's number in its own stream; no name begins with it."""
+"""The column with a tuple's number in its own stream; no column name in a query begins with it."""
 BEFORE, UP_TO = "#<", "#<="
-"""Columns with the horizon in the stream named after it, without and with the tuples of the same ts."""
+"""Prefixes of columns with the horizon in the stream named after them, without and with tuples of the same ts."""
 
 
 def counted_pairs(member: Member) -> Iterator[tuple[ColumnRef, ColumnRef, int]]:
-    """What a query's ROWS windows compare: horizon, number, and by how much at most the one may be behind the other."""
+    """What a query's ROWS windows compare: horizon, number, and window size; horizon < number + size must hold."""
     order = [stream.name for stream in member.query.streams()]
     sources = member.over_inputs.sources
     for counted in sources:
@@ -53,7 +54,7 @@ def counted_pairs(member: Member) -> Iterator[tuple[ColumnRef, ColumnRef, int]]:
 
 
 def kept_for_rows(group: QueryGroup) -> dict[str, list[str]]:
-    """By stream the columns that ROWS windows read."""
+    """By stream the number and horizon columns that ROWS windows read."""
     stream_of = {source.alias: source.stream.name for source in group.inputs}
     kept: dict[str, dict[str, None]] = {}
     for member in group.members:
@@ -64,17 +65,19 @@ def kept_for_rows(group: QueryGroup) -> dict[str, list[str]]:
 
 
 def counted_in(name: str) -> str:
-    """The stream that a horizon column's numbers are of."""
+    """The stream whose tuple numbers a horizon column holds."""
     return name.removeprefix(UP_TO) if name.startswith(UP_TO) else name.removeprefix(BEFORE)
 
 
 def columns_of_slice(
     kept: Mapping[str, Sequence[str]], counts: Mapping[str, int], batches: Mapping[str, Batch]
 ) -> dict[str, dict[str, Column]]:
-    """Per stream the columns of a slice's tuples, nothing of equal ts coming before them or after.
+    """The number and horizon columns of a slice's tuples, by stream.
 
     Args:
-        counts: how many tuples of each counted stream have come before.
+        kept: by stream the columns to compute.
+        counts: how many tuples of each counted stream have arrived before.
+        batches: the slice by stream; no tuple of equal ts arrives in another slice.
     """
     nothing = np.zeros(0, np.int64)
     found: dict[str, dict[str, Column]] = {}
@@ -92,14 +95,14 @@ def columns_of_slice(
 
 
 def columns_of_store(kept: Sequence[str], store: SourceStore) -> dict[str, Column]:
-    """Those columns that a store does not have, for the tuples that it holds.
+    """The columns that a store lacks, for the tuples that it holds.
 
-    A stream that was not counted has its row ids for numbers. Horizons are less than any number: a query gives no
-    result whose latest tuple came before it did, and the horizon of the latest is the largest.
+    A stream that was not counted has its row ids as numbers. Horizons are less than any number: a query produces no
+    result whose latest tuple arrived before the query was added, and the horizon of the latest tuple is the largest.
     """
-    return columns_of_rows([name for name in kept if name not in store.columns], store.held_rows())
+    return columns_of_rows([name for name in kept if name not in store.columns], store.stored_rows())
 
 
 def columns_of_rows(names: Sequence[str], rows: I64) -> dict[str, Column]:
-    """The columns of rows of a stream that was not counted when they came."""
+    """The columns of rows of a stream that was not counted when the rows arrived."""
     return {name: Column(Type.BIGINT, rows if name == NUMBER else np.full(len(rows), -1)) for name in names}

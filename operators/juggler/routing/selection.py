@@ -1,7 +1,8 @@
-"""Which tuples a group stores at all: those that some query's attribute predicates select, for some input.
+"""Decides which tuples a group stores: those that some query's attribute predicates select for some input.
 
-They are evaluated before a tuple is stored, and what they say is remembered of those that are. A stream of which some
-query takes every tuple is not looked at; one of which most tuples are wanted only now and then.
+`operators.juggler.operator` calls `Selection.wanted` before a slice is stored and `Selection.take` after. The results
+of the predicates are kept for stored tuples. A stream of which some query takes every tuple is not evaluated. A stream
+of which queries want most tuples is evaluated only after every RECHECK_SLICES slices.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import numpy as np
 
 from operators.data.evaluate import Resolve
 from operators.juggler.predicates.lists import ATTRIBUTE, Lists, PredicateList, query_mask
-from operators.juggler.routing.tuples_in_flight import Evaluator, Flight
+from operators.juggler.routing.tuples_in_flight import Evaluator, TuplesInFlight
 from operators.kernels.juggler import living
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.groups import QueryGroup
 from schemas.query import Column as ColumnRef
 from schemas.query import Type
 
-WORTH_LEAVING = 0.8
-"""Storing all is cheaper than looking where more than this share is wanted."""
-LOOKED_AGAIN_SLICES = 32
-"""Slices after which such a stream is looked at again."""
+SELECTIVE_SHARE = 0.8
+"""If queries want more than this share of a stream, storing all of it is cheaper than evaluating the predicates."""
+RECHECK_SLICES = 32
+"""Slices after which such a stream is evaluated again."""
 
 
-class Arriving:
-    """Tuples that are not stored: their row ids are positions in a batch."""
+class ArrivingBatch:
+    """Reads columns of tuples that are not stored yet; their row ids are positions in a batch."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -48,7 +49,7 @@ class Arriving:
 
 
 class Selection:
-    """What the queries of a group select of its streams."""
+    """Evaluates which tuples of its streams the queries of a group select."""
 
     def __init__(self, group: QueryGroup, lists: Lists, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -66,14 +67,19 @@ class Selection:
         for stream, names in list(self._inputs.items()):
             if any(self._asking[name] - _queries(self._lists[name]) for name in names):
                 del self._inputs[stream]
-        self._rest = dict.fromkeys(self._inputs, 0)
-        self._selected: dict[str, tuple[int, Flight]] = {}
+        self._skips_left = dict.fromkeys(self._inputs, 0)
+        self._selected: dict[str, tuple[int, TuplesInFlight]] = {}
 
     def wanted(self, batches: Mapping[str, Batch], at_once: Collection[str]) -> dict[str, Mask]:
-        """Where a tuple of a stream is wanted; streams of which all are, or which were not looked at, are absent.
+        """Select the tuples that some query wants.
 
         Args:
-            at_once: the inputs whose attribute predicates are to be asked first.
+            batches: the slice by stream.
+            at_once: the inputs whose attribute predicates are evaluated on entry.
+
+        Returns:
+            By stream a mask (n,), True for the tuples wanted. A stream of which all are wanted, or which was not
+            evaluated, is absent.
         """
         self._selected = {}
         found: dict[str, Mask] = {}
@@ -81,32 +87,32 @@ class Selection:
             names = self._inputs.get(stream)
             if not names or not len(batch) or not set(names) <= set(at_once):
                 continue
-            if self._rest[stream]:
-                self._rest[stream] -= 1
+            if self._skips_left[stream]:
+                self._skips_left[stream] -= 1
                 continue
-            flights = {name: self._looked_at(name, batch) for name in names}
-            good = np.logical_or.reduce([living(flight.alive) for flight in flights.values()])
+            in_flight_by_input = {name: self._evaluate(name, batch) for name in names}
+            good = np.logical_or.reduce([living(in_flight.alive) for in_flight in in_flight_by_input.values()])
             share = float(np.count_nonzero(good)) / len(batch)
-            if share > WORTH_LEAVING:
-                self._rest[stream] = LOOKED_AGAIN_SLICES
+            if share > SELECTIVE_SHARE:
+                self._skips_left[stream] = RECHECK_SLICES
                 good[:] = True
             else:
                 found[stream] = good
-            self._selected |= {name: (len(batch), flight.take(good)) for name, flight in flights.items()}
+            self._selected |= {name: (len(batch), own.take(good)) for name, own in in_flight_by_input.items()}
         return found
 
-    def take(self, name: str) -> tuple[int, Flight] | None:
-        """How many tuples an input was given, and what is known of those that were stored; None where they were not
-        looked at."""
+    def take(self, name: str) -> tuple[int, TuplesInFlight] | None:
+        """The number of tuples that arrived for an input, and the evaluated tuples that were stored; None where they
+        were not evaluated."""
         return self._selected.pop(name, None)
 
-    def _looked_at(self, name: str, batch: Batch) -> Flight:
+    def _evaluate(self, name: str, batch: Batch) -> TuplesInFlight:
         n, words = len(batch), self._evaluator.predicate_words
         alive = np.tile(query_mask(self._asking[name], self._evaluator.words), (n, 1))
         relevant, satisfied = (np.zeros((n, words), np.uint64) for _ in range(2))
-        flight = Flight((name,), np.arange(n)[np.newaxis], batch.ts, alive, relevant, satisfied)
-        self._evaluator.reading(Arriving(batch)).evaluate(flight, self._lists[name])
-        return flight
+        in_flight = TuplesInFlight((name,), np.arange(n)[np.newaxis], batch.ts, alive, relevant, satisfied)
+        self._evaluator.over(ArrivingBatch(batch)).evaluate(in_flight, self._lists[name])
+        return in_flight
 
 
 def _queries(lists: Sequence[PredicateList]) -> set[int]:

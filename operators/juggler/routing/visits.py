@@ -1,8 +1,9 @@
-"""The way of a new tuple through the other inputs: a tree of visits that queries share as far as they can.
+"""Builds the probe path of a new tuple: a tree of visits to the other inputs that queries share as far as they can.
 
-A visit adds one input to those covered. Queries over different inputs go the same way while they can, and a query gives
-its results where all of its inputs are covered. Where queries ask for the same equalities between what is covered and
-the input visited, the visit has a hash key; queries that ask for others go apart, each to a visit with a key.
+`operators.juggler.operator` calls `visits` once per input. A visit adds one input to those covered. Queries over
+different inputs share visits while they can; a query produces its results where all of its inputs are covered. Where
+queries have the same equalities between the inputs covered and the input visited, the visit has a hash key. Queries
+with other equalities branch off, each to a visit with a key.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from schemas.query import Column, aliases_of
 
 @dataclass(slots=True)
 class Visit:
-    """A node of the tree.
+    """A node of the tree of visits.
 
     Attributes:
-        inputs: covered, in the order of the visits; the last one is visited here.
-        queries: the numbers of those that go this way.
-        finished: those whose inputs are all covered.
-        key: the equalities of the visit's hash key, what is covered on their left; empty without.
-        lists: those of two inputs or more that can be evaluated from here on, by type.
-        index: the column by whose values candidates can be found, and whether its values are whole; None without.
+        inputs: the inputs covered, in the order of the visits; the last one is visited here.
+        queries: the numbers of the queries that use the visit.
+        finished: the numbers of those queries whose inputs are all covered.
+        key: the equalities of the visit's hash key, inputs covered before on their left; empty without a key.
+        lists: by type, the lists over two or more inputs that can be evaluated from here on.
+        index: the column by whose values the visit can find candidates, and whether it holds whole numbers; or None.
+        next: the visits that follow.
     """
 
     inputs: tuple[str, ...]
@@ -40,11 +42,11 @@ class Visit:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """What the hash key is made of in the input visited."""
+        """The operands of the hash key in the input visited."""
         return tuple(term.right for term in self.key)
 
     def all(self) -> Iterator[Visit]:
-        """This one and all below."""
+        """This visit and all visits below it."""
         yield self
         for visit in self.next:
             yield from visit.all()
@@ -54,29 +56,30 @@ def visits(group: QueryGroup, lists: Lists, source: str) -> Visit:
     """The tree of visits of a new tuple of `source`."""
     members = group.members
     queries = frozenset(n for n, member in enumerate(members) if source in member.inputs)
-    return _grown(group, lists, Visit((source,), queries, _finished(group, queries, (source,))))
+    return _extended(group, lists, Visit((source,), queries, _finished(group, queries, (source,))))
 
 
 def _finished(group: QueryGroup, queries: frozenset[int], covered: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(n for n in queries if set(group.members[n].inputs) == set(covered)))
 
 
-def _grown(group: QueryGroup, lists: Lists, visit: Visit) -> Visit:
+def _extended(group: QueryGroup, lists: Lists, visit: Visit) -> Visit:
     rest = visit.queries - set(visit.finished)
     while rest:
-        name, queries, key = _following(group, visit.inputs, rest)
+        name, queries, key = _next_input(group, visit.inputs, rest)
         covered = (*visit.inputs, name)
         following = Visit(covered, queries, _finished(group, queries, covered), key)
-        _with_lists(following, lists)
-        visit.next.append(_grown(group, lists, following))
+        _add_lists(following, lists)
+        visit.next.append(_extended(group, lists, following))
         rest -= queries
     return visit
 
 
-def _following(
+def _next_input(
     group: QueryGroup, covered: tuple[str, ...], rest: frozenset[int]
 ) -> tuple[str, frozenset[int], tuple[Term, ...]]:
-    """The input that most queries reach by one equality, else by some predicate, else that most of them read."""
+    """Choose the next input: the one that most queries reach by one equality, else by some predicate, else that most
+    queries read. Returns the input, the queries that visit it, and the equalities that they share."""
     keys: dict[tuple[int, str], tuple[Term, ...]] = {}
     equal: Counter[tuple[str, Term]] = Counter()
     related: Counter[str] = Counter()
@@ -102,8 +105,8 @@ def _following(
     return name, frozenset(n for n in rest if name in group.members[n].inputs), ()
 
 
-def _with_lists(visit: Visit, lists: Lists) -> None:
-    """Enter what can be evaluated once the visit has found its input, and by what it may be found."""
+def _add_lists(visit: Visit, lists: Lists) -> None:
+    """Add the lists that can be evaluated once the visit covers its input, and the column by which it can search."""
     source, name = visit.inputs[0], visit.inputs[-1]
     covered = set(visit.inputs)
     values: Counter[tuple[Column, bool]] = Counter()

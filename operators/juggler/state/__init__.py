@@ -1,4 +1,4 @@
-"""What the shared operator keeps: rows of each input by time, by key and by value (Juggler 3.3).
+"""The state of the shared operator: the rows of each input by time, by key and by value (Juggler 3.3).
 
 Imports `operators.juggler.predicates` and `operators.state`.
 """

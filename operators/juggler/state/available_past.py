@@ -1,16 +1,18 @@
-"""What a query that comes to a group may see of a stream's past: what the stores hold of it without a gap.
+"""Decides how much of a stream's history a query added to a group may see: what the stores hold without a gap.
 
-They hold for the longest window, and hold no more than was asked for: columns that some query reads, and tuples that
-some query's predicates over that stream alone select. So who comes sees tuples of a stream as far back as
+`operators.juggler.operator` asks `AvailableHistory.add` when it registers a query. The stores hold tuples for the
+longest window, and no more than the queries read: columns that some query reads, and tuples that some query's
+predicates over that stream alone select. So a new query sees tuples of a stream as far back as
 
-- its longest window has held them (`GroupSources.known_from`);
-- every column that it reads has been kept: a new one since the query came that was the first to read it;
-- some query that runs has seen them, and asks of the stream nothing that the new one does not ask, too (`implied`);
-  nothing at all, where the new one has a ROWS window and nobody has counted the stream's tuples.
+- the longest window of the stream has held them (`GroupSources.known_from`);
+- every column that the query reads has been kept: a new column since the first query that reads it was added;
+- some running query has seen them, and the new query's predicates over the stream alone imply all of that query's
+  (`implied`). If the new query has a ROWS window and the stream's tuples were not counted, that query must have no
+  such predicate.
 
-Where that is less than its own window holds, it sees none from before that time; where nobody who runs asks for so
-little, none from before it came. This depends on what was registered when, not on the data nor on when rows were
-purged, so whether unselected tuples are stored all the same changes nothing.
+If that is less than its own window holds, the query sees no tuple from before that time. If no running query meets the
+last condition, it sees no tuple from before it was added. All this depends on which queries were registered when, not
+on the data and not on when rows were purged. So it makes no difference whether unselected tuples are stored anyway.
 """
 
 from __future__ import annotations
@@ -21,50 +23,60 @@ from operators.data.tuples import FOREVER
 from schemas.groups import Member, QueryGroup
 from schemas.query import Column, Compare, Expr, Literal, Source, aliases_of, columns_of, substitute
 
-ANY = ""
-"""In place of an alias: predicates of different queries over one stream are compared."""
+ANY_INPUT = ""
+"""Replaces aliases, so that predicates of different queries over one stream can be compared."""
 _OPEN = {"<": ("<", "<="), "<=": ("<=",), ">": (">", ">="), ">=": (">=",)}
-"""Which comparisons with a constant follow from one with the same constant."""
+"""By comparison operator, the operators that follow from it for the same constant."""
 
 
-class Past:
-    """Since when which columns and which tuples were kept, by what was registered; -FOREVER: since the beginning."""
+class AvailableHistory:
+    """Records since when columns and tuples have been kept, by the queries registered; -FOREVER: from the start.
+
+    Args:
+        group: the first queries.
+        since: the ts from which they see tuples.
+    """
 
     def __init__(self, group: QueryGroup, since: int) -> None:
-        self._columns: dict[tuple[str, str], int] = {}
-        self._seen = {(m.name, name): since for m in group.members for name in m.inputs}
+        self._columns_since: dict[tuple[str, str], int] = {}
+        self._seen_since = {(m.name, name): since for m in group.members for name in m.inputs}
 
     def add(
         self, group: QueryGroup, member: Member, cut: int, known: Callable[[Source], int], counted: Collection[str]
     ) -> dict[str, int]:
-        """Register a query that comes at `cut`; by its inputs the least ts of tuples that it could see of each.
+        """Register a query that is added at `cut`.
 
         Args:
             group: the queries that run already.
-            known: since when the stream of one of its sources was held.
+            member: the new query.
+            cut: everything before it has been processed.
+            known: returns the ts since which the stream of a source was stored.
             counted: the streams whose tuples have numbers.
+
+        Returns:
+            By input of the query the least ts of tuples that it could see.
         """
         kept = {(stream_of(group, column), column.name) for column in group.columns()}
         found = {}
         for source in member.over_inputs.sources:
             least = known(source)
             for name in columns_read(member, source.alias):
-                place = (source.stream.name, name)
-                if place not in kept:
-                    self._columns[place] = cut
-                least = max(least, self._columns.get(place, -FOREVER))
+                column = (source.stream.name, name)
+                if column not in kept:
+                    self._columns_since[column] = cut
+                least = max(least, self._columns_since.get(column, -FOREVER))
             numbered = source.window.kind != "ROWS" or source.stream.name in counted
             asked = selection(member, source.alias) if numbered else ()
             found[source.alias] = max(least, self._covered(group, source, asked, cut))
-        self._seen |= {(member.name, name): least for name, least in found.items()}
+        self._seen_since |= {(member.name, name): least for name, least in found.items()}
         return found
 
     def rename(self, name: str, other: str) -> None:
-        """A query has another name from here on."""
-        self._seen = {(other if of == name else of, source): ts for (of, source), ts in self._seen.items()}
+        """Rename a query."""
+        self._seen_since = {(other if of == name else of, source): ts for (of, source), ts in self._seen_since.items()}
 
     def _covered(self, group: QueryGroup, source: Source, asked: tuple[Expr, ...], cut: int) -> int:
-        """Since when all has been kept that a query selects of a source that asks for so much."""
+        """The ts since which all tuples of a source were kept that satisfy the predicates `asked`."""
         least = cut
         for other in group.members:
             if not all(aliases_of(predicate) for predicate in other.over_inputs.predicates):
@@ -72,12 +84,12 @@ class Past:
                 continue
             for one in other.over_inputs.sources:
                 if one.stream == source.stream and implied(selection(other, one.alias), asked):
-                    least = min(least, self._seen[other.name, one.alias])
+                    least = min(least, self._seen_since[other.name, one.alias])
         return least
 
 
 def stream_of(group: QueryGroup, column: Column) -> str:
-    """The stream that a column over inputs is of."""
+    """The stream of a column over inputs."""
     return group.query.source(column.alias).stream.name
 
 
@@ -88,19 +100,19 @@ def columns_read(member: Member, name: str) -> set[str]:
 
 
 def selection(member: Member, name: str) -> tuple[Expr, ...]:
-    """What a query asks of an input alone, with ANY for its name."""
+    """A query's predicates over one input alone, with ANY_INPUT for its alias."""
     own = [p for p in member.over_inputs.predicates if aliases_of(p) == {name}]
-    return tuple(substitute(p, {c: Column(ANY, c.name, c.type) for c in columns_of(p)}) for p in own)
+    return tuple(substitute(p, {c: Column(ANY_INPUT, c.name, c.type) for c in columns_of(p)}) for p in own)
 
 
-def implied(less: Iterable[Expr], more: Iterable[Expr]) -> bool:
-    """Whether every tuple that satisfies all of `more` satisfies all of `less`, as far as can be seen from how they are
-    written: the same predicates, or comparisons of a column with a constant."""
-    return all(any(one == other or _tighter(other, one) for other in more) for one in less)
+def implied(weaker: Iterable[Expr], stronger: Iterable[Expr]) -> bool:
+    """Whether every tuple that satisfies all of `stronger` satisfies all of `weaker`, as far as their text shows: the
+    same predicates, or comparisons of a column with a constant."""
+    return all(any(one == other or _implies(other, one) for other in stronger) for one in weaker)
 
 
-def _tighter(one: Expr, than: Expr) -> bool:
-    """Of comparisons of a column with a number, whether the first implies the second."""
+def _implies(one: Expr, than: Expr) -> bool:
+    """Whether one comparison of a column with a number implies another one."""
     if not (isinstance(one, Compare) and isinstance(than, Compare) and one.left == than.left):
         return False
     if not (isinstance(one.left, Column) and isinstance(one.right, Literal) and isinstance(than.right, Literal)):

@@ -1,11 +1,12 @@
-"""What the operator keeps of an input: its rows by time, by key and by value (Juggler 3.3).
+"""The operator's state of one input: its rows by time, by key and by value (Juggler 3.3).
 
-The window exploitation structure is the rows in the order of time; a join exploitation structure is a hash index where
-visits have a key, and sorted runs of values where they are found by comparison (`runs`). Rows that come late, because
-feedback has set them aside meanwhile (`demand`), are beside the first two in sorted runs of their own.
+`operators.juggler.operator` has one `InputState` per input. The window exploitation structure holds the rows in the
+order of time. A join exploitation structure is a hash index where visits have a key, and sorted runs of values where
+visits search by comparison (`sorted_runs`). Late rows, which feedback has set aside for a time (`demand`), are in
+sorted runs of their own beside the structures by time and by key.
 
-Of each stored row the operator knows which queries' attribute predicates it satisfies, once they were evaluated: it
-remembers that instead of evaluating them again for each intermediate result (thesis, A.12.1).
+Once the attribute predicates of a stored row were evaluated, the state stores which queries the row satisfies, so they
+are not evaluated again for each intermediate result (thesis, A.12.1).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from operators.data.tuples import Tuples
 from operators.data.watermark import END
 from operators.juggler.predicates.fields import Fields, numbers, outside
 from operators.juggler.predicates.normal_form import Limits
-from operators.juggler.state.sorted_runs import Run, Runs
+from operators.juggler.state.sorted_runs import SortedRun, SortedRuns
 from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import U64
 from operators.plan.predicates import Operand
@@ -29,18 +30,26 @@ from schemas.query import Column
 
 
 class ValueIndex:
-    """Sorted runs of a column's values; rows without a value within the limits are in `others`, in no order."""
+    """Sorted runs of a column's values.
+
+    Attributes:
+        column: the column indexed.
+        whole: whether its values are indexed as int64; else as float64.
+        limits: the values for which normal forms agree with the predicates as written.
+        sorted_runs: the rows with a value within the limits.
+        others: the other rows, in no order.
+    """
 
     def __init__(self, column: Column, whole: bool, limits: Limits) -> None:
         self.column = column
         self.whole = whole
         self.limits = limits
-        self.runs = Runs()
+        self.sorted_runs = SortedRuns()
         none = np.zeros(0, np.int64)
-        self.others = Run(none, none, none)
+        self.others = SortedRun(none, none, none)
 
     def insert(self, sources: Sources, tuples: Tuples, least_ts: int) -> None:
-        """Enter rows."""
+        """Insert rows; rows older than `least_ts` may be dropped."""
         column = sources.resolver(tuples.aliases, tuples.rows)(self.column)
         rows, ts = tuples.rows[0], tuples.ts
         other = outside(column, self.limits)
@@ -50,35 +59,38 @@ class ValueIndex:
         if not self.whole:
             other |= np.isnan(values)
         if other.any():
-            added = Run(np.zeros(int(np.count_nonzero(other)), np.int64), rows[other], ts[other])
+            added = SortedRun(np.zeros(int(np.count_nonzero(other)), np.int64), rows[other], ts[other])
             self.others = self.others.merged(added, least_ts)
             values, rows, ts = values[~other], rows[~other], ts[~other]
-        self.runs.insert(values, rows, ts, least_ts)
+        self.sorted_runs.insert(values, rows, ts, least_ts)
 
     def purge(self, least_ts: int) -> None:
-        """Drop runs of which nothing is left; others lose their oldest rows when they are merged."""
-        self.runs.purge(least_ts)
+        """Drop runs without live rows; other runs lose their oldest rows when they are merged."""
+        self.sorted_runs.purge(least_ts)
 
     def size_bytes(self) -> int:
         """Bytes of all runs."""
-        return self.runs.size_bytes() + self.others.size_bytes()
+        return self.sorted_runs.size_bytes() + self.others.size_bytes()
 
 
-class Held:
-    """The state of one input.
+class InputState:
+    """The rows of one input and what is known of them.
 
     Attributes:
-        life: how long a row may be found after its ts; FOREVER where that depends on what comes.
-        counts: whether it does, for a ROWS window.
+        name: the input's alias.
+        lifetime: how long after its ts a row can join; FOREVER where that depends on tuples to come.
+        counts: whether a ROWS window determines the lifetime of rows.
         asking: (words,) the queries that read the input.
-        by_time: all rows but late ones; by_key: so, per hash key; by_value: all rows, per column.
-        late_by_time, late_by_key: rows that came late.
+        by_time: all rows except late ones.
+        by_key: all rows except late ones, per hash key.
+        by_value: all rows, per column.
+        late_by_time, late_by_key: the late rows.
         fields: the numbers of rows that predicate lists read.
     """
 
-    def __init__(self, sources: GroupSources, name: str, life: int, asking: U64, predicate_words: int) -> None:
+    def __init__(self, sources: GroupSources, name: str, lifetime: int, asking: U64, predicate_words: int) -> None:
         self.name = name
-        self.life = life
+        self.lifetime = lifetime
         self.counts = name in sources.rows_windows
         self.asking = asking
         self._sources = sources
@@ -86,8 +98,8 @@ class Held:
         self.by_time = self._state(hashed=False)
         self.by_key: dict[tuple[Operand, ...], SideState] = {}
         self.by_value: dict[tuple[Column, bool], ValueIndex] = {}
-        self.late_by_time = Runs()
-        self.late_by_key: dict[tuple[Operand, ...], Runs] = {}
+        self.late_by_time = SortedRuns()
+        self.late_by_key: dict[tuple[Operand, ...], SortedRuns] = {}
         self.fields = Fields()
         capacity = self._store.capacity
         self._lo = self._hi = self._store.lo
@@ -95,26 +107,27 @@ class Held:
         self._relevant, self._satisfied = (np.zeros((capacity, predicate_words), np.uint64) for _ in range(2))
         self._evaluated: Mask = np.zeros(capacity, np.bool_)
         self._aside: Mask = np.zeros(capacity, np.bool_)
-        # From there on every row's attributes are known; where that was before the newest rows, and those.
+        # The attributes of every row from `_unknown_until` on are known. `_unknown_before` is its value before the
+        # newest rows were registered; `_newest` is (first row, number) of the newest rows.
         self._unknown_until = self._unknown_before = -1
         self._newest = (0, 0)
 
     def _state(self, *, hashed: bool) -> SideState:
-        return SideState((self.name,), self.life, hashed=hashed, exact_expiry=not self.counts)
+        return SideState((self.name,), self.lifetime, hashed=hashed, exact_expiry=not self.counts)
 
     def with_key(self, operands: tuple[Operand, ...]) -> None:
-        """Keep rows by a hash key; before any are entered."""
+        """Add a hash index; call this before rows are inserted."""
         self.by_key.setdefault(operands, self._state(hashed=True))
 
     def with_values(self, column: Column, whole: bool, limits: Limits) -> None:
-        """Keep rows by the values of a column; before any are entered."""
+        """Add an index by the values of a column; call this before rows are inserted."""
         index = self.by_value.setdefault((column, whole), ValueIndex(column, whole, limits))
-        index.limits = index.limits.and_(limits)
+        index.limits = index.limits.intersect(limits)
 
     # --- Attribute predicates of rows -------------------------------------------------------------------
 
-    def begin(self, rows: I64) -> None:
-        """Rows are new: every query that reads the input may want them."""
+    def register(self, rows: I64) -> None:
+        """Register new rows: every query that reads the input may want them."""
         if not len(rows):
             return
         capacity, store = self._store.capacity, self._store
@@ -137,7 +150,7 @@ class Held:
         self.fields.write(rows, self._sources.resolver((self.name,), rows[np.newaxis]))
 
     def known(self, rows: I64) -> tuple[U64, U64, U64]:
-        """(n, ...) the queries that rows may satisfy as far as known; RelPBS and SatPBS of attributes."""
+        """(n, ...) each: the queries that rows may satisfy as far as known, and RelPBS and SatPBS of attributes."""
         slots = rows & (len(self._evaluated) - 1)
         return self._alive[slots], self._relevant[slots], self._satisfied[slots]
 
@@ -156,11 +169,11 @@ class Held:
         return self._alive
 
     def odd(self) -> bool:
-        """Whether a row may be held for which lists' forms do not say what was written."""
+        """Whether a row may be stored for which normal forms disagree with the predicates as written."""
         return self.fields.odd(self._store.lo)
 
     def unknown(self, rows: I64) -> I64:
-        """Those rows, each once, whose attribute predicates were not evaluated."""
+        """The rows, each once, whose attribute predicates were not evaluated."""
         if self._unknown_until <= self._store.lo:
             return rows[:0]
         missing = rows[~self._evaluated[rows & (len(self._evaluated) - 1)]]
@@ -168,7 +181,7 @@ class Held:
         return missing if ascending else np.unique(missing)
 
     def learn(self, rows: I64, alive: U64, relevant: U64, satisfied: U64) -> None:
-        """The attribute predicates of rows have been evaluated."""
+        """Store the outcome of the attribute predicates of rows."""
         slots = rows & (len(self._evaluated) - 1)
         self._alive[slots], self._relevant[slots], self._satisfied[slots] = alive, relevant, satisfied
         self._evaluated[slots] = True
@@ -181,13 +194,13 @@ class Held:
         return aside
 
     def set_aside(self, rows: I64, aside: bool) -> None:
-        """Feedback sets rows aside, or lets them in."""
+        """Note that feedback has set rows aside, or has admitted them."""
         self._aside[rows & (len(self._aside) - 1)] = aside
 
     # --- Rows -------------------------------------------------------------------------------------------
 
     def enter(self, tuples: Tuples, now: int) -> None:
-        """Put new rows, ascending by ts, into all structures."""
+        """Insert new rows, ascending by ts, into all structures."""
         if not len(tuples):
             return
         self.by_time.insert(tuples, None, now=now)
@@ -202,22 +215,22 @@ class Held:
             index.insert(self._sources, tuples, self._least(now))
 
     def enter_late(self, tuples: Tuples, now: int) -> None:
-        """Put rows that are older than others into all structures."""
+        """Insert rows that are older than rows already present into all structures."""
         rows, ts, least = tuples.rows[0], tuples.ts, self._least(now)
         self.late_by_time.insert(ts, rows, ts, least)
         resolve = self._sources.resolver(tuples.aliases, tuples.rows)
         for operands in self.by_key:
             hashes, valid = key_hashes([operand.values(resolve, len(tuples)) for operand in operands])
             good = np.ones(len(tuples), np.bool_) if valid is None else valid
-            self.late_by_key.setdefault(operands, Runs()).insert(
+            self.late_by_key.setdefault(operands, SortedRuns()).insert(
                 hashes[good].view(np.int64), rows[good], ts[good], least
             )
         for index in self.by_value.values():
             index.insert(self._sources, tuples, least)
 
-    def entered(self, now: int) -> Tuples:
-        """What lives of the rows in the structures, late ones too, in the order of their coming."""
-        own, late = self.by_time.tuples(), self.late_by_time.parts
+    def live_tuples(self, now: int) -> Tuples:
+        """The live rows in the structures, late rows included, in the order in which they arrived."""
+        own, late = self.by_time.tuples(), self.late_by_time.runs
         rows = np.concatenate([own.rows[0], *(run.rows for run in late)])
         ts = np.concatenate([own.ts, *(run.ts for run in late)])
         living = ts >= self._least(now)
@@ -226,29 +239,29 @@ class Held:
         return self.tuples(rows[order], ts[order])
 
     def tuples(self, rows: I64, ts: I64) -> Tuples:
-        """Rows as structures take them."""
+        """Rows as tuples with their expiry."""
         return Tuples((self.name,), rows[np.newaxis], ts, self._sources.expiry(self.name, rows, ts))
 
     def restart(self, tuples: Tuples, now: int) -> None:
-        """Have just these rows in the structures, ascending by ts."""
+        """Replace the contents of all structures by these rows, ascending by ts."""
         self.by_time = self._state(hashed=False)
         self.by_key = {operands: self._state(hashed=True) for operands in self.by_key}
         self.by_value = {
             (column, whole): ValueIndex(column, whole, index.limits)
             for (column, whole), index in self.by_value.items()
         }
-        self.late_by_time, self.late_by_key = Runs(), {}
+        self.late_by_time, self.late_by_key = SortedRuns(), {}
         self.enter(tuples, now)
 
     def least_ts(self, ts: I64) -> I64:
-        """(n,) older rows can meet nothing from these times on."""
+        """(n,) rows older than this can join nothing from these times on."""
         return self._sources.least_ts(self.name, ts)
 
     def _least(self, now: int) -> int:
         return END if now == END else int(self.least_ts(np.array([now]))[0])
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple at or after `cut` can meet."""
+        """Drop rows that no tuple at or after `cut` can join."""
         least = self._least(cut)
         for state in (self.by_time, *self.by_key.values()):
             if self.counts:
@@ -257,8 +270,8 @@ class Held:
                 state.purge(cut)
         for index in self.by_value.values():
             index.purge(least)
-        for runs in (self.late_by_time, *self.late_by_key.values()):
-            runs.purge(least)
+        for sorted_runs in (self.late_by_time, *self.late_by_key.values()):
+            sorted_runs.purge(least)
 
     def __len__(self) -> int:
         return len(self.by_time) + len(self.late_by_time)
@@ -270,16 +283,16 @@ class Held:
         )  # fmt: skip
         states = sum(state.size_bytes() for state in (self.by_time, *self.by_key.values()))
         structures = sum(v.size_bytes() for v in self.by_value.values()) + self.fields.size_bytes()
-        structures += sum(runs.size_bytes() for runs in (self.late_by_time, *self.late_by_key.values()))
+        structures += sum(sorted_runs.size_bytes() for sorted_runs in (self.late_by_time, *self.late_by_key.values()))
         return sum(array.nbytes for array in arrays) + states + structures
 
     def touched_bytes(self) -> int:
-        """Bytes of memory taken: of arrays by row the rows' own, for untouched zeros are not there."""
+        """Bytes of memory in use. Arrays by row count for their rows only: zeros never written occupy no memory."""
         arrays: tuple[npt.NDArray[np.generic], ...] = (
             self._alive, self._relevant, self._satisfied, self._evaluated, self._aside,
             self.fields.ints, self.fields.nulls,
         )  # fmt: skip
         by_row = sum(array.nbytes // len(array) for array in arrays) * (self._hi - self._lo)
         states = sum(state.touched_bytes() for state in (self.by_time, *self.by_key.values()))
-        runs = sum(runs.size_bytes() for runs in (self.late_by_time, *self.late_by_key.values()))
-        return by_row + states + sum(v.size_bytes() for v in self.by_value.values()) + runs
+        sorted_runs = sum(sorted_runs.size_bytes() for sorted_runs in (self.late_by_time, *self.late_by_key.values()))
+        return by_row + states + sum(v.size_bytes() for v in self.by_value.values()) + sorted_runs

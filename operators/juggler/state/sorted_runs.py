@@ -1,5 +1,8 @@
-"""Rows in sorted runs: new ones are a run of their own, merged whenever the one before is less than twice as large, so
-a row is sorted O(log n) times, in whatever order rows come."""
+"""Stores rows in sorted runs, so that visits can search them by value.
+
+`operators.juggler.state.input_state` uses `SortedRuns`. New rows form a run of their own. It is merged into the run
+before it while that is less than twice as large, so a row is sorted O(log n) times, in whatever order rows arrive.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,13 @@ GROWTH = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """Rows in the order of their values; (n,) each. Values are int64 or float64."""
+class SortedRun:
+    """Rows in the order of their values.
+
+    Attributes:
+        values: (n,) int64 or float64, ascending.
+        rows, ts: (n,) row ids and timestamps.
+    """
 
     values: I64
     rows: I64
@@ -23,48 +31,48 @@ class Run:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def merged(self, other: Run, least_ts: int) -> Run:
-        """Both, without what is older than `least_ts`."""
+    def merged(self, other: SortedRun, least_ts: int) -> SortedRun:
+        """Both runs in one, without rows older than `least_ts`."""
         values = np.concatenate([self.values, other.values])
         rows, ts = np.concatenate([self.rows, other.rows]), np.concatenate([self.ts, other.ts])
         kept = ts >= least_ts
         if not kept.all():
             values, rows, ts = values[kept], rows[kept], ts[kept]
         order = np.argsort(values, kind="stable")
-        return Run(values[order], rows[order], ts[order])
+        return SortedRun(values[order], rows[order], ts[order])
 
     def size_bytes(self) -> int:
-        """Bytes of all three."""
+        """Bytes of the three arrays."""
         return self.values.nbytes + self.rows.nbytes + self.ts.nbytes
 
 
-class Runs:
-    """Rows by a value each.
+class SortedRuns:
+    """Rows sorted by one value each.
 
     Attributes:
-        parts: the runs, the largest first.
+        runs: the runs, the largest first.
     """
 
     def __init__(self) -> None:
-        self.parts: list[Run] = []
+        self.runs: list[SortedRun] = []
 
     def __len__(self) -> int:
-        return sum(len(run) for run in self.parts)
+        return sum(len(run) for run in self.runs)
 
     def insert(self, values: I64, rows: I64, ts: I64, least_ts: int) -> None:
-        """Enter rows, in any order; what is older than `least_ts` may go."""
+        """Insert rows in any order; rows older than `least_ts` may be dropped."""
         if not len(rows):
             return
         order = np.argsort(values, kind="stable")
-        self.parts.append(Run(values[order], rows[order], ts[order]))
-        while len(self.parts) > 1 and len(self.parts[-2]) < GROWTH * len(self.parts[-1]):
-            last = self.parts.pop()
-            self.parts[-1] = self.parts[-1].merged(last, least_ts)
+        self.runs.append(SortedRun(values[order], rows[order], ts[order]))
+        while len(self.runs) > 1 and len(self.runs[-2]) < GROWTH * len(self.runs[-1]):
+            last = self.runs.pop()
+            self.runs[-1] = self.runs[-1].merged(last, least_ts)
 
     def purge(self, least_ts: int) -> None:
-        """Drop runs of which nothing is left; others lose their oldest rows when they are merged."""
-        self.parts = [run for run in self.parts if len(run) and int(run.ts.max()) >= least_ts]
+        """Drop runs without live rows; other runs lose their oldest rows when they are merged."""
+        self.runs = [run for run in self.runs if len(run) and int(run.ts.max()) >= least_ts]
 
     def size_bytes(self) -> int:
         """Bytes of all runs."""
-        return sum(run.size_bytes() for run in self.parts)
+        return sum(run.size_bytes() for run in self.runs)

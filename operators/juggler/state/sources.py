@@ -1,7 +1,8 @@
-"""The stores of a group's streams: the columns that some query reads, of tables all.
+"""Stores the streams of a group of queries: the columns that some query reads, and all columns of tables.
 
-What is known of a stream's past does not depend on when rows were purged: exactly the rows that its windows have held
-without a gap, `known_from`; `operators.juggler.state.available_past` says what a query that comes may see of it.
+`operators.groups.shared` creates `GroupSources`, and `operators.juggler.operator` reads it. The history
+known of a stream does not depend on when rows were purged: it is exactly the rows that the stream's windows have held
+without a gap (`known_from`). `operators.juggler.state.available_past` decides what an added query may see of it.
 """
 
 from __future__ import annotations
@@ -24,20 +25,26 @@ class GroupSources(Sources):
     """The stores behind a group's inputs.
 
     Attributes:
-        life: by input the longest RANGE; FOREVER too where a ROWS window may outlast it.
+        since: tuples older than this ts were not seen.
+        life: by input the longest RANGE; FOREVER also where a ROWS window may outlast it.
         rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
-        away: by stream the rows lo .. hi that are on disk, and their last ts, ascending; all before those stored.
+        away: by stream (lo, hi, last ts) of the rows lo .. hi on disk, ascending; all are before the rows stored.
     """
 
     def __init__(self, group: QueryGroup, since: int = -FOREVER) -> None:
-        """Args: `since`: tuples that are older have not been seen; tables' rows are all there."""
+        """Create the stores.
+
+        Args:
+            group: the queries.
+            since: tuples older than this ts were not seen; all rows of tables are present.
+        """
         self.since = since
         self.away: dict[str, list[tuple[int, int, int]]] = {}
         self._counts: dict[str, int] = {}
-        self._begin(group)
+        self._configure(group)
         self._known = {stream.name: since for stream in group.query.streams()}
 
-    def _begin(self, group: QueryGroup) -> None:
+    def _configure(self, group: QueryGroup) -> None:
         self._kept_for_rows = kept_for_rows(group)
         tables = (source for source in group.inputs if source.is_table)
         kept = [*group.columns(), *(Column(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
@@ -68,9 +75,9 @@ class GroupSources(Sources):
         return self._kept_for_rows.get(stream, [])
 
     def _need(self, group: QueryGroup, stream: str) -> tuple[int, int | None]:
-        """What the longest windows of a stream hold: by time, and in tuples."""
+        """What the longest windows of a stream hold: by time, and in tuples (None without a ROWS window)."""
         if len(group.inputs) == 1:
-            # Nothing is joined: a tuple has given its results once it was processed.
+            # Nothing is joined: a tuple has produced its results once it was processed.
             return 0, None
         lives, rows = [0], []
         for source in group.inputs:
@@ -83,23 +90,26 @@ class GroupSources(Sources):
                     lives.append(life_of(Source(source.alias, source.stream, window)))
         return max(lives), max(rows, default=None)
 
-    # --- What comes -------------------------------------------------------------------------------------
+    # --- Arriving tuples --------------------------------------------------------------------------------
 
     def enter(self, batches: Mapping[str, Batch], wanted: Mapping[str, Mask] | None = None) -> dict[str, Tuples]:
-        """Store a slice: by input what is new of it.
+        """Store a slice.
 
         Args:
-            batches: by stream or table, ascending in the total order; nothing of equal ts comes before them or after.
-            wanted: (n,) False where a tuple of a stream need not be stored; absent streams are stored as they are.
+            batches: by stream or table, ascending in the total order; no tuple of equal ts arrives in another slice.
+            wanted: by stream (n,), False where a tuple need not be stored; absent streams are stored entirely.
+
+        Returns:
+            By input the new tuples.
         """
         wanted = wanted or {}
-        beside = columns_of_slice(self._kept_for_rows, self._counts, batches)
+        row_columns = columns_of_slice(self._kept_for_rows, self._counts, batches)
         found: dict[str, Tuples] = {}
         for name, batch in batches.items():
             if name in self._counts:
                 self._counts[name] += len(batch)
             store = self.stores[name]
-            kept = Batch(batch.ts, {**batch.columns, **beside[name]} if beside[name] else batch.columns)
+            kept = Batch(batch.ts, {**batch.columns, **row_columns[name]} if row_columns[name] else batch.columns)
             if name in wanted:
                 read = {column: kept.columns[column] for column in store.columns if column != "_ts"}
                 kept = Batch(kept.ts, read).take(wanted[name])
@@ -109,12 +119,12 @@ class GroupSources(Sources):
         return found
 
     def change(self, group: QueryGroup, cut: int) -> None:
-        """Hold the inputs of another group from `cut` on; streams that both read keep their rows, others have none."""
-        stores, scratch, was = self.stores, self.scratch, self.cut
+        """Store the inputs of another group from `cut` on; streams that both groups read keep their rows."""
+        stores, scratch, old_cut = self.stores, self.scratch, self.cut
         known = {name: self.known_from(name, cut) for name in stores}
         counts = dict(self._counts)
-        self._begin(group)
-        self.scratch, self.cut = scratch, was
+        self._configure(group)
+        self.scratch, self.cut = scratch, old_cut
         self._known = {name: known.get(name, cut) for name in self.stores}
         fresh, self.stores = self.stores, {name: stores.get(name, store) for name, store in self.stores.items()}
         for name in self._counts:
@@ -123,26 +133,26 @@ class GroupSources(Sources):
             name = source.stream.name
             store, before = fresh[name], self.stores[name]
             if store is not before and store.columns != before.columns:
-                # What was not kept is null; nobody who reads it sees those rows.
+                # Values that were not kept are null; no query that reads the column sees those rows.
                 new = [f for f in source.stream.fields if f.name in set(store.columns) - set(before.columns)]
                 empty = {field.name: nulls(field.type, len(before)) for field in new}
                 store.fill(before, empty | columns_of_store(self._horizon_columns(name), before))
                 self.stores[name] = store
         self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}
 
-    # --- What is held -----------------------------------------------------------------------------------
+    # --- Stored tuples ----------------------------------------------------------------------------------
 
     def expiry(self, alias: str, rows: I64, ts: I64) -> I64:
-        """(n,) the last ts at which stored tuples may be alive, as `Sources.expiry` says it."""
+        """(n,) the last ts at which stored tuples may be alive, as in `Sources.expiry`."""
         expiry = super().expiry(alias, rows, ts)
         return np.maximum(expiry, ts + self._range(alias)) if alias in self.rows_windows else expiry
 
     def _range(self, alias: str) -> int:
-        """The longest RANGE of an input with a ROWS window; less than any where there is none."""
+        """The longest RANGE of an input with a ROWS window; -FOREVER where there is none."""
         return next((window.size for window in self._windows[alias] if window.kind == "RANGE"), -FOREVER)
 
     def least_ts(self, name: str, ts: I64) -> I64:
-        """(n,) tuples of an input that are older than this can meet nothing from these times on; after `store`."""
+        """(n,) tuples of an input older than this can join nothing from these times on; call it after `enter`."""
         if name not in self.rows_windows:
             return ts - self.life[name] if self.life[name] < FOREVER else np.full(len(ts), -FOREVER)
         store = self.store(name)
@@ -153,7 +163,7 @@ class GroupSources(Sources):
         return np.asarray(np.minimum(least, ts - self._range(name)), np.int64)
 
     def known_from(self, stream: str, cut: int) -> int:
-        """Every tuple of the stream with at least this ts is stored, once everything before `cut` was processed."""
+        """The ts from which on every tuple of the stream is stored, once everything before `cut` was processed."""
         if stream not in self.stores:
             return cut
         known = self._known.get(stream, -FOREVER)
@@ -166,26 +176,28 @@ class GroupSources(Sources):
         return max(known, least)
 
     def _first_counted(self, name: str, cut: int, size: int) -> int:
-        """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all that ever came."""
+        """The ts of the first tuple that a ROWS window holds at `cut`; -FOREVER where it holds all tuples so far."""
         store = self.stores[name]
         row = store.first_at(cut) - size
         if row >= store.lo:
             return int(store.gather("_ts", np.array([row])).values[0])
-        # Of those on disk it is enough to know a ts that is none of theirs.
+        # For rows on disk, a ts later than all of theirs is enough.
         return next((most + 1 for lo, hi, most in self.away.get(name, ()) if lo <= row < hi), -FOREVER)
 
     def needed_from(self, stream: str, cut: int, first: int) -> tuple[int, int]:
-        """Tuples of a stream meet nothing from `cut` on that are older than a ts and come before a row.
+        """A ts and a row: tuples of a stream older than that ts and before that row join nothing from `cut` on.
 
         Args:
-            first: the first row that is not older than `cut`, held or not.
+            stream: the stream's name.
+            cut: everything before it has been processed.
+            first: the first row that is not older than `cut`, stored or not.
         """
         life, size = self._needs[stream]
         return cut - life if life < FOREVER else -FOREVER, FOREVER if size is None else first - size
 
     def purge(self, cut: int) -> None:
-        """Drop source tuples that no tuple at or after `cut` can meet. Of a ROWS window those stay that have the ts of
-        its first one: what is known of a stream begins with a ts."""
+        """Drop source tuples that no tuple at or after `cut` can join. Tuples with the ts of a ROWS window's first
+        tuple stay, since the known history of a stream starts at a ts."""
         for name, store in self.stores.items():
             life, size = self._needs[name]
             if size is not None:
@@ -193,7 +205,7 @@ class GroupSources(Sources):
             store.purge(life, cut, size)
 
     def holds_all(self, source: Source, known: int, cut: int) -> bool:
-        """Whether a source's window holds nothing at `cut` that is older than `known`, since when tuples are held."""
+        """Whether a source's window holds no tuple at `cut` older than `known`, from which on tuples are stored."""
         if source.is_table or known == -FOREVER:
             return True
         if source.window.kind != "ROWS":
@@ -202,8 +214,8 @@ class GroupSources(Sources):
         return store is not None and store.first_at(cut) - source.window.size >= store.first_at(known)
 
     def horizon(self, stream: str, cut: int) -> int:
-        """The smallest ts whose tuples of the stream any window still needs at `cut`; 0 too where a ROWS window could
-        hold more than is known."""
+        """The smallest ts whose tuples of the stream any window still needs at `cut`; 0 also where a ROWS window could
+        hold more than the stored tuples."""
         _, size = self._needs[stream]
         store = self.stores[stream]
         return 0 if size is not None and store.first_at(cut) - size < store.lo else super().horizon(stream, cut)
@@ -211,7 +223,7 @@ class GroupSources(Sources):
     def stored_since(self, name: str, ts: int) -> Tuples:
         """All stored tuples of an input with at least this ts."""
         store = self.store(name)
-        rows = store.held_rows()
+        rows = store.stored_rows()
         times = np.asarray(store.gather("_ts", rows).values, np.int64)
         kept = times >= ts
         rows, times = rows[kept], times[kept]
@@ -219,7 +231,7 @@ class GroupSources(Sources):
 
 
 def _unbounded(query: Query) -> Query:
-    """The query with ROWS windows made endless: `rows_windows` says which end."""
+    """The query with ROWS windows replaced by UNBOUNDED ones; `rows_windows` has their sizes."""
     ends = (replace(s, window=Window("UNBOUNDED")) if s.window.kind == "ROWS" else s for s in query.sources)
     return replace(query, sources=tuple(ends))
 

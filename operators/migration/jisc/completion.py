@@ -1,18 +1,17 @@
-"""Completing the incomplete states of a new plan under the keys that are asked for (JISC 4.4, procedures 2 and 3).
+"""Completes the incomplete states of a new plan under the keys that are requested (JISC 4.4, procedures 2 and 3).
+`operators.migration.jisc.strategy` creates a `Completer` per incomplete state. The entries of a state under some keys
+are computed from its two inputs, upwards from the highest complete state below. That holds for left-deep and bushy
+trees alike, and for any join columns: a state's keys are looked up in the input that has the columns.
 
-The entries of a state under some keys are computed from its two inputs, by climbing from the highest complete state
-below. That holds for left-deep and bushy trees alike, and for any join columns: a state's keys are looked up in
-whichever of its inputs has the columns.
+Keys that are requested together are completed together. Going down the plan, the keys requested of each state are
+sifted by the sources next to it, and requested of the incomplete states below that have them too. Going up again, each
+key that the states below have is claimed, and its entries are computed. So every state is completed once, and looks for
+its keys in its own inputs alone, not in everything below them.
 
-What is asked for together is completed together. Going down the plan, the keys asked of each state are sifted by the
-sources next to it, and asked of the incomplete states below that have them too. Going up again, each is claimed where
-the states below have it, and its entries are computed. So every state is completed once, and looks for its keys in its
-own inputs alone, not in all that is below them.
-
-A state that has few keys left beside those that are asked for at once is completed with them (`REST_LEAST`). Another
-call for it costs as much as hundreds of keys, and so does every probe of a second state (`SideState.older`), which one
-that is completed in its first slice does not need. The price is a demand that takes up to four times as long, and
-entries that nobody may ask for.
+A state that has few keys left beyond those requested at once is completed with them (`MIN_KEYS_FOR_REST`). Another call
+for it costs as much as hundreds of keys. So does every probe of a second state (`SideState.older`), which a state that
+is completed in its first slice does not need. The price is a request that takes up to four times as long, and entries
+that may never be requested.
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ from operators.state.side_state import SideState
 from schemas.columns import Column, Mask
 from schemas.errors import InvariantError
 
-REST_LEAST = 16
+MIN_KEYS_FOR_REST = 16
 REST_PER_KEY = 3
-"""With so many keys asked for at once the rest of a state's keys are completed too, if it has at most so many left for
-each of them."""
+"""If at least MIN_KEYS_FOR_REST keys are requested at once, and the state has at most REST_PER_KEY keys left for each
+of them, the rest is completed too."""
 
 
 class OldTuples:
     """The old tuples of a new plan, some of whose states lack them.
-
     Attributes:
-        completers: of the incomplete states, children before parents.
-        indexes: complete states' tuples by other columns than their own.
-        may_count: tuples in which keys may still be counted in this slice.
+        sources: The query's sources.
+        counters: The migration's cost so far.
+        completers: The completers of the incomplete states, children before parents.
+        indexes: Complete states' tuples by other columns than their own.
+        may_count: The tuples in which keys may still be counted in this slice.
     """
 
     def __init__(self, tree: XJoinTree, counters: MigrationCounters) -> None:
@@ -58,7 +58,7 @@ class OldTuples:
         self.indexes: dict[tuple[frozenset[str], Operands], SideState] = {}
         self.may_count = 0
         self._joins = {id(node): join for node, join in tree.joins}
-        self._places = {
+        self._joins_above = {
             id(child): (join, side) for node, join in tree.joins for side, child in enumerate((node.left, node.right))
         }
 
@@ -68,14 +68,15 @@ class OldTuples:
         return all(completer.over for completer in self.completers)
 
     def useful(self, aliases: frozenset[str], operands: Operands) -> bool:
-        """Whether a state's tuples by these columns may be asked for."""
+        """Return whether a state's tuples by these columns may be requested."""
         return any(
             completer.operands == operands and aliases < frozenset(completer.node.aliases)
             for completer in self.completers
         )
 
     def meet(self, wanted: dict[int, list[U64]], now: int) -> None:
-        """Complete what is wanted of completers, by their ids: keys, which may repeat. They are `countable`."""
+        """Complete the keys requested of completers, by the completers' ids; keys may repeat. The completers are
+        `countable`."""
         sifted: list[tuple[Completer, U64]] = []
         for completer in reversed(self.completers):  # parents before children
             keys = wanted.get(id(completer))
@@ -91,11 +92,11 @@ class OldTuples:
             completer.claim(some, now)
 
     def count(self, completer: Completer) -> None:
-        """Count a state's keys, as far as the slice may."""
+        """Count a state's keys, as far as the slice allows."""
         self.may_count -= completer.count(self.may_count)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet from the indexes."""
+        """Drop what no tuple with ts >= cut can match from the indexes."""
         for index in self.indexes.values():
             purge_state(self.sources, index, cut)
 
@@ -106,58 +107,57 @@ class OldTuples:
     # --- Looking things up in the new plan's states ---------------------------------------------------
 
     def place(self, node: Plan) -> tuple[BinaryJoin, int]:
-        """The join that a sub-plan is an input of, and on which side."""
-        return self._places[id(node)]
+        """Return the join that a sub-plan is an input of, and the side."""
+        return self._joins_above[id(node)]
 
     def join_of(self, node: Join) -> BinaryJoin:
-        """The join that makes a sub-plan's tuples."""
+        """Return the join that makes a sub-plan's tuples."""
         return self._joins[id(node)]
 
     def state(self, node: Plan) -> SideState:
-        """The state that holds a sub-plan's tuples."""
+        """Return the state of a sub-plan's tuples."""
         join, side = self.place(node)
         return join.states[side]
 
     def everything(self, node: Plan, before: int, now: int) -> Tuples:
-        """A sub-plan's tuples with ts < before that one at or after `now` can meet, ascending by ts."""
+        """Return a sub-plan's tuples with ts < before that a tuple at or after `now` can match, ascending by ts."""
         state = self.state(node)
-        if state.owed is not None:
-            state.owed.demand(None, now)
+        if state.completion is not None:
+            state.completion.demand(None, now)
         tuples = alive(self.sources, state, now)
         return tuples.take(tuples.ts < before)
 
     def lookup(
         self, node: Plan, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
-        """Those of `everything` whose `operands` hash to one of `hashes`, which are sorted; in any order.
-
-        Args: `asked` when these have been asked of the sub-plan's state by its completer's operands.
+        """Return those of `everything` whose `operands` hash to one of `hashes`, which are sorted; in any order.
+        Args: `asked` is True if these hashes have been requested of the sub-plan's state by its completer's operands.
         """
         join, side = self.place(node)
         state = join.states[side]
-        owed = state.owed
+        completer = state.completion
         own = join.match.key(side) == operands
-        if isinstance(owed, Completer) and owed.operands == operands:
-            if not (asked and owed.countable(now)):
-                owed.complete(hashes, now)
-        elif own and owed is not None:
-            owed.demand(None, now)
+        if isinstance(completer, Completer) and completer.operands == operands:
+            if not (asked and completer.countable(now)):
+                completer.complete(hashes, now)
+        elif own and completer is not None:
+            completer.demand(None, now)
         if own:
             return self.select(state, hashes, before, now)
-        if not isinstance(owed, Completer):
+        if not isinstance(completer, Completer):
             return self.select(self.index(node, operands, now), hashes, before, now)
-        if owed.operands == operands:
+        if completer.operands == operands:
             tuples = alive(self.sources, state, now)
             tuples = tuples.take(tuples.ts < before)
             return tuples.take(member(self.hashes(tuples, operands), hashes))
         late = alive(self.sources, state, now)
-        late = late.take((late.ts >= owed.before) & (late.ts < before))
+        late = late.take((late.ts >= completer.before) & (late.ts < before))
         late = late.take(member(self.hashes(late, operands), hashes))
         assert isinstance(node, Join)
-        return Tuples.concat([self.derive(node, operands, hashes, owed.before, now), late], node.aliases)
+        return Tuples.concat([self.derive(node, operands, hashes, completer.before, now), late], node.aliases)
 
     def select(self, state: SideState, hashes: U64, before: int, now: int) -> Tuples:
-        """The tuples of a state with ts < before under some of its own keys, found through its hash index."""
+        """Return the tuples of a state with ts < before under some of its own keys, found through its hash index."""
         found: list[Tuples] = []
         scratch = self.sources.scratch
         stamps = np.full(len(hashes), now, np.int64)
@@ -178,16 +178,14 @@ class OldTuples:
     def derive(
         self, node: Join, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
-        """The same, computed from the sub-plan's inputs; all components have ts < before.
-
-        Args: `asked` when these have been asked of its incomplete inputs.
-        """
+        """Return the same as `lookup`, computed from the sub-plan's inputs; all components have ts < before.
+        Args: `asked` is True if these hashes have been requested of its incomplete inputs."""
         join = self.join_of(node)
         inputs, keys = (node.left, node.right), (join.match.key(LEFT), join.match.key(RIGHT))
         both = operands in keys
         if both:
-            # Both inputs have these keys; what is complete need not be asked for more than the other has.
-            side = LEFT if join.states[RIGHT].owed is not None else RIGHT
+            # Both inputs have these keys; a complete input is looked up only for the keys that the other has.
+            side = LEFT if join.states[RIGHT].completion is not None else RIGHT
             operands = keys[side]
         else:
             below = input_of(node, operands)
@@ -201,28 +199,28 @@ class OldTuples:
     def joined(
         self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
-        """Old tuples of one side of a join with the old ones of the other, as far as one at `now` can meet them.
-
-        Args: `asked` when the keys of these have been asked of the other side's state by its completer's operands.
-        """
+        """Return the joins of old tuples of one side with the old ones of the other that a tuple at `now` can match.
+        Args: `asked` is True if the tuples' keys have been requested of the other side's state by its completer's
+        operands."""
         match = join.match
         state = join.states[1 - side]
         probing = match.prepare(side, tuples.reorder(match.sides[side]))
-        if state.owed is not None and len(probing):
-            met = asked and self._telling(other, match.key(1 - side), now, asked=True) is not None
+        if state.completion is not None and len(probing):
+            met = asked and self._counted_completer(other, match.key(1 - side), now, asked=True) is not None
             if not met:
-                state.owed.demand(probing, now)
+                state.completion.demand(probing, now)
         found, compared = match.find_alive(side, probing, state, now)
         self.counters.comparisons += compared
         return found.take(found.ts < before)
 
     def hashes(self, tuples: Tuples, operands: Operands) -> U64:
-        """(n,) hashes of some columns; tuples of states have no nulls in columns that any join reads."""
+        """Return (n,) hashes of some columns; tuples of states have no nulls in columns that any join reads."""
         resolve = self.sources.resolver(tuples.aliases, tuples.rows)
         return key_hashes([operand.values(resolve, len(tuples)) for operand in operands])[0]
 
     def index(self, node: Plan, operands: Operands, now: int) -> SideState:
-        """A complete state's tuples by other columns than its own: the old plan's state, or made once."""
+        """Return a complete state's tuples by other columns than its own: the old plan's state, or an index made
+        once."""
         key = frozenset(node.aliases), operands
         found = self.indexes.get(key)
         if found is None:
@@ -233,7 +231,7 @@ class OldTuples:
         return found
 
     def _hashed(self, node: Plan, operands: Operands, now: int) -> SideState | None:
-        """A complete state's tuples by some columns; None where it is incomplete."""
+        """Return a complete state's tuples by some columns; None if it is incomplete."""
         join, side = self.place(node)
         state = join.states[side]
         if not state.complete:
@@ -241,7 +239,7 @@ class OldTuples:
         return state if join.match.key(side) == operands else self.index(node, operands, now)
 
     def _made_of(self, node: Join, operands: Operands) -> list[tuple[Plan, Operands]]:
-        """The inputs of a sub-plan that a key of its tuples is also a key of, and by which of their columns."""
+        """Return the inputs of a sub-plan that have the keys of its tuples too, each with the columns there."""
         join = self.join_of(node)
         keys = join.match.key(LEFT), join.match.key(RIGHT)
         if operands in keys:
@@ -250,22 +248,23 @@ class OldTuples:
         return [] if below is None else [(below, operands)]
 
     def counted_in(self, node: Join, operands: Operands, now: int) -> SideState | None:
-        """A complete state, the smallest, that has all keys that old tuples of an incomplete sub-plan can have (4.3);
-        None where no state is hashed by them."""
+        """Return the smallest complete state that has all keys that old tuples of an incomplete sub-plan can have
+        (4.3); None if no state is hashed by them."""
         found: list[SideState] = []
         for child, key in self._made_of(node, operands):
             state = self._hashed(child, key, now)
             if state is None and isinstance(child, Join):
-                owed = self.state(child).owed
-                if isinstance(owed, Completer) and owed.operands == key and owed.countable(now):
-                    state = owed.base
+                completer = self.state(child).completion
+                if isinstance(completer, Completer) and completer.operands == key and completer.countable(now):
+                    state = completer.base
                 else:
                     state = self.counted_in(child, key, now)
             found += [] if state is None else [state]
         return min(found, key=len, default=None)
 
-    def near(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Mask:
-        """(n,) False where an incomplete sub-plan can have no old tuple of a key, since a complete input has none."""
+    def possible_by_complete_inputs(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Mask:
+        """Return (n,) False where an incomplete sub-plan can have no old tuple of a key, since a complete input has
+        none."""
         good = np.ones(len(hashes), np.bool_)
         for child, key in self._made_of(node, operands):
             state = self._hashed(child, key, now)
@@ -273,11 +272,11 @@ class OldTuples:
                 good &= state.has(hashes, before)
         return good
 
-    def far(self, node: Join, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool) -> Mask:
-        """The same, of what is joined, complete by now or not.
-
-        Args: `asked` when these have been asked of the node's incomplete inputs.
-        """
+    def possible_by_incomplete_inputs(
+        self, node: Join, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool
+    ) -> Mask:
+        """Return the same by the inputs that are results of joins, complete by now or not.
+        Args: `asked` is True if these hashes have been requested of the node's incomplete inputs."""
         good = np.ones(len(hashes), np.bool_)
         for child, key in self._made_of(node, operands):
             there = np.flatnonzero(good)
@@ -285,44 +284,45 @@ class OldTuples:
                 continue
             some = hashes[there]
             state = self._hashed(child, key, now)
-            owed = self._telling(child, key, now, asked=asked)
+            completer = self._counted_completer(child, key, now, asked=asked)
             if state is not None:
                 good[there] = state.has(some, before)
-            elif owed is not None:
-                good[there] = owed.possible(some, before, now)
+            elif completer is not None:
+                good[there] = completer.possible(some, before, now)
             else:
                 good[there] = self.possible(child, key, some, before, now)
         return good
 
-    def _telling(self, node: Plan, operands: Operands, now: int, *, asked: bool) -> Completer | None:
+    def _counted_completer(self, node: Plan, operands: Operands, now: int, *, asked: bool) -> Completer | None:
         """What completes a sub-plan's state, where it can tell which keys are possible."""
-        owed = self.state(node).owed
-        if not isinstance(owed, Completer) or owed.operands != operands:
+        completer = self.state(node).completion
+        if not isinstance(completer, Completer) or completer.operands != operands:
             return None
-        return owed if owed.counted or (asked and owed.countable(now)) else None
+        return completer if completer.counted or (asked and completer.countable(now)) else None
 
     def possible(self, node: Join, operands: Operands, hashes: U64, before: int, now: int) -> Mask:
-        """(n,) False where an incomplete sub-plan can have no old tuple of some key, since an input of it has none."""
-        good = self.near(node, operands, hashes, before, now)
+        """Return (n,) False where an incomplete sub-plan can have no old tuple of a key, since some input of it has
+        none."""
+        good = self.possible_by_complete_inputs(node, operands, hashes, before, now)
         there = np.flatnonzero(good)
         if len(there):
-            good[there] = self.far(node, operands, hashes[there], before, now, asked=False)
+            good[there] = self.possible_by_incomplete_inputs(node, operands, hashes[there], before, now, asked=False)
         return good
 
     def below(self, node: Join, operands: Operands) -> list[Completer]:
-        """What completes those inputs of a sub-plan that are incomplete and have these of its keys for theirs."""
+        """Return the completers of those incomplete inputs of a sub-plan that are requested by the same keys."""
         join = self.join_of(node)
         keys = join.match.key(LEFT), join.match.key(RIGHT)
         same = keys if operands in keys else (operands, operands)
         return [
-            owed
+            completer
             for state, key in zip(join.states, same, strict=True)
-            if isinstance(owed := state.owed, Completer) and owed.operands == key
+            if isinstance(completer := state.completion, Completer) and completer.operands == key
         ]
 
     def values(self, node: Join, operand: Operand, now: int) -> Column:
-        """The values of an operand among the living tuples of the smallest sub-plans that have its columns, which every
-        tuple of the sub-plan is made of; nulls left out."""
+        """Return the values of an operand among the living tuples of the smallest sub-plan that has its columns,
+        without nulls. Every tuple of the sub-plan contains one of these tuples."""
         below: Plan = node
         while isinstance(below, Join) and (deeper := input_of(below, (operand,))) is not None:
             below = deeper
@@ -336,13 +336,13 @@ class OldTuples:
 
 class Completer:
     """Completes one state on demand.
-
     Attributes:
-        node: whose tuples the state holds; `facing` is what probes it.
-        before: the tuples that may be missing have only components with smaller ts.
-        asked: how its entries are asked for; None for all or nothing.
-        operands: what they are asked for by, empty for all or nothing.
-        base: the state in which its keys are counted; None where they cannot be, or nothing was asked for yet.
+        node: The sub-plan whose tuples the state stores.
+        facing: The sub-plan whose tuples probe it.
+        before: The tuples that may be missing have only components with a smaller ts.
+        asked: How its entries are requested; None if only as a whole.
+        operands: The columns by which they are requested; empty if only as a whole.
+        base: The state in which its keys are counted; None if they cannot be, or before the first request.
     """
 
     def __init__(
@@ -363,40 +363,40 @@ class Completer:
         self._keys: KeyCount | None = None
         self._below: list[Completer] = []
         self._within: list[Completer] = []
-        self._met: Prepared | None = None
-        state.owed = self
+        self._prepared: Prepared | None = None
+        state.completion = self
         if state.life < FOREVER:
             state.older_until = before + state.life
 
     @property
     def over(self) -> bool:
         """True when the state is complete."""
-        return self._state.owed is not self
+        return self._state.completion is not self
 
     @property
     def below(self) -> list[Completer]:
-        """What completes those inputs of the state that are incomplete and have its keys for theirs; once `countable`
-        has been asked."""
+        """The completers of those incomplete inputs of the state that are requested by the same keys. Valid after
+        `countable`."""
         return [completer for completer in self._below if not completer.over]
 
     def progress(self) -> tuple[int, int]:
-        """Keys completed, of how many; (0, 0) until they have been counted, and where they cannot be."""
+        """Return the keys completed, of how many; (0, 0) until they have been counted, or if they cannot be."""
         return (0, 0) if self._keys is None else self._keys.progress()
 
     def attempted(self) -> U64:
-        """The keys that have been completed."""
+        """Return the keys that have been completed."""
         return self._inherited if self._keys is None else self._keys.attempted()
 
     def prepare(self, tuples: Tuples) -> Prepared:
-        """Source tuples of a slice, with what they look for here; `meet` has to see to that before they do."""
-        self._met = self._match.prepare(1 - self._side, tuples)
-        return self._met
+        """Prepare source tuples of a slice for probing this state; `meet` must run before they probe."""
+        self._prepared = self._match.prepare(1 - self._side, tuples)
+        return self._prepared
 
     def demand(self, probing: Prepared | None, now: int) -> None:
-        """Complete what these tuples look for; None for all."""
+        """Complete what these tuples look for; everything if None."""
         if probing is None or self.asked is None or not self.countable(now):
             self._complete_all(now)
-        elif probing is not self._met:
+        elif probing is not self._prepared:
             self.complete(self.asked.wanted(probing), now)
 
     def complete(self, hashes: U64, now: int) -> None:
@@ -407,36 +407,39 @@ class Completer:
             self._complete_all(now)
 
     def sift(self, hashes: U64, now: int) -> U64:
-        """Those of some keys that may have entries which were not computed, as far as complete inputs tell; each once,
-        ascending."""
-        keys = self._counted_keys()
-        some = keys.sift(hashes, lambda unknown: self._old.near(self.node, self.operands, unknown, self.before, now))
-        few = keys.ended and keys.left - len(some) <= REST_PER_KEY * len(some)
-        return keys.rest() if few and len(some) >= REST_LEAST else some
-
-    def claim(self, hashes: U64, now: int) -> None:
-        """Compute the entries of sifted keys, which have been asked of the states below as well."""
+        """Return those of some keys that may have entries that were not computed, judging by complete inputs; each
+        once, ascending."""
         keys = self._counted_keys()
         old, node, operands, before = self._old, self.node, self.operands, self.before
-        fresh = keys.claim(hashes, lambda unknown: old.far(node, operands, unknown, before, now, asked=True))
+        some = keys.sift(hashes, lambda unknown: old.possible_by_complete_inputs(node, operands, unknown, before, now))
+        few = keys.ended and keys.left - len(some) <= REST_PER_KEY * len(some)
+        return keys.rest() if few and len(some) >= MIN_KEYS_FOR_REST else some
+
+    def claim(self, hashes: U64, now: int) -> None:
+        """Compute the entries of sifted keys, which have been requested of the states below as well."""
+        keys = self._counted_keys()
+        old, node, operands, before = self._old, self.node, self.operands, self.before
+        fresh = keys.claim(
+            hashes, lambda unknown: old.possible_by_incomplete_inputs(node, operands, unknown, before, now, asked=True)
+        )
         old.counters.completed_keys += len(fresh)
         if len(fresh):
             self._keep(old.derive(node, operands, fresh, before, now, asked=True), now, last=keys.exhausted)
-        self.settle()
+        self.check_complete()
 
-    def settle(self) -> None:
-        """See whether the state is complete by now."""
+    def check_complete(self) -> None:
+        """Mark the state complete if all keys have been counted and claimed."""
         if self._keys is not None and self._keys.exhausted:
-            self._state.owed = None
+            self._state.completion = None
 
     def countable(self, now: int) -> bool:
-        """Whether entries can be asked for by keys; when first asked, begins to count those (4.3)."""
+        """Return whether entries can be requested by keys. The first call starts to count the keys (4.3)."""
         if not self._asked_for:
             self._asked_for = True
             old, node, operands, before = self._old, self.node, self.operands, self.before
             if isinstance(self.asked, ByRange):
                 self.asked.know(old.values(node, operands[0], now))
-            # Below first: what has been counted there need not be looked for again.
+            # The states below first: keys counted there need not be scanned again.
             self._below = self._within = old.below(node, operands)
             for below in self._below:
                 below.countable(now)
@@ -449,8 +452,8 @@ class Completer:
         return self._keys is not None
 
     def count(self, most: int) -> int:
-        """Look for keys in up to so many tuples more, if any were asked for and what is below is counted; in how
-        many."""
+        """Scan up to `most` more tuples for keys, if keys were requested and the states below have been counted. Return
+        the number scanned."""
         if self._keys is None or self.counted or self.over or any(b.counting for b in self._within):
             return 0
         found = [b._keys for b in self._within if b._keys is not None and b.counted and b.before == self.before]
@@ -461,7 +464,7 @@ class Completer:
 
     @property
     def counted(self) -> bool:
-        """True when keys were asked for and have been counted."""
+        """True when keys were requested and have been counted."""
         return self._keys is not None and self._keys.ended
 
     @property
@@ -470,14 +473,14 @@ class Completer:
         return self._keys is not None and not (self._keys.ended or self.over)
 
     def possible(self, hashes: U64, before: int, now: int) -> Mask:
-        """(n,) False where there is no tuple with ts < before under a key, here or missing; once they are counted, or
-        of keys that have been asked for."""
+        """Return (n,) False where there is no tuple with ts < before under a key, neither stored nor missing. Valid
+        once the keys are counted, or for keys that have been requested."""
         known, unsure = self._counted_keys().known(hashes)
         if len(unsure):
             known[unsure] = self._old.possible(self.node, self.operands, hashes[unsure], self.before, now)
         if before == self.before:
             return known
-        # What came after the transition that left this state incomplete is here.
+        # Tuples that arrived after the transition that left this state incomplete are in it.
         whole = self.operands == self._match.key(self._side)
         return known | self._state.has(hashes, before) if whole else np.ones(len(hashes), np.bool_)
 
@@ -487,19 +490,19 @@ class Completer:
         return self._keys
 
     def _complete_all(self, now: int) -> None:
-        """Compute the whole state; what was completed before is computed again."""
+        """Compute the whole state; entries that were completed before are computed again."""
         old, node = self._old, self.node
         self._state.older = None
         left = old.everything(node.left, self.before, now)
         tuples = old.joined(old.join_of(node), left, node.right, LEFT, self.before, now)
         self._keep(tuples, now, last=True)
-        self._state.owed = None
+        self._state.completion = None
 
     def _keep(self, tuples: Tuples, now: int, *, last: bool) -> None:
-        """Args: `last` when the state is complete with them."""
+        """Args: `last` is True if these tuples complete the state."""
         state, match = self._state, self._match
         if last and state.hi == state.lo:
-            # One state to probe, not two: what comes after them is later.
+            # Enter the state itself, so that probes read one state: later tuples have a greater ts.
             tuples, into = tuples.take(np.argsort(tuples.ts, kind="stable").astype(np.int64, copy=False)), state
         else:
             if state.older is None:

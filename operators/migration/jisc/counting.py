@@ -1,23 +1,23 @@
-"""The keys of an incomplete state: which were attempted (JISC 4.4), and how many there are (JISC 4.3).
+"""Records the keys of an incomplete state: which were attempted (JISC 4.4), and how many there are (JISC 4.3).
+`operators.migration.jisc.completion` uses it. The paper counts the distinct join values at the transition and counts
+down with each value that is completed. Counting them at once would make the first slice bear the cost of a whole state.
+Here a complete state that has all of the keys is scanned a piece at a time, newest entries first. Meanwhile keys are
+claimed. For a key that is not counted yet, the indexes tell whether there can be an entry under it; a claimed key that
+is counted later counts as completed. So nothing waits for the count. The state is known to be complete when the count
+has ended and every key that it found was claimed.
 
-The paper counts the distinct join values at the transition and counts down with every one that is completed. To count
-them at once would make the first slice pay for a whole state. Here a complete state that has all of them is looked
-through a piece at a time, newest entries first. Meanwhile keys are claimed: whether there can be anything under a
-key that was not counted yet is asked of the indexes; a claimed key that is counted later counts as completed. So
-nothing waits for the count, and the state is known to be complete when it has ended and every key that it found was
+A claim takes two steps, because several states are requested together. Going down, keys are sifted by the inputs next
+to the state. The remaining keys are requested of the states below too. Going up, the keys that these found possible are
 claimed.
 
-To claim takes two steps, for what is asked of several states together. Going down, keys are sifted by what is near.
-What is left is asked of the states below, too; going up, those are claimed that these have found to be possible.
+If an input of the state is incomplete too and is requested by the same keys, its keys are counted first: the state can
+have no others.
 
-Where an input of the state is incomplete too, and asked for by the same keys, its keys are counted first: those are all
-that there can be.
+The scan is newest first because compacting a ring moves entries only downwards: entries not scanned yet stay below the
+position that the count has reached, and scanning a key twice does no harm.
 
-Newest first, because entries move only downwards when a ring is compacted: what was not looked at stays below the
-place that the count has come to, and to look at a key twice does no harm.
-
-A key enters the table when it is counted or claimed, and only if there is something under it: there are never more
-than the state has entries, so the table is made for as many and grows within.
+A key enters the table when it is counted or claimed, and only if there is an entry under it. There are never more keys
+than the state has entries, so the table is sized for that number and never grows beyond it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ATTEMPTED, COUNTED, CLAIMED = 1, 2, 4
 
 class KeyCount:
     """Counts the distinct keys of a state's old tuples, and those that are left.
-
     Args:
-        state: complete and hashed; every key that may be missing has an entry with ts < before in it.
-        possible: (n,) True where there can be entries to complete under a key; once False it stays so.
-        attempted: keys that an earlier transition has completed.
+        state: A complete, hashed state in which every key that may be missing has an entry with ts < before.
+        before: The tuples counted have a smaller ts.
+        possible: Returns (n,) True where there can be entries to complete under a key; once False it stays False.
+        attempted: The keys that an earlier transition completed.
     """
 
     def __init__(self, state: SideState, before: int, possible: Callable[[U64], Mask], attempted: U64) -> None:
@@ -58,58 +58,60 @@ class KeyCount:
 
     @property
     def hi(self) -> int:
-        """How many keys are in the table."""
+        """The number of keys in the table."""
         return int(self._table[-1][0])
 
     def read_keys(self, lo: int, hi: int) -> U64:
-        """Those of keys lo .. hi in the table that have been counted."""
+        """Return those of keys lo .. hi in the table that have been counted."""
         keys, marks, *_ = self._table
         return np.asarray(keys[lo:hi][marks[lo:hi] & COUNTED != 0])
 
     def within(self, other: KeyCount) -> None:
-        """Every key is one that `other` has counted, which has ended: look through those, before any other."""
+        """Scan the keys that `other` has counted instead of the state. Every key is one of these. `other` has ended and
+        this count has not started."""
         self._parts = [(other, other.hi)]
 
     @property
     def ended(self) -> bool:
-        """True when all have been counted."""
+        """True when all keys have been counted."""
         return not self._parts
 
     @property
     def exhausted(self) -> bool:
-        """True when all have been counted and claimed."""
+        """True when all keys have been counted and claimed."""
         return self.ended and self._left == 0
 
     def progress(self) -> tuple[int, int]:
-        """Keys claimed, of how many; (0, 0) until all have been counted."""
+        """Return how many keys are claimed, of how many; (0, 0) until all have been counted."""
         return (self._total - self._left, self._total) if self.ended else (0, 0)
 
     def attempted(self) -> U64:
-        """The keys that were claimed, in any order. O(keys)."""
+        """Return the claimed keys, in any order. O(keys)."""
         keys, marks, *_ = self._table
         return np.asarray(keys[: self.hi][marks[: self.hi] & ATTEMPTED != 0])
 
     @property
     def left(self) -> int:
-        """How many keys have been counted and not claimed."""
+        """The number of keys that have been counted and not claimed."""
         return self._left
 
     def rest(self) -> U64:
-        """The keys that have been counted and not claimed, ascending. O(keys)."""
+        """Return the keys that have been counted and not claimed, ascending. O(keys)."""
         keys, marks, *_ = self._table
         return np.sort(keys[: self.hi][marks[: self.hi] == COUNTED])
 
     def known(self, keys: U64) -> tuple[Mask, I64]:
-        """(n,) True where there can be entries under a key: when all have been counted, or `sift` was asked for them
-        and `claim` for what was left. And which of them that does not tell of, as they were attempted earlier."""
+        """Return (n,) True where there can be entries under a key. This is valid when all keys have been counted, or
+        when `sift` was called with these keys and `claim` with those left. Also return the keys for which that does not
+        decide, because they were attempted earlier."""
         marks = read_marks(keys, self._table)
         if self.ended:
             return np.asarray(marks & COUNTED != 0), np.zeros(0, np.int64)
         return np.asarray(marks > ATTEMPTED), np.flatnonzero(marks == ATTEMPTED)
 
     def sift(self, keys: U64, possible: Callable[[U64], Mask]) -> U64:
-        """Those of some keys, which may repeat, that were not attempted and have been counted, or are `possible`, or
-        both as soon as all have been counted; each once, ascending."""
+        """Return those of some keys, which may repeat, that were not attempted and that have been counted or are
+        `possible`; once all keys have been counted, only those that are both. Each once, ascending."""
         marks = read_marks(keys, self._table)
         good = marks == COUNTED
         if not self.ended:
@@ -118,7 +120,7 @@ class KeyCount:
         return np.unique(keys[good])
 
     def claim(self, keys: U64, possible: Callable[[U64], Mask]) -> U64:
-        """Those of sifted keys that have been counted or are `possible`; from now on they count as attempted."""
+        """Return those of sifted keys that have been counted or are `possible`; they count as attempted from now on."""
         if not self.ended:
             marks = read_marks(keys, self._table)
             good = marks == COUNTED
@@ -132,7 +134,7 @@ class KeyCount:
         return keys
 
     def count(self, most: int) -> int:
-        """Look at up to so many entries more; at how many."""
+        """Scan up to `most` more entries, and return how many were scanned."""
         looked = 0
         while self._parts and looked < most:
             part, stop = self._parts[-1]

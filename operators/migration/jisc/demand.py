@@ -1,14 +1,16 @@
-"""What tuples that are about to probe an incomplete state ask of it: hashes of some columns of its entries.
+"""Determines which entries of an incomplete state the tuples about to probe it need: hashes of some columns of its
+entries.
+`demand_of` is the entry; `operators.migration.jisc.completion` calls it. The paper completes a state by the values of
+its join attribute (JISC 4). Its joins share one attribute. For other joins:
 
-The paper completes a state by the values of its join attribute (JISC 4). Its joins share one attribute; for others:
+- The state's key lies in one of its inputs: the key's hashes, which the probing tuples have too.
+- The key has columns of both inputs (a triangle's last join): the hashes of the columns in one of them, which are
+  fewer.
+- There is no key, but there are order comparisons (theta joins): the distinct values of the first compared column that
+  lie in the range that a probing tuple accepts.
 
-- The state's key lies in one of its inputs: its hashes, which the probing tuples have too.
-- It has columns of both inputs (a triangle's last join): the hashes of those in one of them, which are fewer.
-- There is no key, but order comparisons (theta joins): the distinct values of the first compared column that lie in
-  the range that a probing tuple accepts.
-
-All of them ask for at least the entries that can match, and every entry belongs to one hash, so that no entry is ever
-computed twice. Where none applies only the whole state can be asked for.
+Each of these requests at least the entries that can match, and every entry belongs to one hash, so no entry is ever
+computed twice. Where none applies, only the whole state can be requested.
 """
 
 from __future__ import annotations
@@ -29,33 +31,32 @@ from schemas.columns import Column
 from schemas.query import aliases_of
 
 
-class Demand(Protocol):
-    """How a state's entries are asked for.
-
+class KeyDemand(Protocol):
+    """How a state's entries are requested.
     Attributes:
-        operands: the columns of the entries that are hashed; all in one of the state's inputs.
+        operands: The columns of the entries that are hashed; all in one of the state's inputs.
     """
 
     operands: Operands
 
     def wanted(self, probing: Prepared) -> U64:
-        """The hashes of the entries that these tuples can match; may repeat."""
+        """Return the hashes of the entries that these tuples can match; they may repeat."""
         ...
 
 
 class ByKey:
-    """By the hash of the whole key."""
+    """Requests entries by the hash of the whole key."""
 
     def __init__(self, operands: Operands) -> None:
         self.operands = operands
 
     def wanted(self, probing: Prepared) -> U64:
-        """Those of the tuples."""
+        """Return the tuples' hashes."""
         return np.zeros(0, np.uint64) if probing.hashes is None else probing.hashes
 
 
 class ByPart:
-    """By some components of the key."""
+    """Requests entries by some components of the key."""
 
     def __init__(self, sources: Sources, terms: list[Term], side: int) -> None:
         self.operands = tuple(term.operand(side) for term in terms)
@@ -63,17 +64,17 @@ class ByPart:
         self._opposite = tuple(term.operand(1 - side) for term in terms)
 
     def wanted(self, probing: Prepared) -> U64:
-        """The same components of the tuples."""
+        """Return the hashes of the same components of the tuples."""
         tuples = probing.tuples
         resolve = self._sources.resolver(tuples.aliases, tuples.rows)
         return key_hashes([operand.values(resolve, len(tuples)) for operand in self._opposite])[0]
 
 
 class ByRange:
-    """By the values of one column that is compared by order."""
+    """Requests entries by the values of one column that is compared by order."""
 
     def __init__(self, terms: list[Term], side: int, *, floats: bool) -> None:
-        """Args: `terms` of one kind as the match has them; those over the first one's operand count."""
+        """Args: `terms` are of one kind, in the match's order; only those over the first one's operand count."""
         first = terms[0].operand(side)
         self.operands: Operands = (first,)
         self._floats = floats
@@ -82,13 +83,13 @@ class ByRange:
         self._hashes: U64 = np.zeros(0, np.uint64)
 
     def know(self, values: Column) -> None:
-        """Take the values of the operand that there are among the tuples that entries can be made of."""
+        """Set the operand's values among the tuples that entries can be made of."""
         _, first = np.unique(values.values, return_index=True)
         distinct = Column(values.type, values.values[first], None if values.valid is None else values.valid[first])
         self._values, self._hashes = distinct.values, key_hashes([distinct])[0]
 
     def wanted(self, probing: Prepared) -> U64:
-        """Those of the values within some tuple's range."""
+        """Return the hashes of the values within some tuple's range."""
         terms = probing.terms
         ops, given = (terms.float_ops, terms.floats) if self._floats else (terms.int_ops, terms.ints)
         begin = np.zeros(len(probing), np.int64)
@@ -114,8 +115,9 @@ class ByRange:
         return self._hashes[np.cumsum(edges[:-1]) > 0]
 
 
-def demand_of(match: Match, side: int, node: Join) -> Demand | None:
-    """How what probes a side of a match can ask for the entries of `node` there; None for all or nothing."""
+def demand_of(match: Match, side: int, node: Join) -> KeyDemand | None:
+    """Return how tuples that probe a side of a match can request the entries of `node` there; None if only as a
+    whole."""
     condition = match.condition
     if condition.keys:
         whole = match.key(side)

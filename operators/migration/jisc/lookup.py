@@ -1,4 +1,4 @@
-"""Finding old tuples by the hash of some of their columns: what is looked up where, and what is among it."""
+"""Helpers of `operators.migration.jisc.completion` that find old tuples by the hash of some of their columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Operands = tuple[Operand, ...]
 
 
 def input_of(node: Join, operands: Operands) -> Plan | None:
-    """The input of a join that has all the columns of `operands`; None when neither has."""
+    """Return the input of a join that has all the columns of `operands`; None if neither has."""
     for child in (node.left, node.right):
         if all(aliases_of(operand.expr) <= frozenset(child.aliases) for operand in operands):
             return child
@@ -22,8 +22,8 @@ def input_of(node: Join, operands: Operands) -> Plan | None:
 
 
 def member(hashes: U64, wanted: U64) -> Mask:
-    """(n,) True where a hash is one of `wanted`, which are sorted."""
+    """Return (n,) True where a hash is one of `wanted`, which are sorted."""
     if len(wanted) == 0:
         return np.zeros(len(hashes), np.bool_)
-    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    return np.asarray(wanted[places] == hashes)
+    indexes = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    return np.asarray(wanted[indexes] == hashes)

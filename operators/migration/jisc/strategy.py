@@ -1,26 +1,26 @@
-"""Just-in-time state completion (JISC): no halt, one plan, missing states are completed where they are probed.
+"""Just-in-time state completion (JISC): no halt, one plan, and missing states are completed where they are probed.
+`operators.migration.strategies` lists it. A complete state of the old plan that the new plan has too is moved; any
+other state is incomplete (definition 1, and 4.5 for overlapping transitions). When tuples are about to probe an
+incomplete state, the entries under their join keys are computed first, each key once (definition 2: a key that was
+attempted is not fresh any more).
 
-A state of the new plan that the old plan has, complete, is moved; any other is incomplete (definition 1, and
-4.5 for overlapping transitions). When tuples are about to probe an incomplete state, the entries under their
-join keys are computed first, each key once (definition 2: a key that was attempted is not fresh any more).
+All requests of a slice are completed together (`operators.migration.jisc.completion`). The source tuples that are about
+to probe an incomplete state determine its requested keys before any of them enters. The requests of intermediate
+results are not known then, and are completed when these arrive.
 
-A slice's demands are met together (`operators.migration.jisc.completion`). Source tuples about to probe an incomplete
-state say which of its keys are wanted before any of them is entered. What intermediate results will ask for is not
-known then, and is completed when they come.
+The paper counts down distinct values to detect completion (4.3). This does so too, a piece per slice
+(`operators.migration.jisc.counting`): a key of a state is a key of both its inputs, as far as they are hashed by it. A
+state is also complete when all old tuples have left their windows. Clearing windows through incomplete states (4.2)
+needs nothing here: every tuple carries its own expiry, and an expired tuple never matches.
 
-Where the paper counts down distinct values to detect completion (4.3), so does this, a piece per slice
-(`operators.migration.jisc.counting`): a key of a state is a key of both its inputs, as far as they are hashed by it.
-Besides, a state is complete when all old tuples have left their windows. Clearing windows through incomplete states
-(4.2) needs nothing here: every tuple carries its own expiry, and a dead one is never met.
+No slice bears the cost of a whole state, with three exceptions. A state that the new plan joins by other columns is
+re-indexed at the cut. If entries are looked up by columns by which neither plan has an index, an index is made at the
+first request, once per state and columns. Both are a pass over the state. And a request for many of the keys that a
+state lacks completes the rest.
 
-No slice pays for a whole state, with three exceptions. A state that the new plan joins by other columns is indexed anew
-at the cut. Where entries are looked up by columns by which neither plan has an index, one is made at the first
-demand, once per state and columns. Both are a pass over the state. And a demand for many of the keys that a state lacks
-completes the rest.
-
-The keys need not be the state's own: `operators.migration.jisc.demand` says by which columns its entries are asked for
-when its key has columns of both inputs, or when there is no key (theta joins). Where nothing smaller than the whole
-state can be asked for, the first probe completes all of it.
+The keys need not be the state's own: `operators.migration.jisc.demand` determines the columns by which entries are
+requested when the key has columns of both inputs, or when there is no key (theta joins). If nothing smaller than the
+whole state can be requested, the first probe completes all of it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ from schemas.errors import InvariantError
 
 COUNTED_TUPLES = 4_096
 COUNTED_PER_TUPLE = 8
-"""Tuples in which keys are counted per slice, over all states: about half a millisecond. More, where so many for each
-tuple that came are more."""
+"""Keys are counted in at most this many tuples per slice, over all states, which takes about half a millisecond. The
+limit is COUNTED_TUPLES, or COUNTED_PER_TUPLE for each tuple that arrived if that is more."""
 
 NO_KEYS: U64 = np.zeros(0, np.uint64)
 
 
 class Jisc(Migration):
-    """Lazy migration; may begin while another one is still completing."""
+    """Lazy migration; it may start while another one is still completing.
+    Attributes:
+        completions: The completers of the incomplete states, children before parents.
+    """
 
     def __init__(self, old: Executor, plan: Plan, cut: int) -> None:
         new = tree_like(old, plan)
@@ -68,7 +71,7 @@ class Jisc(Migration):
                 aliases = frozenset(child.aliases)
                 former = held.get(aliases)
                 if former is None and (not isinstance(child, Join) or aliases <= self.sources.tables):
-                    continue  # a query of one source has no states to move; what is made of tables alone is there
+                    continue  # a query of one source has no states to move; sub-plans over tables alone are complete
                 if former is not None and former[2].complete:
                     state = join.states[side] = moved(self.sources, former, join.match, side, cut)
                     if state is not former[2] and former[2].hashed:
@@ -88,21 +91,21 @@ class Jisc(Migration):
         facing: Plan,
         former: tuple[Match, int, SideState] | None,
     ) -> Completer:
-        """An empty state, or what an earlier transition has of it (4.5)."""
+        """Return the completer of an empty state, or of what an earlier transition left of it (4.5)."""
         before, done = self.cut, NO_KEYS
         if former is not None:
             match, former_side, state = former
-            owed = state.owed
-            if not isinstance(owed, Completer):
+            completer = state.completion
+            if not isinstance(completer, Completer):
                 raise InvariantError(f"the state of {child} is incomplete and nothing completes it")
-            before = owed.before
+            before = completer.before
             asked = demand_of(join.match, side, child)
             same = () if asked is None else asked.operands
-            if match.signature(former_side) == join.match.signature(side) and owed.operands == same:
+            if match.signature(former_side) == join.match.signature(side) and completer.operands == same:
                 join.states[side] = state
-                done = owed.attempted()
+                done = completer.attempted()
             else:
-                # Keys that were attempted say nothing about keys of other columns: begin again.
+                # Attempted keys tell nothing about keys of other columns: start again.
                 state.older = None
                 join.states[side] = moved(self.sources, former, join.match, side, self.cut)
         return Completer(self._old_tuples, child, facing, join, side, before, done)
@@ -113,7 +116,7 @@ class Jisc(Migration):
         return self._old_tuples.complete
 
     def progress(self) -> tuple[int, int, str]:
-        """Keys completed where they can be counted and have been, else states."""
+        """Return the keys completed, if all can be counted and have been; otherwise the states."""
         counted = [completer.progress() for completer in self.completions]
         if counted and all(total for _, total in counted):
             return sum(done for done, _ in counted), sum(total for _, total in counted), "keys"
@@ -127,11 +130,11 @@ class Jisc(Migration):
         old.may_count = max(COUNTED_TUPLES, COUNTED_PER_TUPLE * sum(len(tuples) for tuples in epoch.values()))
         for completer in self.completions:
             old.count(completer)
-            completer.settle()
+            completer.check_complete()
         return self._tree.process(self._met(epoch, now), now)
 
     def purge(self, cut: int) -> None:
-        """Drop what no tuple with ts >= cut can meet."""
+        """Drop what no tuple with ts >= cut can match."""
         super().purge(cut)
         self._old_tuples.purge(cut)
 
@@ -140,7 +143,8 @@ class Jisc(Migration):
         return super().size_bytes() + self._old_tuples.size_bytes()
 
     def _met(self, epoch: Mapping[str, Tuples], now: int) -> Mapping[str, Tuples | Prepared]:
-        """Complete what the slice's source tuples will look for; those tuples, prepared as far as that took."""
+        """Complete what the slice's source tuples will look for. Return these tuples, prepared as far as that
+        required."""
         ready: dict[str, Tuples | Prepared] = dict(epoch)
         wanted: dict[int, list[U64]] = {}
         for completer in self.completions:

@@ -1,8 +1,9 @@
-"""Cleans up partition groups, join by join from the sources to the root: `operators.spill.cleanup.steps` says which.
+"""Cleans up partition groups of a running plan, join by join from the sources to the root.
 
-What a join owed comes to the join above as one more part of it, one that was joined with nothing yet (`Part.late`), and
-what the root owed is a late result of the query. A part that can still be met stays on disk, and from then on has been
-joined with all that was in memory (`Part.since`).
+`operators.spill.cleanup.steps` decides which groups are next. A join's pending results become one more part of the join
+above. That part has not been joined with anything yet (`SpilledPart.late`). The root's pending results are late results
+of the query. A part that later tuples can still match stays on disk. From then on it counts as joined with everything
+that was in memory (`SpilledPart.since`).
 """
 
 from __future__ import annotations
@@ -20,45 +21,54 @@ from operators.kernels.index import I32
 from operators.kernels.partition import groups_of
 from operators.plan.predicates import Operand
 from operators.spill.block_store import BlockStore
-from operators.spill.cleanup.missed_results import CleanupSources, Merge
+from operators.spill.cleanup.missed_results import CleanupSources, GroupMerge
 from operators.spill.counters import SpillCounters
-from operators.spill.grouped import Grouped
+from operators.spill.grouped import GroupedEntries
 from operators.spill.ledger import Ledger
-from operators.spill.spilled_part import ROW, Part, Piece, Writer, alive, batch_bytes, materialise, shares
+from operators.spill.spilled_part import (
+    ROW,
+    PieceWriter,
+    SpilledPart,
+    SpilledPiece,
+    batch_bytes,
+    materialise,
+    shared_pieces,
+    unexpired,
+)
 from operators.state.match import LEFT, RIGHT, Match
 from operators.state.sources import Sources
 from schemas.columns import I64, Batch
 
 MERGED_TUPLES = 1 << 16
-"""Groups of so many tuples are merged together, at most: memory against calls."""
+"""Cleanup merges groups of at most this many tuples together: memory against the number of calls."""
 
 LATE_BYTES = 4 * 1024 * 1024
-"""Results of a cleanup that wait in memory for a join above, at most; twice for a short time."""
+"""Pending results that wait in memory for the join above, at most; twice as many for a short time."""
 
-Above = tuple[int, int]
-"""A join and the side of it that reads another's results."""
+ParentInput = tuple[int, int]
+"""The number of the join that reads another join's results, and the side on which it reads them."""
 
 
-class Cleaning:
+class PlanCleanup:
     """Cleans up the partition groups of one plan.
 
     Args:
         joins: children before parents.
-        parents: per join what reads its results, None for the root.
-        ledger: what is owed; loses what is paid.
+        parents: per join the input that reads its results, None for the root.
+        ledger: the parts; cleanup removes those that it merges.
 
     Attributes:
-        delivered: results of before this have been delivered already.
+        delivered: results before this event time are already delivered and are not produced again.
     """
 
     def __init__(
         self,
         sources: Sources,
         joins: Sequence[BinaryJoin],
-        parents: Sequence[Above | None],
+        parents: Sequence[ParentInput | None],
         ledger: Ledger,
         blocks: BlockStore,
-        writer: Writer,
+        writer: PieceWriter,
         counters: SpillCounters,
         delivered: int,
     ) -> None:
@@ -73,14 +83,14 @@ class Cleaning:
         self._results: list[Batch] = []
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in joins]
         self._late_bytes = 0
-        # Of late parts that are held in memory, per join.
-        self._held_bytes = [0] * len(joins)
-        # Made when there is anything to clean up.
-        self._read: CleanupSources | None = None
+        # Bytes of late parts in memory, per join.
+        self._late_memory_bytes = [0] * len(joins)
+        # Created by the first cleanup.
+        self._disk_sources: CleanupSources | None = None
         self._matches: dict[int, Match] = {}
 
     def take(self) -> list[Batch]:
-        """The results since this was last asked."""
+        """Return the results found since the last call."""
         found, self._results = self._results, []
         return found
 
@@ -90,111 +100,112 @@ class Cleaning:
         groups: Sequence[int],
         cut: int,
         kept_from: int,
-        most: int | None = None,
+        max_tuples: int | None = None,
         between: Callable[[], None] | None = None,
     ) -> tuple[list[int], int]:
-        """Clean up groups of a join, ascending; what that makes owed above are late parts there.
+        """Clean up groups of a join, ascending. Their results become late parts of the join above.
 
         Args:
             cut: everything before it has been processed.
-            kept_from: what expired before this is owed nothing, and its source tuples may be gone.
-            most: stop when so many tuples have been merged; None for all groups.
-            between: called after each merge; may take what was found.
+            kept_from: what expired before this has no pending results, and its source tuples may be gone.
+            max_tuples: stop after merging this many tuples; None for all groups.
+            between: called after each merge; it may take the results found so far.
 
         Returns:
-            The groups that were cleaned up, one at least, and how many tuples that has merged.
+            The groups that were cleaned up, at least one, and the number of tuples that were merged.
 
         Raises:
             StateError: a block could not be written or read.
         """
-        memory = [Grouped(state, kept_from) for state in self._joins[j].states]
+        memory = [GroupedEntries(state, kept_from) for state in self._joins[j].states]
         cleaned: list[int] = []
         merged = 0
-        for turn, tuples in self._together(j, groups, memory, most):
-            self._clean_groups(j, turn, memory, cut)
-            cleaned += turn
+        for chunk, tuples in self._chunks(j, groups, memory, max_tuples):
+            self._clean_groups(j, chunk, memory, cut)
+            cleaned += chunk
             merged += tuples
             if between is not None:
                 between()
-            if most is not None and merged >= most:
+            if max_tuples is not None and merged >= max_tuples:
                 break
         if not self._ledger.late(j):
-            self._held_bytes[j] = 0
-        above = self._parents[j]
-        if above is not None:
-            self._enter_late(above[0])
+            self._late_memory_bytes[j] = 0
+        parent = self._parents[j]
+        if parent is not None:
+            self._add_late_parts(parent[0])
         return cleaned, merged
 
-    def _together(
-        self, j: int, groups: Sequence[int], memory: Sequence[Grouped], most: int | None
+    def _chunks(
+        self, j: int, groups: Sequence[int], memory: Sequence[GroupedEntries], max_tuples: int | None
     ) -> Iterator[tuple[list[int], int]]:
-        """The groups in turns of MERGED_TUPLES or of fewer, and how many tuples each has; those that do not fit into
-        `most` come one by one."""
-        turn: list[int] = []
+        """The groups in chunks of at most MERGED_TUPLES, and the number of tuples of each chunk. Groups that do not fit
+        into `max_tuples` are chunks of their own."""
+        chunk: list[int] = []
         tuples = 0
         for g in groups:
             size = self._ledger.size((j, g)) + sum(own.size(g) for own in memory)
-            if turn and tuples + size > (MERGED_TUPLES if most is None else min(most, MERGED_TUPLES)):
-                yield turn, tuples
-                most = None if most is None else most - tuples
-                turn, tuples = [], 0
-            turn.append(g)
+            if chunk and tuples + size > (MERGED_TUPLES if max_tuples is None else min(max_tuples, MERGED_TUPLES)):
+                yield chunk, tuples
+                max_tuples = None if max_tuples is None else max_tuples - tuples
+                chunk, tuples = [], 0
+            chunk.append(g)
             tuples += size
-        yield turn, tuples
+        yield chunk, tuples
 
-    def _clean_groups(self, j: int, groups: Sequence[int], memory: Sequence[Grouped], cut: int) -> None:
+    def _clean_groups(self, j: int, groups: Sequence[int], memory: Sequence[GroupedEntries], cut: int) -> None:
         match = self._match(j)
-        assert self._read is not None
+        assert self._disk_sources is not None
         parts = [self._ledger.pop((j, g)) for g in groups]
         left, right = (materialise(self._sources, own.tuples(groups)) for own in memory)
-        merge = Merge(self._read, match, self._blocks, parts, (left, right))
-        for found in merge.found():
+        merge = GroupMerge(self._disk_sources, match, self._blocks, parts, (left, right))
+        for found in merge.missing_results():
             self._deliver(j, found)
         self._counters.cleanups += len(groups)
         bound = self._ledger.bound(j, cut)
-        living = [self._living(j, side, parts, bound, merge) for side in (LEFT, RIGHT)]
-        for g, *sides in zip(groups, *living, strict=True):
+        kept = [self._keep_joinable(j, side, parts, bound, merge) for side in (LEFT, RIGHT)]
+        for g, *sides in zip(groups, *kept, strict=True):
             if any(sides):
-                self._ledger.add((j, g), Part((sides[LEFT], sides[RIGHT]), cut))
+                self._ledger.add((j, g), SpilledPart((sides[LEFT], sides[RIGHT]), cut))
 
     def _match(self, j: int) -> Match:
-        if self._read is None:
-            self._read = CleanupSources(self._sources.query, hashed=self._sources.hashed)
+        if self._disk_sources is None:
+            self._disk_sources = CleanupSources(self._sources.query, hashed=self._sources.hashed)
         if j not in self._matches:
             left, right = self._joins[j].match.sides
-            self._matches[j] = Match(self._read, left, right, implied=True)
+            self._matches[j] = Match(self._disk_sources, left, right, implied=True)
         return self._matches[j]
 
-    def _living(
-        self, j: int, side: int, merged: Sequence[Sequence[Part]], bound: int, merge: Merge
-    ) -> list[tuple[Piece, ...]]:
-        """Per group the pieces of merged parts that can still be met, all on disk; the others are deleted."""
-        # When ROWS windows end is known later than what ends in them is written.
+    def _keep_joinable(
+        self, j: int, side: int, merged: Sequence[Sequence[SpilledPart]], bound: int, merge: GroupMerge
+    ) -> list[tuple[SpilledPiece, ...]]:
+        """Per group the pieces of merged parts that later tuples can still match, all on disk. The others are
+        deleted."""
+        # The end of a tuple's ROWS window may become known only after the tuple has been written.
         known = merge.ends(side, self._sources) if self._sources.rows_windows else {}
-        living: list[list[Piece]] = [[] for _ in merged]
-        dead: list[Piece] = []
+        kept: list[list[SpilledPiece]] = [[] for _ in merged]
+        expired: list[SpilledPiece] = []
         unwritten: list[tuple[int, Batch, I64]] = []
         for number, parts in enumerate(merged):
             for piece in (piece for part in parts for piece in part.pieces[side]):
                 if min(piece.last, known.get((piece.key, piece.begin), piece.last)) < bound:
-                    dead.append(piece)
-                elif (held := piece.held()) is None:
-                    living[number].append(piece)
+                    expired.append(piece)
+                elif (in_memory := piece.memory_batch()) is None:
+                    kept[number].append(piece)
                 else:
-                    expiry = self._expiry(self._joins[j].match.sides[side], held)
-                    unwritten.append((number, *alive(held, expiry, bound)))
-        self._writer.forget(tuple(dead))
+                    expiry = self._expiry(self._joins[j].match.sides[side], in_memory)
+                    unwritten.append((number, *unexpired(in_memory, expiry, bound)))
+        self._writer.forget(tuple(expired))
         if unwritten:
             numbers, batches, ends = zip(*unwritten, strict=True)
             written = self._writer.write_groups(
                 f"{j}/{side}", Batch.concat(batches), np.concatenate(ends), [len(batch) for batch in batches]
             )
             for number, pieces in zip(numbers, written, strict=True):
-                living[number] += pieces
-        return [tuple(pieces) for pieces in living]
+                kept[number] += pieces
+        return [tuple(pieces) for pieces in kept]
 
     def _expiry(self, aliases: tuple[str, ...], batch: Batch) -> I64:
-        """(n,) when materialised tuples expire, as far as it is known."""
+        """(n,) when materialised tuples expire, as far as that is known."""
         expiry: I64 = np.full(len(batch), FOREVER)
         for alias in aliases:
             rows, ts = (
@@ -204,39 +215,39 @@ class Cleaning:
         return expiry
 
     def _deliver(self, j: int, found: Tuples) -> None:
-        """Hand what was owed to the join above, or out."""
-        assert self._read is not None
-        above = self._parents[j]
-        if above is None:
+        """Pass a join's pending results to the join above, or output them if it is the root."""
+        assert self._disk_sources is not None
+        parent = self._parents[j]
+        if parent is None:
             found = found.take(found.ts >= self.delivered)
-            self._results.append(self._read.results(found))
+            self._results.append(self._disk_sources.results(found))
             self._counters.cleanup_results += len(found)
             return
-        batch = materialise(self._read, found)
-        self._late[above[0]].append((above[1], batch))
+        batch = materialise(self._disk_sources, found)
+        self._late[parent[0]].append((parent[1], batch))
         self._late_bytes += batch_bytes(batch)
         if self._late_bytes > LATE_BYTES:
-            self._enter_late(above[0], on_disk=True)
+            self._add_late_parts(parent[0], on_disk=True)
 
     def write_late(self) -> None:
-        """Put what waits for joins above on disk.
+        """Write all results that wait for joins above, and all late parts in memory, to disk.
 
         Raises:
             StateError: a block could not be written.
         """
         for j in range(len(self._joins)):
-            self._enter_late(j, on_disk=True)
+            self._add_late_parts(j, on_disk=True)
         for (j, g), parts in list(self._ledger.items()):
             pieces = [(side, piece) for part in parts for side in (LEFT, RIGHT) for piece in part.pieces[side]]
             for side, piece in pieces:
-                held = piece.held()
-                if held is not None:
-                    expiry = self._expiry(self._joins[j].match.sides[side], held)
-                    written = self._writer.write(f"{j}/{side}", held, expiry)
+                in_memory = piece.memory_batch()
+                if in_memory is not None:
+                    expiry = self._expiry(self._joins[j].match.sides[side], in_memory)
+                    written = self._writer.write(f"{j}/{side}", in_memory, expiry)
                     self._ledger.replace((j, g), side, piece, written)
 
-    def _enter_late(self, j: int, *, on_disk: bool = False) -> None:
-        """What cleanups below have found becomes parts of the join's groups."""
+    def _add_late_parts(self, j: int, *, on_disk: bool = False) -> None:
+        """Turn the results that cleanups below have found into parts of the join's groups."""
         for side in (LEFT, RIGHT):
             batches = [batch for own, batch in self._late[j] if own == side]
             if not batches:
@@ -250,11 +261,11 @@ class Cleaning:
             expiry = self._expiry(aliases, batch)
             sizes = np.bincount(groups, minlength=count).tolist()
             size = batch_bytes(batch)
-            if on_disk or self._held_bytes[j] + size > LATE_BYTES:
+            if on_disk or self._late_memory_bytes[j] + size > LATE_BYTES:
                 pieces = self._writer.write_groups(f"{j}/{side}", batch, expiry, sizes)
             else:
-                pieces = shares(expiry, sizes, batch=batch)
-                self._held_bytes[j] += size
+                pieces = shared_pieces(expiry, sizes, batch=batch)
+                self._late_memory_bytes[j] += size
             for g, own in enumerate(pieces):
                 if own:
                     self._ledger.add_late((j, g), side, own)
@@ -263,7 +274,7 @@ class Cleaning:
 
 
 def _keyed(batch: Batch, key: Sequence[Operand]) -> tuple[Batch, U64 | None]:
-    """Materialised tuples without those that a null keeps from ever matching, and their keys' hashes."""
+    """Materialised tuples and the hashes of their keys. Tuples that a null keeps from ever matching are left out."""
     if not key:
         return batch, None
     hashes, valid = key_hashes([operand.values(_reader(batch), len(batch)) for operand in key])
@@ -275,5 +286,5 @@ def _reader(batch: Batch) -> Resolve:
 
 
 def _split(hashes: U64 | None, n: int, groups: int) -> I32:
-    """(n,) the partition groups of keys; what has no key is all of group 0."""
+    """(n,) the partition groups of keys. Without a key, all tuples are in group 0."""
     return np.zeros(n, np.int32) if hashes is None else groups_of(hashes, groups)

@@ -1,13 +1,14 @@
-"""Pays a debt group by group, wherever: all at once in a process (`pay_all`), or each group in a task of a cluster.
+"""Cleans up a backlog, after the run and in any process: all of it at once (`clean_up_all`), or each group in a task of
+a cluster (`OfflineCleanup.clean_up`).
 
-A group's parts are merged as while the query runs (`operators.spill.cleanup.missed_results.Merge`). What a join owed
-comes to the groups of the join above, in one late part per side, which is why joins are paid from the sources to the
-root; what the root owed are results.
+The parts of a group are merged as they are while the query runs (`operators.spill.cleanup.missed_results.GroupMerge`).
+A join's pending results go to the groups of the join above, as one late part per side. That is why joins are cleaned up
+from the sources to the root. The root's pending results are results of the query.
 
-What a group of the root owes is a function of the debt: who pays it again finds the same results, in whatever order
-parts from below come. So a group of the root is the unit in which results are delivered.
+The pending results of a root group are a function of the backlog: another cleanup finds the same results, in whatever
+order parts arrive from below. So a root group is the unit in which results are delivered.
 
-What is found below the root goes to disk as blocks under LATE, and stays there until the debt is settled.
+Results below the root go to disk as blocks under LATE_PREFIX, and stay there until the whole backlog is cleaned up.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ import numpy as np
 from operators.data.tuples import Tuples
 from operators.kernels.partition import groups_of
 from operators.plan.plan import Join, parse_plan, postorder
-from operators.spill.backlog import Debt
+from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
-from operators.spill.cleanup.missed_results import CleanupSources, Merge
-from operators.spill.spilled_part import FAR_PAST, Part, Piece, Writer, batch_bytes, materialise
+from operators.spill.cleanup.missed_results import CleanupSources, GroupMerge
+from operators.spill.spilled_part import FAR_PAST, PieceWriter, SpilledPart, SpilledPiece, batch_bytes, materialise
 from operators.spill.strategies import heights_of
 from operators.state.match import LEFT, RIGHT, Match
 from schemas.columns import I64, Batch
 from schemas.query import Query
 
-LATE = "late"
-"""What the keys of blocks begin with that a payment makes, after which comes a slash."""
+LATE_PREFIX = "late"
+"""The keys of blocks that a cleanup writes begin with this and a slash."""
 
 LATE_BYTES = 4 * 1024 * 1024
 """Tuples for the join above that wait in memory, at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """Tuples that a join owed, for one group of the join above.
+class LateInput:
+    """Pending results of a join, as input to one group of the join above.
 
     Attributes:
         expiry: (n,) of each tuple.
@@ -51,39 +52,39 @@ class Late:
     expiry: I64
 
 
-Found = Late | Batch
-"""What a group has owed: tuples for the join above; of the root results."""
+CleanupOutput = LateInput | Batch
+"""Pending results of a group: input for the join above, or results of the query if the group is of the root."""
 
 
-class Payer:
-    """Finds what partition groups of a debt owe.
+class OfflineCleanup:
+    """Produces the pending results of partition groups in a backlog.
 
     Attributes:
-        joins: how many the plan has.
-        heights: per join how high it stands over the sources; what stands equally high can be paid at the same time.
+        joins: the number of joins in the plan.
+        heights: per join its height over the sources; joins of equal height can be cleaned up at the same time.
         root: the topmost join's number.
     """
 
-    def __init__(self, query: Query, debt: Debt) -> None:
-        """Raises QueryError: the debt's plan is not one of this query."""
-        plan = parse_plan(debt.plan, query)
+    def __init__(self, query: Query, backlog: Backlog) -> None:
+        """Raises QueryError: the backlog's plan is not a plan of this query."""
+        plan = parse_plan(backlog.plan, query)
         self._query = query
-        self._partitions = debt.partitions
-        self._delivered = debt.delivered
+        self._partitions = backlog.partitions
+        self._delivered = backlog.delivered
         self._nodes = [node for node in postorder(plan) if isinstance(node, Join)]
-        self._sources = CleanupSources(query, hashed=debt.hashed)
+        self._sources = CleanupSources(query, hashed=backlog.hashed)
         self._matches: dict[int, Match] = {}
         self.joins = len(self._nodes)
         self.heights = heights_of([node.aliases for node in self._nodes])
         self.root = self.joins - 1
 
-    def pay(self, join: int, parts: Sequence[Part], blocks: BlockStore) -> Iterator[Found]:
-        """What a group's parts owe each other, piece by piece.
+    def clean_up(self, join: int, parts: Sequence[SpilledPart], blocks: BlockStore) -> Iterator[CleanupOutput]:
+        """Join the parts of a group and return their pending results, piece by piece.
 
         Raises:
             StateError: a block is missing or damaged.
         """
-        for found in Merge(self._sources, self._match(join), blocks, [parts]).found():
+        for found in GroupMerge(self._sources, self._match(join), blocks, [parts]).missing_results():
             yield from self._found(join, found)
 
     def _match(self, join: int) -> Match:
@@ -92,7 +93,7 @@ class Payer:
             self._matches[join] = Match(self._sources, node.left.aliases, node.right.aliases, implied=True)
         return self._matches[join]
 
-    def _found(self, join: int, found: Tuples) -> Iterator[Found]:
+    def _found(self, join: int, found: Tuples) -> Iterator[CleanupOutput]:
         if join == self.root:
             found = found.take(found.ts >= self._delivered)
             if len(found):
@@ -110,10 +111,10 @@ class Payer:
         order = np.argsort(groups, kind="stable").astype(np.int64)
         numbers, first = np.unique(groups[order], return_index=True)
         for group, own in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
-            yield Late(parent, group, side, batch.take(own), late.expiry[own])
+            yield LateInput(parent, group, side, batch.take(own), late.expiry[own])
 
     def _parent(self, join: int) -> tuple[int, int]:
-        """The join that reads this one's results, and on which side."""
+        """The join that reads this join's results, and on which side."""
         node = self._nodes[join]
         return next(
             (k, side)
@@ -123,60 +124,60 @@ class Payer:
         )
 
 
-def with_late(parts: Sequence[Part], late: Sequence[Sequence[Piece]]) -> list[Part]:
-    """A group's parts and what has come from below, per side; that of one side is one part."""
+def with_late(parts: Sequence[SpilledPart], late: Sequence[Sequence[SpilledPiece]]) -> list[SpilledPart]:
+    """A group's parts plus late results from below, given per side; those of one side are one part."""
     found = list(parts)
     for side in (LEFT, RIGHT):
         pieces = tuple(late[side])
         if pieces:
-            found.append(Part((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
+            found.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
     return found
 
 
-def pay_all(
-    payer: Payer, debt: Debt, blocks: BlockStore, paid: Iterable[int] = ()
+def clean_up_all(
+    cleanup: OfflineCleanup, backlog: Backlog, blocks: BlockStore, done: Iterable[int] = ()
 ) -> Iterator[tuple[int, Iterator[Batch]]]:
-    """Pay all of a debt: of each group of the root that may owe anything, ascending, its results.
+    """Clean up a whole backlog: return the results of each root group that may have any, ascending by group.
 
-    They are found while they are iterated over. What an earlier payment has left is deleted first.
+    The results are produced during iteration. Blocks that an earlier cleanup has left are deleted first.
 
     Args:
-        paid: groups of the root that are not wanted.
+        done: root groups whose results are not wanted.
 
     Raises:
         StateError: a block is missing, damaged or cannot be written.
     """
-    blocks.delete(blocks.keys(f"{LATE}/"))
-    known = set(paid)
-    shelf = _Shelf(blocks, payer.joins)
-    parts = {(owed.join, owed.group): [part.part() for part in owed.parts] for owed in debt.owed}
-    for join in range(payer.joins):
-        shelf.write()
-        groups = sorted({g for j, g in parts if j == join} | set(shelf.pieces[join]))
+    blocks.delete(blocks.keys(f"{LATE_PREFIX}/"))
+    known = set(done)
+    late_inputs = _LateBuffer(blocks, cleanup.joins)
+    parts = {(own.join, own.group): [part.part() for part in own.parts] for own in backlog.owed}
+    for join in range(cleanup.joins):
+        late_inputs.write()
+        groups = sorted({g for j, g in parts if j == join} | set(late_inputs.pieces[join]))
         for group in groups:
-            own = with_late(parts.get((join, group), ()), shelf.pieces[join].pop(group, ((), ())))
-            if join < payer.root:
-                for found in payer.pay(join, own, blocks):
-                    if isinstance(found, Late):
-                        shelf.add(found)
+            own = with_late(parts.get((join, group), ()), late_inputs.pieces[join].pop(group, ((), ())))
+            if join < cleanup.root:
+                for found in cleanup.clean_up(join, own, blocks):
+                    if isinstance(found, LateInput):
+                        late_inputs.add(found)
             elif group not in known:
-                yield group, (found for found in payer.pay(join, own, blocks) if isinstance(found, Batch))
+                yield group, (found for found in cleanup.clean_up(join, own, blocks) if isinstance(found, Batch))
 
 
-class _Shelf:
-    """What has been found for joins above.
+class _LateBuffer:
+    """Collects results for joins above.
 
     Attributes:
         pieces: on disk, per join, group and side.
     """
 
     def __init__(self, blocks: BlockStore, joins: int) -> None:
-        self._writer = Writer(blocks)
-        self._waiting: dict[tuple[int, int, int], list[Late]] = {}
+        self._writer = PieceWriter(blocks)
+        self._waiting: dict[tuple[int, int, int], list[LateInput]] = {}
         self._bytes = 0
-        self.pieces: list[dict[int, tuple[list[Piece], list[Piece]]]] = [{} for _ in range(joins)]
+        self.pieces: list[dict[int, tuple[list[SpilledPiece], list[SpilledPiece]]]] = [{} for _ in range(joins)]
 
-    def add(self, late: Late) -> None:
+    def add(self, late: LateInput) -> None:
         """Keep tuples for their join."""
         self._waiting.setdefault((late.join, late.group, late.side), []).append(late)
         self._bytes += batch_bytes(late.batch)
@@ -184,10 +185,10 @@ class _Shelf:
             self.write()
 
     def write(self) -> None:
-        """Put all that waits on disk."""
+        """Write everything that waits to disk."""
         for (join, group, side), late in self._waiting.items():
             batch = Batch.concat([own.batch for own in late])
             expiry = np.concatenate([own.expiry for own in late])
-            written = self._writer.write(f"{LATE}/{join}/{group}/{side}", batch, expiry)
+            written = self._writer.write(f"{LATE_PREFIX}/{join}/{group}/{side}", batch, expiry)
             self.pieces[join].setdefault(group, ([], []))[side].extend(written)
         self._waiting, self._bytes = {}, 0

@@ -1,1 +1,1 @@
-"""The experiments of the papers behind Weir, repeated: `weir bench jisc|hybmig|jit|juggler|spill`."""
+"""Repeats the experiments of the papers behind Weir: `weir bench jisc|hybmig|jit|juggler|spill`."""

@@ -24,7 +24,7 @@ ENOUGH = 1e12
 """Comparisons per second of a processor that is never busy."""
 
 BIN_S = 10
-"""Seconds that a point of the rates is the mean of."""
+"""Each point of a rate is the mean over so many seconds."""
 
 MAIN = ("MS", "PT", "HybMig")
 
@@ -34,10 +34,10 @@ class HybMigSettings:
     """Sizes of `weir bench hybmig`.
 
     Attributes:
-        minutes: the default window of the figures that count (Fig. 16 to 20; the paper: 3).
-        windows, rates, streams: the ranges of Fig. 17, 18, and 19 and 20.
+        minutes: the default window of the figures that count work (Fig. 16 to 20; the paper: 3).
+        windows, rates, streams: the ranges of Fig. 17, of Fig. 18, and of Fig. 19 and 20.
         clock_minutes: the window of the figures by the simulated clock (Fig. 15, 21, 22).
-        clock_rates: of Fig. 21.
+        clock_rates: the rates of Fig. 21.
         runs: of every figure, each with other data.
     """
 
@@ -106,7 +106,7 @@ def _traces(
     names: Sequence[str],
     **options: float,
 ) -> dict[str, list[Trace]]:
-    """Every run of every strategy."""
+    """All runs of every strategy."""
     found: dict[str, list[Trace]] = {name: [] for name in names}
     for number in range(settings.runs):
         for name in names:
@@ -244,7 +244,7 @@ def _sweep(
     for what, points in (("peak memory", memory), ("comparisons", spent)):
         for shape in ("right-deep", "bushy"):
             for name in ("MS", "PT"):
-                # The least lead over all settings, run by run.
+                # The smallest lead over all settings, run by run.
                 leads = [over(points[f"{name} {shape}"][x], points[f"HybMig {shape}"][x]) for x in tasks]
                 least = [min(lead[k] for lead in leads) for k in range(settings.runs)]
                 figure.claim(f"{what}, {shape}: {name} / HybMig, least", "> 1", least, "x", at_least=1.0)
@@ -367,7 +367,7 @@ def black_boxes(settings: HybMigSettings, progress: Progress) -> Figure:
 
 
 def all_strategies(settings: HybMigSettings, progress: Progress) -> Figure:
-    """What each strategy costs on one and the same task."""
+    """The cost of each strategy on one and the same task."""
     clique = Clique(settings.clock_minutes)
     w = round(clique.minutes * 60)
     figure = Figure(

@@ -4,14 +4,15 @@ A clique: n streams with a join predicate between each pair, by nested loops. Va
 a pair is joined with the paper's selectivity of 0.05; those of the rare stream in 1 .. 400, so that it is joined with
 0.0025. Before the migration the first stream is rare, from then on the last (HybMig 5.1).
 
-The paper does not say on which attributes. Its text fits two readings, one part each, so there are both:
+The paper does not say on which attributes. Its text fits two readings, each in some parts, so the benchmark has both:
 
-- `shared`: all predicates are on one attribute. The states grow with every join, to a million tuples at the default,
-  which fits the memory that the paper ran out of, and HybMig's lead over Parallel Track.
+- `shared`: all predicates are on one attribute. The states grow with every join, to a million tuples at the default.
+  That fits the memory that the paper ran out of, and HybMig's lead over Parallel Track.
 - else every pair has an attribute of its own. The states shrink with every join, and Moving State compares as much as
-  Parallel Track does in 50 seconds: that fits what the paper says of saturation. So many independent predicates would
-  let no result through; so there are happenings that all streams see: every tenth tuple of a stream (one in 200 where
-  it is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
+  Parallel Track does in 50 seconds. That fits what the paper says about saturation. So many independent predicates
+  would
+  let no result through, so there are events that all streams report: every tenth tuple of a stream (one in 200 where
+  the stream is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from schemas.query import Query, Type
 
 VALUES, RARE_VALUES = 20, 400
 KINDS, EVERY = 10, 10
-"""Kinds of happenings, and every how many tuples a stream reports one, kind after kind."""
+"""Kinds of events, and at which distance in tuples a stream reports an event, kind after kind."""
 
 SLICE_MS = 500
-"""Event time processed together: no result waits longer for its slice."""
+"""Event time that is processed together: no result waits longer for its slice."""
 
 WARM_WINDOWS = 1.1
-"""The paper warms up for five; what came before the last window leaves no trace."""
+"""The paper warms up for five windows; tuples before the last window leave no trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Clique:
     """The default task: w = 3 minutes, 1 tuple per second and stream, 6 streams (HybMig, Table 3).
 
     Attributes:
-        shared: every pair's predicate is on one and the same attribute.
-        median: put a sliding median above the join, every second (HybMig 5.3).
+        shared: whether all pairs' predicates are on one and the same attribute.
+        median: whether a sliding median is above the join, every second (HybMig 5.3).
     """
 
     minutes: float = 3.0
@@ -74,7 +75,7 @@ class Clique:
 
     @property
     def window_ms(self) -> int:
-        """w."""
+        """The window w."""
         return round(self.minutes * 60_000)
 
     @property
@@ -110,15 +111,15 @@ class Clique:
         return parse_program("\n".join(lines) + every).queries[0]
 
     def old(self) -> Plan:
-        """Left-deep."""
+        """The left-deep plan."""
         return left_deep(self.names)
 
     def right_deep(self) -> Plan:
-        """The last stream first."""
+        """The right-deep plan, which joins the last stream first."""
         return _right_deep(self.names)
 
     def bushy(self) -> Plan:
-        """As right-deep, but the streams n - 4 and n - 3 are joined with each other first."""
+        """Like right-deep, but the streams n - 4 and n - 3 are joined with each other first."""
         first, pair, last = self.names[:-4], self.names[-4:-2], self.names[-2:]
         plan: Plan = Join(_right_deep(pair), _right_deep(last))
         for name in reversed(first):
@@ -126,11 +127,11 @@ class Clique:
         return plan
 
     def sharing(self) -> Plan:
-        """The old plan but for the last two streams, which are joined with each other first (Fig. 20)."""
+        """The old plan, except that the last two streams are joined with each other first (Fig. 20)."""
         return Join(left_deep(self.names[:-2]), _right_deep(self.names[-2:]))
 
     def batches(self, seconds: float, seed: int) -> dict[str, Batch]:
-        """All tuples from the warm-up's begin (0) to so many seconds after the migration's begin."""
+        """All tuples from the start of the warm-up (0) to so many seconds after the start of the migration."""
         rng = np.random.default_rng((seed, self.streams))
         kinds = {self._attribute(*pair): rng.integers(1, VALUES + 1, KINDS) for pair in combinations(self.names, 2)}
         cut = self.cut_ms
@@ -184,10 +185,10 @@ STRATEGIES: dict[str, Begin] = {
     "GPT": _black_box(GeneralizedParallelTrack),
     "GHM": _black_box(_ghm),
 }
-"""As in the paper: PT holds the new plan's output back, and background work takes what time is to spare."""
+"""As in the paper: PT holds the new plan's output back, and background work takes the spare time."""
 
 BACKGROUND = {"HybMig+BSC", "GHM"}
-"""Those that work in the background."""
+"""The strategies that work in the background."""
 
 
 @dataclass(slots=True)
@@ -199,9 +200,9 @@ class Trace:
         compared: predicate evaluations by the second in which they were done.
         memory: tuples in all states, and those that wait, at the end of each second.
         finished_s: when the old plan, and everything else of the migration, was gone.
-        caught_up_s: when no tuple waited any more for the first time after the migration had finished.
-        longest_delay_s: of a result, after its timestamp.
-        silent_s: from the begin to the first result.
+        caught_up_s: when, for the first time after the migration had finished, no tuple waited.
+        longest_delay_s: the longest time from a result's timestamp to its output.
+        silent_s: from the start of the migration to the first result.
         results: how many in all.
     """
 
@@ -216,12 +217,12 @@ class Trace:
 
     @property
     def comparisons(self) -> float:
-        """All predicate evaluations."""
+        """The number of all predicate evaluations."""
         return sum(self.compared.values())
 
     @property
     def peak_tuples(self) -> int:
-        """The most that was held at the end of any second."""
+        """The most tuples in memory at the end of any second."""
         return max(self.memory.values())
 
 
@@ -237,7 +238,7 @@ def run(
 
 
 class _Run:
-    """The engine's loop with another clock: slices wait while the processor is busy."""
+    """The engine's loop with a simulated clock: slices wait while the processor is busy."""
 
     def __init__(self, clique: Clique, target: Plan, strategy: str, capacity: float, windows: float, seed: int) -> None:
         query = clique.query()
@@ -258,7 +259,7 @@ class _Run:
         self._migrate(target, strategy)
 
     def _slice(self, at: int) -> I64:
-        """Process the tuples with ts < at that have not been; the ts of what comes out."""
+        """Process the tuples with ts < at that have not been processed; returns the ts of the results."""
         epoch = {}
         now = at
         for name, batch in self._batches.items():
@@ -276,7 +277,7 @@ class _Run:
 
     def _purge(self, at: int) -> None:
         self._executor.purge(at)
-        self._sources.purge(at if self._aggregator is None else self._aggregator.held(at))
+        self._sources.purge(at if self._aggregator is None else self._aggregator.needed_from(at))
 
     def _migrate(self, target: Plan, strategy: str) -> None:
         trace, clock = self.trace, self._clock
@@ -304,7 +305,7 @@ class _Run:
         trace.compared = dict(clock.spent)
 
     def _use_spare_time(self, migration: Migration, at: int, until: float) -> None:
-        """Background work while nothing else is to do, a tuple at a time."""
+        """Do background work while the processor is idle, a tuple at a time."""
         while not migration.finished and self._clock.now < until:
             compared = migration.comparisons()
             if isinstance(migration, HybMig):
@@ -315,7 +316,7 @@ class _Run:
             self._clock.work(migration.comparisons() - compared)
 
     def _note_results(self, ts: I64) -> None:
-        """Results that leave now; their ts says when they could have left."""
+        """Note results that leave now; their ts is when they could have left."""
         trace = self.trace
         if len(ts) == 0:
             return
@@ -326,7 +327,8 @@ class _Run:
         trace.longest_delay_s = max(trace.longest_delay_s, delay)
 
     def _note_memory(self, at: int) -> None:
-        """Living tuples of all states, and those that have come since `at` and wait, for the seconds now over."""
+        """Note the living tuples of all states, and the waiting tuples since `at`, for the seconds that are now
+        over."""
         if int(self._clock.now) <= self._noted:
             return
         executor = self._executor

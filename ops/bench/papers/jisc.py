@@ -27,11 +27,11 @@ class JiscSettings:
         window: tuples per stream in Fig. 7, 8, 9.
         chain: joins of the plans of Fig. 9 to 12.
         step_tuples: ten such steps make Fig. 9's x axis (the paper: a million each).
-        hash_windows, loop_windows: tuples per stream in Fig. 10.
+        hash_windows, loop_windows: tuples per stream in Fig. 10, for hash joins and for nested loops.
         share: of the paper's window and of its tuples in Fig. 11 and 12.
         millions: of tuples there, times `share`.
-        every: transitions every so many of these.
-        eddy_part: of the tuples, for CACQ, whose time is scaled: it costs the same whatever plans do.
+        every: there is a transition after so many of these.
+        eddy_part: share of the tuples for CACQ, whose time is scaled: it has the same cost under all plans.
         runs: of every figure.
     """
 
@@ -99,7 +99,7 @@ def bench_jisc(settings: JiscSettings, progress: Progress, figure: int | None = 
 
 
 def transition_stage(settings: JiscSettings, progress: Progress) -> list[Figure]:
-    """How long each strategy takes for the tuples that come while Parallel Track has two plans."""
+    """How long each strategy takes for the tuples that arrive while Parallel Track has two plans."""
     seconds: dict[str, Points] = {case: defaultdict(lambda: defaultdict(list)) for case in ("best", "worst")}
     compared: dict[str, Points] = {case: defaultdict(lambda: defaultdict(list)) for case in ("best", "worst")}
     for run in range(settings.runs):
@@ -109,7 +109,7 @@ def transition_stage(settings: JiscSettings, progress: Progress) -> list[Figure]
             cacq: tuple[float, float] | None = None
             for case, target in (("best", star.best()), ("worst", star.worst())):
                 measured = _stage(star, target, settings.seed + run, cacq)
-                cacq = measured["CACQ"]  # it has no plan: the same in both cases
+                cacq = measured["CACQ"]  # it has no plan: its cost is the same in both cases
                 for name, (took, comparisons) in measured.items():
                     seconds[case][name][joins].append(took)
                     compared[case][name][joins].append(comparisons)
@@ -127,8 +127,8 @@ def transition_stage(settings: JiscSettings, progress: Progress) -> list[Figure]
 
 
 def _stage(star: Star, target: Plan, seed: int, cacq: tuple[float, float] | None) -> dict[str, tuple[float, float]]:
-    """The tuples of one transition stage, until Parallel Track has finished: each strategy's processor seconds, and
-    comparisons per tuple. Those of CACQ are taken where they are known."""
+    """Measure the tuples of one transition stage, until Parallel Track has finished: each strategy's processor seconds,
+    and comparisons per tuple. Those of CACQ are reused where they are known."""
     step, begin = star.epoch_rows, star.warm_rows
     keys = star.keys(begin + star.window + 3 * step, seed)
     feeds = {"Parallel Track": Feed(star, keys), "JISC": Feed(star, keys)}
@@ -179,9 +179,9 @@ def normal_operation(settings: JiscSettings, progress: Progress) -> list[Figure]
     per_step = max(1, settings.step_tuples // streams)
     seconds: Points = defaultdict(lambda: defaultdict(list))
     overhead, against_cacq = [], []
-    settle = 2 * star.warm_rows + star.window
+    warm_rows = 2 * star.warm_rows + star.window
     for run in range(settings.runs):
-        keys = star.keys(settle + steps * per_step, settings.seed + run)
+        keys = star.keys(warm_rows + steps * per_step, settings.seed + run)
         feeds = {
             "Symmetric Hash Join": Feed(star, keys),
             "JISC": Feed(star, keys, plan=star.worst()),
@@ -189,14 +189,14 @@ def normal_operation(settings: JiscSettings, progress: Progress) -> list[Figure]
         }
         record = feeds["JISC"].migrate(star.plan(), "jisc", star.warm_rows)
         for name, feed in feeds.items():
-            # An eddy's state is its windows: the last one is enough.
-            feed.rows(settle - star.warm_rows if name == "CACQ" else 0, settle)
+            # An eddy's state is its windows: the last window is enough.
+            feed.rows(warm_rows - star.warm_rows if name == "CACQ" else 0, warm_rows)
         assert not record.open, "the transition has not finished"
         turns = Turns(feeds)
         took: dict[str, list[float]] = {name: [] for name in feeds}
         for step in range(steps):
             progress.say(f"Fig. 9, step {step + 1} of {steps}: run {run + 1} of {settings.runs}")
-            start = settle + step * per_step
+            start = warm_rows + step * per_step
             for row in range(start, start + per_step, star.epoch_rows):
                 for name, spent in turns.rows(row, min(row + star.epoch_rows, start + per_step)).items():
                     took[name].append(spent)
@@ -277,7 +277,7 @@ def first_result(star: Star, strategy: str, seed: int) -> float:
 
 
 def frequency(settings: JiscSettings, progress: Progress) -> list[Figure]:
-    """The time for all tuples, with a transition every so many."""
+    """The time for all tuples, with a transition after every so many tuples."""
     star = Star(settings.chain, max(16, round(10_000 * settings.share)))
     streams = len(star.streams)
     million = 1_000_000 * settings.share / streams

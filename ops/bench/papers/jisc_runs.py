@@ -1,10 +1,10 @@
-"""The workload of JISC's experiments, and an engine under it.
+"""The workload of JISC's experiments, and an engine that runs it.
 
 The paper joins n + 1 streams, data uniform and spread uniformly over the streams, windows of 10,000 tuples per
-stream (JISC 6). Here each stream gives one tuple every n + 1 ms, the streams one after another, so that a time
+stream (JISC 6). Here each stream has one tuple every n + 1 ms, the streams one after another, so that a time
 window of w (n + 1) ms is a window of exactly w tuples. A window has every key once, in an order of its own per
-stream: a tuple finds one partner in every other stream, and each makes one result. The paper says nothing of its
-keys; but its CACQ takes 0.8 microseconds per tuple and join, so its tuples do not die early.
+stream: a tuple finds one partner in every other stream, and each tuple makes one result. The paper does not describe
+its keys, but its CACQ takes 0.8 microseconds per tuple and join, so its tuples do not fail early.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from schemas.language.program import parse_program
 from schemas.query import Query, Type
 
 EPOCH_TUPLES = 32_768
-"""Source tuples between two calls of `advance`, at most; the engine cuts them further as it sees fit."""
+"""Source tuples between two calls of `advance`, at most; the engine divides them further as needed."""
 
 EPOCHS_PER_WINDOW = 8
-"""At least, so that a migration is seen to end."""
+"""The least number of epochs, so that the end of a migration is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Star:
 
     @property
     def warm_rows(self) -> int:
-        """Tuples per stream until the state is as it will be: what came before the last window leaves no trace."""
+        """Tuples per stream until the state has its final size: tuples before the last window leave no trace."""
         return self.window + self.window // 8
 
     def query(self) -> Query:
@@ -72,34 +72,34 @@ class Star:
         ]
         equal = "{0}.k <= {1}.k AND {0}.k >= {1}.k" if self.theta else "{0}.k = {1}.k"
         lines.append(f"SELECT {hub}.k AS k FROM {', '.join(self.streams)}")
-        # One less than w steps: both ends of a window belong to it.
+        # One step less than w steps: a window includes both its ends.
         lines.append(f"WINDOW RANGE {self.window * self.step_ms - 1} MILLISECONDS")
         lines.append("WHERE " + " AND ".join(equal.format(hub, other) for other in others) + ";")
         return parse_program("\n".join(lines)).queries[0]
 
     def plan(self) -> Plan:
-        """S0 with S1, then S2, ..."""
+        """The plan that joins S0 with S1, then S2, ..."""
         return left_deep(self.streams)
 
     def best(self) -> Plan:
-        """The last two joins exchanged: one state is incomplete, that below the root (JISC, Fig. 5)."""
+        """The plan with the last two joins exchanged: one state is incomplete, that below the root (JISC, Fig. 5)."""
         *first, one, other = self.streams
         return left_deep((*first, other, one))
 
     def worst(self) -> Plan:
-        """The last stream joined first: no intermediate state of the other plan helps."""
+        """The plan that joins the last stream first: no intermediate state of the other plan helps."""
         hub, *middle, last = self.streams
         return left_deep((hub, last, *middle))
 
     def keys(self, rows: int, seed: int) -> I64:
-        """(streams, rows) the key of each stream's tuples."""
+        """(streams, rows) int64, the key of each stream's tuples."""
         rng = np.random.default_rng((seed, self.joins, self.window))
         orders = [rng.permutation(self.window) for _ in self.streams]
         return np.array([np.resize(order, rows) for order in orders], np.int64)
 
 
 class Feed:
-    """An engine that is fed rows of the workload; row r of all streams is one round of arrivals.
+    """An engine that is fed rows of the workload; row r of all streams arrives together.
 
     Attributes:
         seconds: processor time spent in the engine so far.
@@ -135,7 +135,7 @@ class Feed:
         self.seconds += time.process_time() - began
 
     def migrate(self, plan: Plan, strategy: str, row: int) -> MigrationRecord:
-        """Change plans before a row; where the migration will stand."""
+        """Change plans before a row; returns the record that the migration will fill."""
         self.engine.migrate(plan, strategy, row * self.star.step_ms)
         return self.engine.migrations[-1]
 
@@ -146,10 +146,11 @@ class Feed:
 
 
 class Turns:
-    """Several engines that are fed the same rows, epoch by epoch in turn: what else the machine does meets them all.
+    """Several engines that are fed the same rows, epoch by epoch in turn: other load on the machine affects all of
+    them.
 
-    In every order as often, since who comes after itself, or after a smaller engine, finds more of its states in the
-    processor's cache.
+    Each order of the engines occurs equally often, since an engine that runs after itself, or after a smaller engine,
+    finds more of its states in the processor's cache.
     """
 
     def __init__(self, feeds: Mapping[str, Feed]) -> None:
@@ -157,7 +158,7 @@ class Turns:
         self._orders = cycle(list(permutations(feeds)))
 
     def rows(self, start: int, stop: int) -> dict[str, float]:
-        """Feed rows start .. stop to each; the processor seconds that it took."""
+        """Feed rows start .. stop to each engine; returns the processor seconds that each took."""
         took = dict.fromkeys(self._feeds, 0.0)
         step = next(iter(self._feeds.values())).star.epoch_rows
         for row in range(start, stop, step):

@@ -1,4 +1,4 @@
-"""`weir bench jit`: the figures of JIT's experiments (ICDE 2008, section VI), redrawn, and what is not in the paper."""
+"""`weir bench jit`: the figures of JIT's experiments (ICDE 2008, section VI), redrawn, and further figures."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ AXES: dict[int, tuple[Clique, str, str, tuple[float, ...]]] = {
 """What each figure varies, and the values of Table III."""
 
 SKEWED = Clique("bushy", 5.0, 1.0, 4, 200)
-"""Zipf's law makes ten times as many pairs: a smaller window, and four sources, which have results."""
+"""Zipf's law makes ten times as many pairs, so this has a smaller window, and four sources, which have results."""
 
 HOURS = 5.0
 """Application time of the paper's runs."""
 
 LOSS_AT_MOST = 1.03
-"""JIT may cost so many times what REF costs with hash joins, on any workload."""
+"""JIT may cost at most so many times as much as REF with hash joins, on any workload."""
 
 SPARSE_WINDOWS = 4
-"""So many times as many windows are counted of hash joins at the paper's rates, which take milliseconds each."""
+"""With hash joins at the paper's rates, so many times as many windows are counted: each takes milliseconds."""
 
 PAIR = ("REF", "JIT")
 
@@ -55,13 +55,13 @@ class JitSettings:
 
     Attributes:
         windows: counted in each run, after one that fills the states; None for the paper's five hours in all.
-        points: how many values each axis has, first and last among them.
-        scale: times the paper's rates for hash joins (`ops.bench.papers.jit_runs`).
-        skews: Zipf's exponents; drifts: windows that a phase lasts.
-        skew_scale: `scale` there, where pairs are many.
-        slices: pieces of a window that nested loops, and hash joins, process at once; feedback acts between them.
-        share: of the paper's windows, for tests.
-        runs: of every figure, each with other data; `repeats` of each at most, with the same, where it is short.
+        points: how many values each axis has, the first and the last among them.
+        scale: multiple of the paper's rates for hash joins (`ops.bench.papers.jit_runs`).
+        skews: Zipf's exponents; drifts: how many windows a phase lasts.
+        skew_scale: `scale` for skewed values, which make many pairs.
+        slices: into how many pieces a window is cut, for nested loops and for hash joins; feedback acts between pieces.
+        share: scales the paper's windows, for tests.
+        runs: of every figure, each with other data; short runs are repeated at most `repeats` times on the same data.
     """
 
     windows: float | None = 1.0
@@ -114,7 +114,7 @@ def bench_jit(settings: JitSettings, progress: Progress, figure: int | None = No
 
 
 Runs = list[tuple[Cost, Cost]]
-"""REF and JIT, run by run."""
+"""The costs of REF and JIT, run by run."""
 
 
 class _Bench:
@@ -142,18 +142,18 @@ class _Bench:
         return self._found[task, hashed]
 
     def warm_up(self) -> None:
-        """Load the kernels: of the first workload that needs them it would be a large part."""
+        """Load the kernels: they would be a large part of the cost of the first workload that needs them."""
         for hashed in (False, True):
             task = self._sized(replace(LEFT_DEEP, scale=self._settings.scale if hashed else 1.0))
             compare(task, hashed=hashed, windows=1.0, seed=self._settings.seed, slices=self._settings.slices[hashed])
 
     def scaled(self, task: Clique) -> Runs:
-        """Those of a clique with hash joins and tuples enough to measure them."""
+        """All runs of a clique with hash joins, and with enough tuples to measure them."""
         return self.runs(replace(task, scale=self._settings.scale), hashed=True)
 
     def _windows(self, task: Task) -> float:
         if self._settings.windows is not None:
-            # Some phases of what drifts.
+            # Some phases of a drifting workload.
             phases = 3.0 * task.drift if isinstance(task, Clique) else 0.0
             return max(self._settings.windows, phases)
         minutes = task.minutes if isinstance(task, Clique) else BUSHY.minutes
@@ -163,7 +163,7 @@ class _Bench:
         return replace(task, minutes=task.minutes * self._settings.share)
 
     def hours(self, task: Task) -> float:
-        """Event time that is counted."""
+        """Event time that is counted, in hours."""
         return self._windows(task) * task.window_ms / 3_600_000
 
     # --- The paper's figures --------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ class _Bench:
     # --- Beyond the paper -------------------------------------------------------------------------------------
 
     def skewed(self) -> dict[float, Clique]:
-        """By Zipf's exponent."""
+        """The cliques by Zipf's exponent."""
         return {x: self._sized(replace(SKEWED, zipf=x)) for x in self._settings.skews}
 
     def drifting(self) -> dict[float, Clique]:
-        """By the windows that a phase lasts."""
+        """The cliques by the number of windows that a phase lasts."""
         return {x: self._sized(replace(BUSHY, drift=x)) for x in self._settings.drifts}
 
     def skew(self) -> Figure:
@@ -265,7 +265,7 @@ class _Bench:
         )
 
     def drift(self) -> Figure:
-        """Pairs of sources that match now and then."""
+        """Pairs of sources that match in some phases only."""
         return self._beyond(
             "jit-drift",
             "Beyond the paper: drifting values",
@@ -297,7 +297,7 @@ class _Bench:
         return figure
 
     def losses(self) -> Figure:
-        """Every workload, and what JIT costs there."""
+        """Every workload, and the cost of JIT there."""
         figure = Figure(
             "jit-losses",
             "What JIT costs at most",
@@ -383,7 +383,7 @@ def _ratios(runs: Runs, of: Callable[[Cost], float]) -> list[float]:
 
 
 def _worst(values: dict[float, list[float]]) -> list[float]:
-    """The x of the least median."""
+    """The runs' values at the x with the least median."""
     return min(values.values(), key=statistics.median)
 
 

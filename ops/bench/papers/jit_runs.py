@@ -1,17 +1,17 @@
-"""The workloads of JIT's experiments, and engines with and without feedback under them.
+"""The workloads of JIT's experiments, and engines with and without feedback that run them.
 
 A clique: every pair of N sources has an equality of its own, on a column of each, so a tuple has N - 1 columns; values
-are uniform in 1 .. d_max (JIT, section VI). Bushy plans and left-deep ones (Table II); with the latter, stream D (C
+are uniform in 1 .. d_max (JIT, section VI). Plans are bushy or left-deep (Table II); with left-deep plans, stream D (C
 where there are three) has values in 1 .. 100 d_max. Tuples arrive at random times.
 
-The paper's sources send a tuple a second, and its joins compare all pairs. Hash joins are done with that in no time:
-what would be measured is the interpreter between two slices. So there is a `scale`: it multiplies the rate, and d_max
-by `scale ** (2 / 3)`, which keeps the chance that a tuple of one source fits some pair of two others,
-`(rate * window)**2 / d_max**3`, on which it depends what is demanded.
+The paper's sources send a tuple a second, and its joins compare all pairs. Hash joins need almost no time for that: the
+measurement would show the interpreter between two slices. So there is a `scale`: it multiplies the rate, and d_max
+by `scale ** (2 / 3)`. This keeps the chance that a tuple of one source fits some pair of two others,
+`(rate * window)**2 / d_max**3`, which determines what is demanded.
 
-The paper's cliques have so many predicates that a result comes once in many years. Beyond the paper there may be
-happenings that all sources see, whose tuples match in every column; values may be skewed, Zipf's law by rank; or drift:
-which pairs of sources match at all changes again and again, so that what is demanded does too.
+The paper's cliques have so many predicates that a result appears once in many years. Beyond the paper there may be
+events that all sources report, whose tuples match in every column. Values may be skewed, by Zipf's law over ranks. Or
+the data may drift: the set of pairs of sources that match at all changes again and again, and with it what is demanded.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ RARE = 100
 """How many times as many values stream D of the left-deep plans has."""
 
 EVENT_EVERY = 200
-"""A source reports a happening in every so manieth tuple; with a scale as many times more seldom as values are more:
-results grow with its power of the number of sources."""
+"""A source reports an event in one tuple of so many. With a scale, events are rarer by the factor by which values are
+more: the number of results grows with the power of that factor whose exponent is the number of sources."""
 
 TURNS_PER_WINDOW = 6
 """How often engines that are compared take turns."""
 
 REPEATED_S = 1.0
-"""What takes less processor time is done again on the same tuples: of milliseconds some percent are the machine's."""
+"""A turn with less processor time is repeated on the same tuples: of milliseconds, some percent are noise."""
 
 
 class Task(Protocol):
-    """A query over tuples that are made."""
+    """A query over generated tuples."""
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
+        """A name for people."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class Task(Protocol):
         ...
 
     def plan(self, query: Query) -> Plan:
-        """How it is executed."""
+        """The plan that executes the query."""
         ...
 
     def batches(self, windows: float, seed: int) -> dict[str, Batch]:
@@ -94,8 +94,8 @@ class Clique:
         minutes, rate, streams, values: w, tuples per second and source, N, d_max.
         scale: see above; 1 in the paper.
         zipf: exponent of Zipf's law; 0 is uniform.
-        drift: of so many windows is every phase, in which half of the pairs of sources match; 0 is never.
-        events: kinds of happenings that all sources report, each time one of them; 0 is none.
+        drift: length in windows of a phase, in which half of the pairs of sources match; 0 for no drift.
+        events: kinds of events that all sources report, each time one of them; 0 for no events.
     """
 
     shape: str = "bushy"
@@ -110,7 +110,7 @@ class Clique:
 
     @property
     def label(self) -> str:
-        """Everything that matters."""
+        """All parameters that differ between workloads."""
         parts = [f"{self.shape}, w {self.minutes:g}, rate {self.rate:g}, N {self.streams}, d_max {self.values}"]
         parts += [f"Zipf {self.zipf:g}"] if self.zipf else []
         parts += [f"drift {self.drift:g}"] if self.drift else []
@@ -124,12 +124,12 @@ class Clique:
 
     @property
     def window_ms(self) -> int:
-        """w."""
+        """The window w."""
         return round(self.minutes * 60_000)
 
     @property
     def rare(self) -> str:
-        """The source of many values; none in bushy plans."""
+        """The source with many values; none in bushy plans."""
         return "" if self.shape == "bushy" else self.names[min(3, self.streams - 1)]
 
     def columns(self, name: str) -> list[str]:
@@ -137,7 +137,7 @@ class Clique:
         return [f"{one}{other}".lower() for one, other in combinations(self.names, 2) if name in (one, other)]
 
     def query(self) -> Query:
-        """The clique; its results tell which tuples they are made of."""
+        """The clique; its results contain the ids of the tuples that they are made of."""
         lines = []
         for name in self.names:
             fields = ", ".join(f"{column} BIGINT" for column in self.columns(name))
@@ -169,7 +169,7 @@ class Clique:
             for column in self.columns(name):
                 drawn = self._draw(rng, values * (RARE if name == self.rare else 1), count)
                 if column[0] == name.lower() and self.drift:
-                    # While a pair is apart its first source has values that the other never has.
+                    # While a pair does not match, its first source has values that the other never has.
                     drawn += np.where(matching[column][ts * len(matching[column]) // until], 0, RARE * values)
                 if self.events:
                     drawn = np.where(place == 0, 1 + turn % self.events, drawn)
@@ -184,20 +184,20 @@ class Clique:
         return 1 + np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(count))
 
     def _matching(self, until: int, rng: np.random.Generator) -> dict[str, I64]:
-        """Per pair of sources whether it matches, phase by phase."""
+        """For each pair of sources whether it matches, phase by phase."""
         phases = max(1, round(until / (self.drift * self.window_ms))) if self.drift else 1
         return {f"{a}{b}".lower(): rng.integers(0, 2, phases) for a, b in combinations(self.names, 2)}
 
 
 @dataclass(slots=True)
 class Cost:
-    """What an engine has done from the first full window to the end, and the most that it ever held.
+    """The costs of an engine from the first full window to the end, and the most that it ever stored.
 
     Attributes:
-        seconds: processor time, turn by turn; of several times the least.
+        seconds: processor time, turn by turn; of repeated turns the least.
         input_tuples: source tuples, and results, since the start.
         checksum: of the results in their order.
-        edges: what feedback has counted since the start; empty without it.
+        edges: the feedback counters since the start; empty without feedback.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -229,12 +229,13 @@ class Cost:
 def compare(
     task: Task, *, hashed: bool, windows: float, seed: int, slices: int, repeats: int = 1
 ) -> tuple[Cost, Cost]:
-    """What REF and JIT cost, engines that take turns on the same tuples, after one window that fills the states.
+    """The costs of REF and JIT: engines that take turns on the same tuples, after one window that fills the states.
 
     Args:
         windows: how many windows are counted.
         slices: how many pieces of a window are processed one after the other; feedback acts between them.
-        repeats: how often it is done at most, while less than REPEATED_S has passed; each turn counts at its fastest.
+        repeats: how often the runs are repeated at most, while less than REPEATED_S has passed; the fastest run of each
+            turn counts.
 
     Raises:
         InvariantError: their results differ.
@@ -253,7 +254,7 @@ def compare(
 
 
 def _take_turns(cut: _Slices, ends: list[int], hashed: bool) -> tuple[Cost, Cost]:
-    """REF and JIT, turn by turn; the first ends with the first window and is not counted."""
+    """Run REF and JIT, turn by turn; the first turn ends with the first window and is not counted."""
     ref, jit = _Run(cut, hashed, feedback=False), _Run(cut, hashed, feedback=True)
     gc.disable()
     try:
@@ -269,14 +270,14 @@ def check_equal(ref: Cost, jit: Cost, what: str) -> None:
     """Refuse different results.
 
     Raises:
-        InvariantError: they differ, in number or otherwise.
+        InvariantError: they differ, in number or in content.
     """
     if (ref.results, ref.checksum) != (jit.results, jit.checksum):
         raise InvariantError(f"{what}: {ref.results} results without feedback, and not the same {jit.results} with it")
 
 
 class _Slices:
-    """Tuples cut into slices, for several engines.
+    """Tuples cut into slices, shared by several engines.
 
     Attributes:
         ends: of the slices, in event time.
@@ -306,7 +307,7 @@ class _Run:
         self._before = (0, 0)
 
     def feed(self, begin: int, end: int, *, counted: bool) -> None:
-        """The slices begin .. end; not `counted` while the first window fills."""
+        """Feed the slices begin .. end; `counted` is False while the first window fills."""
         results = []
         began = time.process_time()
         for at in range(begin, end):
@@ -326,7 +327,7 @@ class _Run:
             self._before = (filled.comparisons, filled.intermediate_results)
 
     def cost(self) -> Cost:
-        """What it has cost so far."""
+        """The costs so far."""
         found, cost = self._engine.statistics(), self._cost
         cost.comparisons = found.comparisons - self._before[0]
         cost.intermediate_results = found.intermediate_results - self._before[1]

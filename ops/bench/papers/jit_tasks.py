@@ -1,4 +1,5 @@
-"""Workloads beside the paper's cliques for `weir bench jit`: what else is joined, and what feedback cannot help."""
+"""Further workloads for `weir bench jit`, besides the paper's cliques: other joins, some of which feedback cannot
+help."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from schemas.query import Query, Type
 
 @dataclass(frozen=True, slots=True)
 class AllMatch:
-    """JISC's star: every tuple has one partner in every other stream, so that all that is made is demanded.
+    """JISC's star: every tuple has one partner in every other stream, so all intermediate results are demanded.
 
     Attributes:
         window: tuples per stream.
@@ -31,7 +32,7 @@ class AllMatch:
 
     @property
     def label(self) -> str:
-        """What it is."""
+        """A name for people."""
         return f"all tuples match, {self.joins} joins"
 
     @property
@@ -44,11 +45,11 @@ class AllMatch:
         return self._star.query()
 
     def plan(self, query: Query) -> Plan:
-        """Left-deep."""
+        """The left-deep plan."""
         return self._star.plan()
 
     def batches(self, windows: float, seed: int) -> dict[str, Batch]:
-        """One tuple of each stream after the other."""
+        """One tuple of each stream, one stream after the other."""
         star = self._star
         keys = star.keys(round(windows * self.window), seed)
         found = {}
@@ -66,7 +67,7 @@ class FromEngineBench:
 
     @property
     def label(self) -> str:
-        """What it is."""
+        """A name for people."""
         return f"{self.workload.name} of weir bench engine"
 
     @property
@@ -79,7 +80,7 @@ class FromEngineBench:
         return self.workload.query()
 
     def plan(self, query: Query) -> Plan:
-        """From a sample of its events."""
+        """The plan from a sample of the events."""
         return choose_plan(query, sample_statistics(query, self.workload.second(0, 0)))
 
     def batches(self, windows: float, seed: int) -> dict[str, Batch]:

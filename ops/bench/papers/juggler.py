@@ -1,8 +1,8 @@
 """`weir bench juggler`: the figures of Juggler's experiments (WPI 2004, chapter 5), redrawn, and beyond them.
 
-What should win: a multi-way operator over binary joins in what it makes in between; the adaptive order over every fixed
-one once data drifts; one operator over an engine per query, the more queries there are. What should lose: the order of
-types that lets most through first.
+What should win: a multi-way operator over binary joins in the number of intermediate results; the adaptive order over
+every fixed order once data drifts; one operator over an engine per query, the more queries there are. What should lose:
+the order of types that lets most tuples through first.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ MULTI = {"BHT_K": "((B H T) K)", "BKT_H": "((B K T) H)", "BHK_T": "((B H K) T)"}
 """Fig. 5.2 and 5.3."""
 
 FIGURES = {4: "plans", 5: "plans", 6: "plans", 7: "plans", 10: "orders", 11: "orders", 12: "overlap"}
-"""Which runs draw Fig. 5.x; 5.13 to 5.15 are the queries of 5.12."""
+"""The runs that draw Fig. 5.x; 5.13 to 5.15 are the queries of 5.12."""
 
 SAME = "results equal to those of every query in an engine of its own"
 
 MANY_OVERLAP = 0.75
 
 WATCHING = 10
-"""Queries that feedback is shown with."""
+"""The number of queries in the figure about feedback."""
 
 Traces = dict[str, list[Trace]]
-"""Per contender, the runs."""
+"""The runs of each contender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class JugglerSettings:
     """Sizes of `weir bench juggler`.
 
     Attributes:
-        length: of the input, in units of `STEP_MS`; drift_length of that which drifts, many_length of the wide groups.
-        steps: in which it is given.
-        groups: how many queries the wide groups have; apart_at_most of them run apart.
+        length: of the input, in units of `STEP_MS`; drift_length of the drifting input, many_length of the wide groups.
+        steps: how many steps the input is divided into.
+        groups: how many queries the wide groups have; up to apart_at_most of them also run standalone.
         runs: of every figure.
     """
 
@@ -117,7 +117,7 @@ def bench_juggler(settings: JugglerSettings, progress: Progress, figure: int | N
     }
     progress.say("loading kernels")
     run_group(reordering(), ADAPTIVE, Size(50, 2), settings.seed)
-    # As workers and `weir run` do: else a collection of all that was imported, 80 ms, is in some figure.
+    # As workers and `weir run` do: otherwise a garbage collection of all imports, 80 ms, falls into some figure.
     memory.prepare()
     wanted = dict.fromkeys(FIGURES.values()) if figure is None else {FIGURES[figure]: None}
     for name in wanted:
@@ -138,7 +138,7 @@ def _run_all(
     contenders: dict[str, Callable[[int], Steps]],
     how: Callable[[Mapping[str, Steps]], dict[str, Trace]] = in_turn,
 ) -> Traces:
-    """Every contender on the same data, run by run; `how` says what runs when."""
+    """Every contender on the same data, run by run; `how` decides in which order they run."""
     traces: Traces = {name: [] for name in contenders}
     for turn in range(settings.runs):
         progress.say(f"{label}: run {turn + 1} of {settings.runs}")
@@ -148,7 +148,7 @@ def _run_all(
 
 
 def _same(figure: Figure, traces: Traces, what: str = SAME) -> None:
-    """Claim that every contender's results are one sequence per query."""
+    """Claim that every contender has the same sequence of results per query."""
     first = next(iter(traces.values()))
     equal = [
         float(all(runs[turn].digest == first[turn].digest for runs in traces.values())) for turn in range(len(first))
@@ -191,7 +191,7 @@ def _ratio(traces: Traces, one: str, other: str, value: Callable[[Trace], float]
 def _mean_ratio(
     traces: Traces, some: Sequence[str], others: Sequence[str], value: Callable[[Trace], float]
 ) -> list[float]:
-    """Run by run, the mean over some contenders against that over others."""
+    """Run by run, the mean over some contenders divided by that over others."""
     count = len(traces[some[0]])
     return [
         (sum(value(traces[name][turn]) for name in some) / len(some))
@@ -216,7 +216,7 @@ def _seconds(trace: Trace) -> float:
 
 
 def plans(settings: JugglerSettings, progress: Progress) -> list[Figure]:
-    """One query of four inputs by the six plans."""
+    """One query of four inputs, executed by six plans."""
     group = four_way()
     size = Size(settings.length, settings.steps)
     contenders: dict[str, Callable[[int], Steps]] = {}
@@ -266,7 +266,7 @@ def _best(traces: Traces, some: Sequence[str], others: Sequence[str], value: Cal
 
 
 def orders(settings: JugglerSettings, progress: Progress) -> list[Figure]:
-    """One query by the adaptive order and by the six fixed ones."""
+    """One query, by the adaptive order and by the six fixed ones."""
     size = Size(settings.length, settings.steps)
     contenders: dict[str, Callable[[int], Steps]] = {
         name: partial(group_steps, reordering(), name, size) for name in (ADAPTIVE, *ORDERS)
@@ -327,7 +327,7 @@ def overlap(settings: JugglerSettings, progress: Progress) -> list[Figure]:
 
 
 def drift(settings: JugglerSettings, progress: Progress) -> Figure:
-    """The best order changes twice in mid-run."""
+    """The best order changes twice during the run."""
     size = Size(settings.drift_length, settings.drift_steps)
     contenders: dict[str, Callable[[int], Steps]] = {
         name: partial(group_steps, drifting(), name, size) for name in (ADAPTIVE, *ORDERS)
@@ -372,7 +372,7 @@ def growth(settings: JugglerSettings, progress: Progress) -> Figure:
         contenders: dict[str, Callable[[int], Steps]] = {"one operator": partial(group_steps, group, ADAPTIVE, size)}
         if count <= settings.apart_at_most:
             contenders[APART] = partial(group_steps, group, APART, size)
-        # Step by step an operator and hundreds of engines would empty each other's caches.
+        # Step by step, an operator and hundreds of engines would evict each other's data from the caches.
         traces = _run_all(settings, progress, f"{count} queries", contenders, one_by_one)
         for name, runs in traces.items():
             pace[name][float(count)] = [t.pace for t in runs]

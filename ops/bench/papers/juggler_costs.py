@@ -1,10 +1,10 @@
-"""What the kinds of work of Juggler's visits take: the costs of `operators.juggler.predicates.order`.
+"""Measures the kinds of work of Juggler's visits: the costs of `operators.juggler.predicates.order`.
 
     python -m ops.bench.papers.juggler_costs
 
-Every fixed order runs over data of several shapes, so that kinds of work come in different proportions; the costs are
-those that explain the times best, by least squares of relative errors. A kind that gets nothing comes together with
-another one: their sum is what was found.
+Every fixed order runs over data of several shapes, so that the kinds of work occur in different proportions. The costs
+are those that explain the times best, by least squares of relative errors. A kind with cost 0 always occurs together
+with another kind: the other's cost is the sum of both.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.juggler.operator import Juggler
-from operators.juggler.predicates.order import ORDERS, Work
+from operators.juggler.predicates.order import ORDERS, VisitWork
 from operators.juggler.state.sources import GroupSources
 from ops.bench.papers.juggler_runs import Size, run_with
 from ops.bench.papers.juggler_workloads import Group, drifting, overlapping, reordering
 from schemas.groups import QueryGroup
 
-KINDS = tuple(field.name for field in fields(Work))
+KINDS = tuple(field.name for field in fields(VisitWork))
 ROUNDS = 3
 SIZES = {"drifting": Size(2_000, 10), "reordering": Size(4_000, 10), "overlap 75 %": Size(4_000, 10)}
 
 
 def observed(group: Group, order: str) -> tuple[list[int], float]:
-    """Counts of each kind of work and results, and the least nanoseconds of ROUNDS runs."""
+    """The counts of each kind of work and of results, and the least nanoseconds of ROUNDS runs."""
     made: list[Juggler] = []
 
     def operator(sources: GroupSources, of: QueryGroup) -> Juggler:
@@ -42,7 +42,7 @@ def observed(group: Group, order: str) -> tuple[list[int], float]:
 
 
 def explained(counts: npt.NDArray[np.float64], ns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Costs per count, none negative."""
+    """Fit the cost per count; no cost is negative."""
     kept = list(range(counts.shape[1]))
     while True:
         found = np.linalg.lstsq(counts[:, kept] / ns[:, np.newaxis], np.ones(len(ns)), rcond=None)[0]
@@ -55,7 +55,7 @@ def explained(counts: npt.NDArray[np.float64], ns: npt.NDArray[np.float64]) -> n
 
 
 def main() -> None:
-    """Print them."""
+    """Print the costs."""
     phases = [replace(drifting(), phases=(phase,)) for phase in drifting().phases]
     seen = [observed(group, order) for group in (*phases, reordering(), overlapping(75)) for order in ORDERS]
     counts, ns = np.array([row for row, _ in seen], np.float64), np.array([took for _, took in seen])

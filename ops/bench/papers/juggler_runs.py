@@ -1,6 +1,6 @@
-"""One run of Juggler's workloads: a query by one plan, or a group by one operator or apart, step by step.
+"""Runs Juggler's workloads step by step: a query by one plan, or a group by one operator or by one engine per query.
 
-Runs that are to be compared take their steps in turn, so that whatever else the machine does slows all of them down:
+Runs that are compared take their steps in turn, so that other load on the machine slows all of them down:
 one after the other, the same run took up to half as long again.
 """
 
@@ -17,7 +17,7 @@ from operators.engine.engine import Engine
 from operators.groups.engine import GroupEngine
 from operators.groups.shared import SharedQueries
 from operators.groups.sharing import APART, group_engine
-from operators.groups.standalone import ApartQuery
+from operators.groups.standalone import StandaloneQuery
 from operators.join.executor import JUGGLER
 from operators.juggler.operator import Juggler
 from operators.juggler.routing.tuples_in_flight import QUERIES
@@ -33,14 +33,14 @@ from schemas.query import Query
 
 @dataclass(slots=True)
 class Trace:
-    """What one run did.
+    """The measurements of one run.
 
     Attributes:
         seconds: processor seconds of each step.
         results: of each step, all queries together.
         comparisons, intermediate: so far, at the end of each step.
         peak_bytes: of states and stores.
-        digest: of all queries' results so far in their order.
+        digest: of all queries' results so far, in their order.
     """
 
     input_tuples: int
@@ -64,11 +64,11 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a run.
+    """The size of a run.
 
     Attributes:
         length: of the input, in units of `STEP_MS`.
-        steps: it is given in so many.
+        steps: how many steps the input is divided into.
     """
 
     length: int
@@ -76,15 +76,15 @@ class Size:
 
 
 Steps = Iterator[Trace]
-"""A run that has not ended: its trace after every step, always the same one."""
+"""A run in progress: yields its trace after every step, always the same object."""
 
 
 def in_turn(runs: Mapping[str, Steps]) -> dict[str, Trace]:
-    """Runs of as many steps, each step by all of them before the next; another one is the first every time."""
+    """Run all with the same number of steps: each step by all before the next, each time starting with another run."""
     found: dict[str, Trace] = {}
     waiting = list(runs)
     while waiting:
-        # A step of all, or the end of all.
+        # Either all runs have another step, or all have ended.
         after = {name: next(runs[name], None) for name in waiting}
         found |= {name: trace for name, trace in after.items() if trace is not None}
         waiting = [name for name in (*waiting[1:], waiting[0]) if after[name] is not None]
@@ -92,19 +92,19 @@ def in_turn(runs: Mapping[str, Steps]) -> dict[str, Trace]:
 
 
 def one_by_one(runs: Mapping[str, Steps]) -> dict[str, Trace]:
-    """Every run to its end before the next: a step finds the processor's caches as its own last one has left them."""
+    """Finish every run before the next: a step finds the processor's caches as the run's last step has left them."""
     return {name: in_turn({name: steps})[name] for name, steps in runs.items()}
 
 
 def plan_steps(group: Group, plan: str | None, executor: str, size: Size, seed: int) -> Steps:
-    """The group's one query, by a plan."""
+    """Run the group's one query by a plan."""
     (query,) = group.queries()
-    tree = None if plan is None else parse_plan(plan, query, several=True)
+    tree = None if plan is None else parse_plan(plan, query, multiway=True)
     return _steps(Engine(query, plan=tree, executor=executor), group, size, seed)
 
 
 def group_steps(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Steps:
-    """All queries of the group.
+    """Run all queries of the group.
 
     Args:
         how: an order of predicate types or `adaptive`, in one operator; or `apart`, each query in an engine of its own.
@@ -115,26 +115,26 @@ def group_steps(group: Group, how: str, size: Size, seed: int, encoding: str = Q
 
 
 def run_group(group: Group, how: str, size: Size, seed: int, encoding: str = QUERIES) -> Trace:
-    """All steps of `group_steps`."""
+    """Run all steps of `group_steps`."""
     return in_turn({how: group_steps(group, how, size, seed, encoding)})[how]
 
 
 def run_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int) -> Trace:
-    """All queries of the group in one operator, which is made when the group is; all steps."""
+    """Run all queries of the group in one operator, which `operator` makes; all steps."""
     return in_turn({JUGGLER: steps_with(group, operator, size, seed)})[JUGGLER]
 
 
 def steps_with(
     group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int
 ) -> Steps:
-    """All queries of the group in one operator, which is made when the group is."""
+    """Run all queries of the group in one operator, which `operator` makes."""
     queries = group.queries()
     return _steps(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Makes a group's parts: all queries in one operator."""
+    """Builds a group's engine: all queries in one operator."""
 
     operator: Callable[[GroupSources, QueryGroup], Juggler]
 
@@ -144,7 +144,7 @@ class _Together:
     def shared(self, queries: Sequence[Query]) -> SharedQueries:
         return SharedQueries(query_group(queries), self.operator, name=JUGGLER)
 
-    def apart(self, query: Query) -> ApartQuery:
+    def standalone(self, query: Query) -> StandaloneQuery:
         raise InvariantError(f"query {query.name!r} has an engine of its own")
 
 

@@ -1,8 +1,8 @@
 """The streams and queries of Juggler's experiments (thesis, chapter 5), and groups of any number of queries like them.
 
-The thesis gives its queries (Fig. 5.8, 5.13 to 5.15) and says of its data that rates and values were made up. Here a
-stream gives a tuple per `STEP_MS`, and every column is uniform over a range around the constants that the queries
-compare it with, so that each of their predicates refuses some tuples and accepts others.
+The thesis shows its queries (Fig. 5.8, 5.13 to 5.15) and says that the rates and values of its data are invented. Here
+each stream has a tuple per `STEP_MS`, and every column is uniform over a range around the constants that the queries
+compare it with, so each of their predicates refuses some tuples and accepts others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schemas.language.program import parse_program
 from schemas.query import Query, Type
 
 STEP_MS = 200
-"""Between two tuples of a stream."""
+"""Time between two tuples of a stream."""
 
 Range = tuple[int, int]
 
@@ -28,7 +28,7 @@ STREAMS: Mapping[str, Mapping[str, Range]] = {
     "H": {"beatrate": (100, 130), "vib": (60, 130)},
     "K": {"fluid": (60, 160)},
 }
-"""Blood, temperature, heart, kidney: the thesis' running example. Columns and the first and last of their values."""
+"""Blood, temperature, heart, kidney: the thesis' running example. Columns, with the first and last of their values."""
 
 REORDERING = (
     "SELECT B.pressure AS p, H.vib AS v, T.fluct AS f FROM B, H, T "
@@ -43,7 +43,7 @@ FOUR_WAY = (
     "WINDOW B.ts <= T.ts MAXWINDOW 6 SECONDS "
     "WHERE B.temp > H.vib AND B.pressure > T.fluct AND T.incr = H.vib AND H.beatrate > 115 AND K.fluid <= B.pressure"
 )
-"""Four inputs, as in 5.2.1, whose query the thesis does not show: Query 1 of its running example with K drawn in."""
+"""Four inputs, as in 5.2.1, whose query the thesis does not show: Query 1 of its running example, extended by K."""
 
 _TWO_WAY = "SELECT B.ts AS b, H.ts AS h, B.pressure AS p, H.vib AS v FROM B, H"
 
@@ -109,16 +109,16 @@ OVERLAPS: Mapping[int, tuple[tuple[str, str], ...]] = {
         ),
     ),
 }  # fmt: skip
-"""Fig. 5.13 to 5.15: percent of overlap, then each query's WINDOW and WHERE."""
+"""Fig. 5.13 to 5.15: the overlap in percent, then each query's WINDOW and WHERE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How the data is for a while.
+    """A stretch of the data with its own ranges and rates.
 
     Attributes:
         ranges: values by column, where they differ from those of the group.
-        rates: tuples by stream, in units of one per `STEP_MS`, where it is another number.
+        rates: tuples by stream, in multiples of one per `STEP_MS`, where it is another number.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Group:
     """Queries over some of the streams, and events for them.
 
     Attributes:
-        columns: the columns and their ranges of each stream that is read.
+        columns: the columns and their ranges, of each stream that is read.
         selects: each query from its SELECT on.
         phases: of equal length, one after the other.
     """
@@ -141,7 +141,7 @@ class Group:
     phases: tuple[Phase, ...] = (Phase(),)
 
     def sql(self) -> str:
-        """The program: a query's name is `q` and its number."""
+        """The program: queries are named `q` and their number."""
         lines = [
             f"CREATE STREAM {stream} (ts TIMESTAMP, {', '.join(f'{name} BIGINT' for name in columns)}) "
             f"WITH (topic = '{stream}', timestamp = 'ts');"
@@ -151,11 +151,11 @@ class Group:
         return "\n".join(lines) + "\n"
 
     def queries(self) -> tuple[Query, ...]:
-        """Bound."""
+        """The bound queries."""
         return parse_program(self.sql()).queries
 
     def batches(self, steps: int, seed: int) -> dict[str, Batch]:
-        """The events of so many times `STEP_MS`, the streams one after another in every step."""
+        """The events of `steps` * `STEP_MS`, the streams one after another in every step."""
         found = {}
         for place, (stream, columns) in enumerate(self.columns.items()):
             rng = np.random.default_rng((seed, *stream.encode()))
@@ -179,20 +179,21 @@ def _reading(names: str) -> dict[str, Mapping[str, Range]]:
 
 
 def four_way() -> Group:
-    """Of 5.2.1: one query over four streams."""
+    """The workload of 5.2.1: one query over four streams."""
     return Group("four-way", _reading("BTHK"), (FOUR_WAY,))
 
 
 def reordering() -> Group:
-    """Of 5.2.2: one query, whose predicate types can be evaluated in any order."""
+    """The workload of 5.2.2: one query, whose predicate types can be evaluated in any order."""
     return Group("reordering", _reading("BHT"), (REORDERING,))
 
 
 MANY = {"B": 4.0, "H": 1.0, "T": 2.0}
-"""Every T finds 20 seconds of B, 400, all before it: the window predicates refuse nothing that it meets."""
+"""Every T finds 400 tuples, 20 seconds, of B, all before it: the window predicates refuse nothing that it meets."""
 
 SELDOM = {"B": 4.0, "H": 2.0, "T": 0.02}
-"""What comes is B and H, which want to be before each other and before a T: the window predicates refuse nearly all."""
+"""The input is mostly B and H, which must come before each other and before a T: the window predicates refuse nearly
+all pairs."""
 
 ALL_PASS = {"B.pressure": (60, 89), "H.beatrate": (116, 130), "T.fluct": (150, 199)}
 """No attribute predicate refuses anything."""
@@ -206,13 +207,15 @@ DRIFT = (
     Phase({**ALL_PASS, "H.vib": (20, 63), "T.degree": (84, 86)}, MANY),
     Phase({**ALL_PASS, "H.vib": (110, 130), "T.degree": (84, 86)}, SELDOM),
 )  # fmt: skip
-"""In turn one type of predicates refuses nearly all that tuples meet, and the others next to nothing.
+"""In each phase one type of predicates refuses nearly all candidates, and the other types refuse next to nothing.
 
-Attributes: of B, H and T one in ten to twenty is wanted, and those that are satisfy every join predicate. Joins: every
-tuple is wanted, and of the B that a T meets one in fifty has a temperature below its degree. Windows: every B would
-join every H by its values, and none that is there may be after it; the few T find few B, so that results do not drown
-what comes before them. So an order that does not begin with the attributes loses the first phase, one that finds
-candidates by time the second, and one that finds them by value the third: no fixed order is good in all three.
+Attributes: one in ten to twenty of B, H and T satisfies the attribute predicates, and those satisfy every join
+predicate. Joins: every tuple satisfies the attribute predicates, and of the B that a T meets, one in fifty has a
+temperature below its degree. Windows: every B would join every H by its values, and no stored tuple may be after it;
+the few T find few B, so that the number of results stays small next to the work before them. So an order that does not
+begin with the attributes loses the first phase, an order that finds candidates by time the second, and an order that
+finds them
+by value the third: no fixed order is good in all three.
 """
 
 
@@ -222,7 +225,7 @@ def drifting() -> Group:
 
 
 def overlapping(percent: int) -> Group:
-    """Of 5.2.3: five queries of which so many percent of the predicates can be grouped."""
+    """The workload of 5.2.3: five queries of which so many percent of the predicates can be grouped."""
     selects = tuple(
         f"{_TWO_WAY} WINDOW {window} MAXWINDOW 20 SECONDS WHERE {where}" for window, where in OVERLAPS[percent]
     )
@@ -233,7 +236,7 @@ WIDE = {
     "B": {"patient": (1, 40), **{f"b{n}": (0, 999) for n in range(12)}},
     "H": {"patient": (1, 40), **{f"h{n}": (0, 999) for n in range(12)}},
 }
-"""Two streams of many columns, so that predicates of many queries need not be alike."""
+"""Two streams of many columns, so that the predicates of many queries can be over different columns."""
 
 
 WATCHED: Mapping[str, tuple[int, int]] = {
@@ -241,12 +244,12 @@ WATCHED: Mapping[str, tuple[int, int]] = {
     "many rooms, few at a time": (20_000, 20_000),
     "most rooms watched": (200, 200),
 }
-"""Rooms that patients' hearts are measured in, and those of which a temperature comes."""
+"""Rooms in which patients' hearts are measured, and rooms that report a temperature."""
 
 
 def watched(rooms: int, of_temperature: int, queries: int, seed: int) -> Group:
-    """Queries that join a patient's readings of blood and heart, and the temperature of the room that the heart was
-    measured in: what a heart finds among the blood is of no use where its room has no temperature."""
+    """Queries that join a patient's readings of blood and heart with the temperature of the room in which the heart was
+    measured. The matches of a heart among the blood readings are useless where its room has no temperature."""
     rng = np.random.default_rng((seed, rooms, queries))
     columns: dict[str, Mapping[str, Range]] = {
         "B": {"patient": (1, 40), "pressure": (0, 999)},
@@ -266,9 +269,9 @@ def watched(rooms: int, of_temperature: int, queries: int, seed: int) -> Group:
 def many(queries: int, overlap: float, seed: int) -> Group:
     """Any number of queries that watch the same patients, each for its own limits.
 
-    Every query asks for one patient's two readings, and has two attribute and two join predicates: a share `overlap` of
-    them over the same columns as everybody's, the others over columns picked by lot; limits, factors and addends are
-    each query's own.
+    Every query asks for one patient's two readings, and has two attribute and two join predicates. A share `overlap` of
+    them is over the same columns as everybody's, the others are over randomly picked columns. Limits, factors and
+    addends are each query's own.
     """
     rng = np.random.default_rng((seed, queries, round(overlap * 100)))
 

@@ -1,7 +1,7 @@
 """`weir bench spill`: the figures of the state-spill experiments (SIGMOD 2006, section 6), redrawn, and beyond them.
 
-What should win: the global strategies over the local ones, most where joins make many intermediate results; nothing
-spilled over anything spilled. What should lose: bottom-up, which does not look at what a group gives.
+What should win: the global strategies over the local ones, most clearly where joins make many intermediate results; no
+spilling over any spilling. What should lose: bottom-up, which ignores a group's output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ THROUGHPUT = {16: (3.0, 1.0, 1.0), 19: (1.0, 3.0, 3.0), 20: (3.0, 2.0, 3.0)}
 """The paper's figures of throughput, by join ratios."""
 
 MEMORY = (17, 18)
-"""Its figures of memory use; both of the run of Fig. 16."""
+"""The paper's figures of memory use; both are of the run of Fig. 16."""
 
 PAPER_SPILLS = {"global-output": 13, "global-output-penalty": 10, "bottom-up": 7}
 PAPER_CLEANUP_S = {16: {"global-output-penalty": 495.7, "global-output": 306.0},
@@ -99,7 +99,7 @@ def bench_spill(settings: SpillSettings, progress: Progress, figure: int | None 
 
 
 def throughput(number_: int, workload: Workload, traces: Traces, settings: SpillSettings) -> Figure:
-    """Results over time by each strategy."""
+    """Results over time, by each strategy."""
     figure = Figure(
         f"spill-{number_}",
         f"State spill Fig. {number_}: run-time throughput, join ratios {workload.name}",
@@ -132,7 +132,7 @@ DIFFERS = (
 
 
 def memory(workload: Workload, traces: Traces) -> list[Figure]:
-    """Memory over time: each fall is a spill. The first run of each, since spills of several do not coincide."""
+    """Memory over time: each fall is a spill. Only the first run of each, since spills of several do not coincide."""
     first: Traces = {name: runs[:1] for name, runs in traces.items()}
     used = over_time(first, lambda trace: [size / 2**20 for size in trace.memory_bytes])
     figures = []

@@ -1,4 +1,4 @@
-"""What the state-spill paper does not show: other data, pace beside RocksDB, growth, pauses, the process's memory."""
+"""Figures that the state-spill paper lacks: other data, pace compared with RocksDB, growth, pauses, process memory."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from ops.bench.report import number
 from services.spill.budget import prepare_memory
 
 OFF_AT_MOST = 5.0
-"""Percent that the account of memory may differ from what the process takes: a few."""
+"""The accounted memory may differ from the process's by so many percent."""
 
 TENTH = 0.1
-"""Of what all states would take."""
+"""The budget as a share of all states."""
 
 HALF = 0.5
-"""Of the pace with all in memory is asked where the state is ten times the budget."""
+"""The pace required where the state is ten times the budget, as a share of the pace with all in memory."""
 
 POINTS = 15
-"""On curves of what was measured over a part of the input each."""
+"""Points on curves whose values are each measured over a part of the input."""
 
 WIDE = (1.0, 1.0, 1.0)
-"""Join ratios where states are of source tuples mostly."""
+"""Join ratios with which states are mostly of source tuples."""
 
 
 def warm_up(settings: SpillSettings, progress: Progress) -> None:
-    """Load what the first run would load otherwise, and set the process up as one with a memory budget is.
+    """Load what the first run would load otherwise, and set up the process like one with a memory budget.
 
-    Without it Python's collector looks through everything that a process has loaded, now and then: 90 ms here, in the
-    midst of a step.
+    Without it Python's collector now and then walks through everything that a process has loaded: 90 ms here, in the
+    middle of a step.
     """
     progress.say("loading kernels")
     workload = replace(settings.usual((3.0, 1.0, 1.0), 200), partitions=16)
@@ -81,7 +81,7 @@ def zipf(settings: SpillSettings, progress: Progress) -> Figure:
 
 
 def drift(settings: SpillSettings, progress: Progress) -> Figure:
-    """Productivity that changes, and windows, whose cleanup comes while the input runs."""
+    """Productivity that changes, and windows that end, so that cleanup happens while the input runs."""
     k = settings.drift_range
     window_ms = round(settings.window_ranges * k) * INTERARRIVAL_MS
     workload = replace(settings.usual((2.0, 0.7, 0.7), k), phases=4, tuples=6 * k, partitions=settings.drift_partitions)
@@ -107,7 +107,7 @@ def _of_strategies(name: str, title: str, how: str, traces: Traces) -> Figure:
 
 
 def tenth(settings: SpillSettings, progress: Progress) -> Figure:
-    """The pace of a task whose state is ten times its budget, beside one that keeps all of it in RocksDB."""
+    """The pace of a task whose state is ten times its budget, compared with one that keeps all of it in RocksDB."""
     workload = settings.usual((1.0, 3.0, 3.0), settings.pace_range)
     traces: Traces = defaultdict(list)
     for number_ in range(settings.runs):
@@ -169,7 +169,7 @@ def _pace(traces: Traces) -> Points:
 
 
 def growth(settings: SpillSettings, progress: Progress) -> Figure:
-    """What a source tuple costs while the state grows and the budget does not."""
+    """The cost of a source tuple while the state grows and the budget does not."""
     ways: dict[str, Callable[[Trace], float]] = {
         ALL_IN_MEMORY: lambda trace: trace.seconds,
         f"{DEFAULT_STRATEGY}, while input runs": lambda trace: trace.seconds,
@@ -180,7 +180,7 @@ def growth(settings: SpillSettings, progress: Progress) -> Figure:
     budgets: list[int] = []
     for times in settings.growth:
         workload = settings.usual((1.0, 2.0, 2.0), settings.growth_range * times)
-        # Slices of one size, whatever the state: what a step costs is not to be told apart by them.
+        # Slices of one size, whatever the state, so that the slice size does not influence a step's cost.
         steps = max(1, workload.tuples // 50)
         for number_ in range(settings.runs):
             progress.say(f"a state of {times} times the budget: run {number_ + 1} of {settings.runs}")
@@ -215,7 +215,7 @@ def growth(settings: SpillSettings, progress: Progress) -> Figure:
 
 
 def pauses(settings: SpillSettings, progress: Progress) -> Figure:
-    """How long steps take in which something leaves memory."""
+    """How long the steps take in which a group leaves memory."""
     workload = settings.usual(WIDE, settings.wide_range)
     steps = 2 * settings.steps
     traces = all_strategies(workload, replace(settings, steps=steps), progress, "pauses", share=settings.wide_share)
@@ -254,7 +254,7 @@ def pauses(settings: SpillSettings, progress: Progress) -> Figure:
 
 
 def accounting(settings: SpillSettings, progress: Progress) -> Figure:
-    """What the engine says of its memory beside what the process takes."""
+    """The memory that the engine accounts for, next to the memory of the process."""
     workload = settings.usual(WIDE, settings.wide_range)
     figure = Figure(
         "spill-accounting",
@@ -297,7 +297,7 @@ def accounting(settings: SpillSettings, progress: Progress) -> Figure:
 
 
 def _buffered(seen: Footprint) -> list[int]:
-    return [said + beside for said, beside in zip(seen.accounted_bytes, seen.buffers_bytes, strict=True)]
+    return [accounted + beside for accounted, beside in zip(seen.accounted_bytes, seen.buffers_bytes, strict=True)]
 
 
 def _lines(seen: Footprint) -> Points:
@@ -309,17 +309,17 @@ def _lines(seen: Footprint) -> Points:
 
 
 def _off(seen: Footprint, sizes: Sequence[int]) -> float:
-    """Percent by which the process has grown more, or less, than these say: the median of the last quarter."""
+    """By how many percent the process's growth differs from these sizes: the median of the last quarter."""
     begin = len(sizes) * 3 // 4
     pairs = zip(seen.resident_bytes[begin:], sizes[begin:], strict=True)
-    return statistics.median(abs(100.0 * real / max(said, 1) - 100.0) for real, said in pairs)
+    return statistics.median(abs(100.0 * real / max(accounted, 1) - 100.0) for real, accounted in pairs)
 
 
-# --- All that is asked ---------------------------------------------------------------------------------------
+# --- All required figures --------------------------------------------------------------------------------------
 
 
 def asked(figures: Sequence[Figure]) -> Figure:
-    """One table of everything that has a limit: what was asked, what was seen, and where it falls short."""
+    """One table of all figures with a limit: what was required, what was measured, and where it falls short."""
     found: dict[str, list[tuple[str, Claim]]] = {}
     for figure in figures:
         for claim in figure.claims:
@@ -351,7 +351,7 @@ def asked(figures: Sequence[Figure]) -> Figure:
 
 
 SPARK = "`weir bench cleanup`"
-"""Where Spark's cleanup is compared with the local one: it takes minutes, and Spark."""
+"""The comparison of Spark's cleanup with the local one is there: it takes minutes, and Spark."""
 
 
 def _unit(claim: Claim) -> str:

@@ -1,7 +1,7 @@
-"""What a run of the engine with a memory budget says of its memory, and what its process takes.
+"""Compares the memory that an engine with a memory budget reports with the memory of its process.
 
-`python -m ops.bench.papers.spill_memory JSON` in a process of its own, set up as `weir run --memory` sets up its own;
-JSON is a `Probe`, and so is what is printed a `Footprint`.
+`python -m ops.bench.papers.spill_memory JSON` runs in a process of its own, set up as `weir run --memory` sets up its
+own. JSON is a `Probe`; it prints a `Footprint` as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from operators.engine.engine import Engine
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from ops.bench.commands import run_command
 from ops.bench.measure import resident_bytes
 from ops.bench.papers.spill_runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
@@ -44,8 +44,8 @@ class Footprint:
     Attributes:
         minutes: of event time.
         resident_bytes: of the process, less what it had before the first tuple.
-        accounted_bytes: what the engine says that states and source tuples take.
-        buffers_bytes: what RocksDB says that its write buffers and its tables' indexes take.
+        accounted_bytes: what states and source tuples take, as the engine reports it.
+        buffers_bytes: what RocksDB's write buffers and its tables' indexes take, as RocksDB reports it.
     """
 
     minutes: list[float]
@@ -55,27 +55,27 @@ class Footprint:
 
 
 class _Store(SpillStore):
-    """A store that says what it takes of memory."""
+    """A store that reports its memory."""
 
     def buffers_bytes(self) -> int:
-        """Write buffers, and what is read of open files to find blocks in them."""
+        """Bytes of write buffers, and of the parts of open files that are read to find blocks in them."""
         names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
         return 0 if self._table is None else sum(int(self._table.property_int_value(name) or 0) for name in names)
 
 
 def footprint(probe: Probe) -> Footprint:
-    """Run it in a process of its own."""
+    """Run the probe in a process of its own."""
     command = (sys.executable, "-m", "ops.bench.papers.spill_memory", json.dumps(asdict(probe)))
     return Footprint(**json.loads(run_command(command).output))
 
 
 def watch(probe: Probe) -> Footprint:
-    """Run it in this process, which should be fresh. The input is made before, so it is not in what is measured."""
+    """Run the probe in this process, which should be fresh. The input is made before, so it is not measured."""
     workload = Workload(probe.ratios, tuple_range=probe.tuple_range, tuples=probe.tuples, partitions=probe.partitions)
     small = Workload(probe.ratios, tuple_range=200, tuples=300, partitions=probe.partitions)
     run(small, probe.strategy, 50_000, seed=probe.seed, steps=10)
     batches = workload.batches(probe.seed)
-    budget = Budget(probe.budget_bytes or NO_LIMIT, probe.strategy, groups=probe.partitions)
+    budget = MemoryBudget(probe.budget_bytes or NO_LIMIT, probe.strategy, groups=probe.partitions)
     minutes, resident, accounted, buffers = [], [], [], []
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, closing(_Store(Path(folder))) as blocks:
         engine = Engine(workload.query(), plan=workload.plan(), budget=budget, blocks=blocks)
@@ -94,7 +94,7 @@ def watch(probe: Probe) -> Footprint:
 
 
 def main(argument: str) -> None:
-    """Run one probe and print what was seen, one line of JSON."""
+    """Run one probe and print its footprint as one line of JSON."""
     prepare()
     choose_small_pages()
     given = json.loads(argument)

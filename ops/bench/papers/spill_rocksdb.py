@@ -1,11 +1,12 @@
 """The executor that spilling is compared with: a symmetric hash join whose whole state is a RocksDB table.
 
 It runs the query and plan of `ops.bench.papers.spill_runs` and nothing else. Each join keeps the rows of either side
-by the join's key, as a state backend does: of a key a *head*, the number of its full chunks and the rows of the open
-one, and chunks of CHUNK_ROWS rows, so that a key's list is not rewritten for every row that it gets. Of a slice all
-heads of both sides are read with one `multi_get`, all chunks with another, and everything is written in one
-WriteBatch. A row is whole numbers: its timestamp and what the query selects of its components. There is no log, as
-Weir's own store has none, no compression and a Bloom filter; cache and write buffers share what Weir has as budget.
+by the join's key, as a state backend does. A key has a *head*, which has the number of its full chunks and the rows of
+the open chunk, and chunks of CHUNK_ROWS rows, so that a key's list is not rewritten for every new row. For each slice,
+all heads of both sides are read with one `multi_get`, all chunks with another, and everything is written in one
+WriteBatch. A row is whole numbers: its timestamp and the columns that the query selects from its components. There is
+no log (Weir's own store has none either), no compression and a Bloom filter; cache and write buffers share a memory of
+the size of Weir's budget.
 
 Its limits: it is for unbounded windows and equal keys, and does not order its results.
 """
@@ -30,15 +31,14 @@ from schemas.columns import I64, Batch, Mask
 IN_ROCKSDB = "all in RocksDB"
 
 CHUNK_ROWS = 64
-"""A key's rows beyond its last so many are written once."""
+"""A key's rows are moved in chunks of so many, each written once; only the rows after the last chunk are rewritten."""
 
 BUFFERS = 4
-"""Write buffers: one that is written to, the others on their way to the disk."""
+"""Write buffers: one is written to, the others are on their way to the disk."""
 
 LEAST_BUFFER_BYTES = 64 << 10
 
 LEFT, RIGHT = 0, 1
-JOINS = ("A B", "AB C", "ABC D", "ABCD E")
 _HEAD = struct.Struct("<q")
 _CHUNK = struct.Struct(">i")
 _WORD = 8
@@ -46,7 +46,7 @@ _WORD = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Tuples on their way into a join.
+    """Tuples that enter a join.
 
     Attributes:
         keys: (n,) of the join.
@@ -61,7 +61,7 @@ class RocksJoins:
     """The four binary joins of the plan, left-deep, with all state in one table.
 
     Args:
-        memory_bytes: of block cache and write buffers.
+        memory_bytes: for block cache and write buffers.
     """
 
     def __init__(self, path: Path, memory_bytes: int) -> None:
@@ -85,7 +85,7 @@ class RocksJoins:
         self._table.close()
 
     def memory_bytes(self) -> int:
-        """What cache and write buffers take now."""
+        """What cache and write buffers take now, in bytes."""
         names = ("rocksdb.block-cache-usage", "rocksdb.cur-size-all-mem-tables")
         return sum(int(self._table.property_int_value(name) or 0) for name in names)
 
@@ -101,12 +101,12 @@ class RocksJoins:
         for join, stream in enumerate("BCDE"):
             pairs = self._join(join, pairs, rows(stream))
             if join:
-                # From (AB C) on the next key is the newest component's y; A, B and C share theirs.
+                # From (AB C) on, the next key is the newest component's y; A, B and C share theirs.
                 pairs = Rows(pairs.values[:, -1], pairs.values)
         return pairs.values
 
     def _join(self, join: int, left: Rows, right: Rows) -> Rows:
-        """Both sides' new rows against each other and what is stored; then they are stored."""
+        """Join both sides' new rows with each other and with the stored rows; then store them."""
         new = (left, right)
         keys, at = np.unique(np.concatenate([left.keys, right.keys]), return_inverse=True)
         place = (at[: len(left.keys)], at[len(left.keys) :])
@@ -119,7 +119,7 @@ class RocksJoins:
             own, width = heads[side * len(keys) : (side + 1) * len(keys)], new[side].values.shape[1]
             full, opened, counts = _heads(own, width)
             rows, group = opened, np.repeat(np.arange(len(keys)), counts)
-            # Full chunks are read where the other side has something new, heads also where this one has.
+            # Full chunks are read where the other side has new rows, heads also where this side has.
             wanted = np.flatnonzero((full > 0) & fresh[1 - side])
             chunks = self._get([names[side][g] + _CHUNK.pack(c) for g in wanted.tolist() for c in range(full[g])])
             if chunks:
@@ -148,13 +148,13 @@ class RocksJoins:
 
 
 def _raw(keys: I64) -> list[bytes]:
-    """Keys as bytes in their order."""
+    """Keys as bytes, in their order."""
     data = keys.astype(">i8").tobytes()
     return [data[k : k + _WORD] for k in range(0, len(data), _WORD)]
 
 
 def _heads(values: Sequence[bytes | None], width: int) -> tuple[I64, I64, I64]:
-    """Per key the number of full chunks, all open rows in the keys' order, and how many of these each key has."""
+    """For each key the number of full chunks, all open rows in the keys' order, and how many of these each key has."""
     words = np.array([0 if raw is None else len(raw) // _WORD for raw in values], np.int64)
     data = np.frombuffer(b"".join(raw for raw in values if raw is not None), np.int64)
     begins = (np.cumsum(words) - words)[words > 0]
@@ -164,7 +164,7 @@ def _heads(values: Sequence[bytes | None], width: int) -> tuple[I64, I64, I64]:
 
 
 def _append(batch: WriteBatch, names: list[bytes], full: I64, opened: I64, counts: I64, rows: I64, place: I64) -> None:
-    """Add rows to the open chunks of their keys; what fills a chunk leaves it."""
+    """Add rows to the open chunks of their keys; a full chunk is stored and a new one begins."""
     changed = np.unique(place)
     touched = np.zeros(len(names), np.bool_)
     touched[changed] = True
@@ -197,7 +197,7 @@ def _pairs(left: I64, right: I64, groups: int) -> tuple[I64, I64]:
 
 
 def run_in_rocksdb(workload: Workload, memory_bytes: int, *, seed: int, steps: int) -> Trace:
-    """One run with all state in RocksDB; there is no cleanup, for nothing is owed."""
+    """One run with all state in RocksDB; there is no cleanup, because no results are pending."""
     batches = workload.batches(seed)
     minutes, results, used, seconds, waits = [], [], [], [], []
     with (

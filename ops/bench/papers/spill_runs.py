@@ -1,11 +1,11 @@
-"""The workload of the state-spill experiments: five streams, three joins, values that repeat at rates of their own.
+"""The workload of the state-spill experiments: five streams, three joins, values that repeat at individual rates.
 
 State-spill 6.1: streams A, B, C, D, E of two columns each; Join1 is A.x = B.x = C.x, Join2 D.x = C.y, Join3 E.x = D.y;
 a tuple every 50 ms per stream. A value appears R times for every K tuples of its column: K is the *tuple range*, R the
 *range join ratio*. Values of different partitions have different ratios; their average is the *join ratio* of the join.
-The paper does not say how they differ: here a third of the partitions, picked by lot per join, has twice the average, a
-third two thirds and a third one third; or ratios fall by rank as Zipf has it. With `phases` partitions exchange their
-ratios so many times less one, which is what drifting data does.
+The paper does not say how they differ. Here a third of the partitions, picked at random per join, has twice the
+average, a third two thirds and a third one third; or ratios fall by rank by Zipf's law. With `phases`, partitions
+exchange their ratios `phases` - 1 times, which makes drifting data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from operators.engine.engine import Engine
 from operators.kernels.hashing import F64, U64, combine_words, mix_words
 from operators.kernels.partition import groups_of
 from operators.plan.plan import Plan, parse_plan
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
@@ -38,10 +38,10 @@ PLAN = "((((A B) C) D) E)"
 ALL_IN_MEMORY = "all in memory"
 INTERARRIVAL_MS = 50
 THIRDS = (2.0, 2.0 / 3.0, 1.0 / 3.0)
-"""Of the average ratio, in a third of the partitions each."""
+"""The ratio as a multiple of the average, in a third of the partitions each."""
 
 COLUMNS = {"A": (0, None), "B": (0, None), "C": (0, 1), "D": (1, 2), "E": (2, None)}
-"""Which join each stream's x and y belong to; a column without one holds the tuple's number."""
+"""The joins that each stream's x and y belong to; a column without one has the tuple's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Workload:
         ratios: join ratios of Join1, Join2, Join3.
         tuple_range: K.
         tuples: per stream.
-        partitions: that share a ratio; of the key's hash, as the engine's partition groups are.
+        partitions: values in one partition share a ratio; of the key's hash, as the engine's partition groups are.
         zipf: ratios fall with this power of the partition's rank; 0 for thirds.
         phases: parts of equal length between which partitions exchange ratios.
     """
@@ -66,16 +66,16 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """As the paper has it: 3-1-1."""
+        """The name that the paper uses: 3-1-1."""
         return "-".join(f"{ratio:g}" for ratio in self.ratios)
 
     @property
     def minutes(self) -> float:
-        """Of event time."""
+        """Length of the input in minutes of event time."""
         return self.tuples * INTERARRIVAL_MS / 60_000
 
     def steps(self, number: int) -> Iterator[tuple[int, int]]:
-        """The tuples of each stream in so many parts."""
+        """The row ranges of each stream, divided into `number` steps."""
         for step in range(number):
             yield self.tuples * step // number, self.tuples * (step + 1) // number
 
@@ -92,7 +92,7 @@ class Workload:
         ).queries[0]
 
     def plan(self) -> Plan:
-        """Left-deep, Join1 as its two binary joins."""
+        """The left-deep plan, with Join1 as its two binary joins."""
         return parse_plan(PLAN, self.query())
 
     def partition_ratios(self, join: int, seed: int, phase: int = 0) -> F64:
@@ -115,7 +115,8 @@ class Workload:
         return values, ratios * (self.tuple_range / ratios.sum())
 
     def column(self, stream: str, join: int, seed: int) -> I64:
-        """(tuples,) the values of a stream's column: a value of ratio R comes once in every K / R tuples, somewhere."""
+        """(tuples,) the values of a stream's column: a value of ratio R occurs once in every K / R tuples, at
+        random."""
         rng = np.random.default_rng((seed, join, ord(stream)))
         parts = []
         ends = [self.tuples * (phase + 1) // self.phases for phase in range(self.phases)]
@@ -125,7 +126,7 @@ class Workload:
             whole = np.ceil(copies + 1).astype(np.int64)
             which = np.repeat(np.arange(len(values)), whole)
             turn = np.arange(len(which)) - np.repeat(np.cumsum(whole) - whole, whole)
-            # Each value's first interval begins anywhere before the first tuple, so that all are not at the same place.
+            # Each value's first interval begins anywhere before the first tuple, so that values are not in step.
             begin = rng.random(len(values))[which]
             at = (turn + rng.random(len(which)) - begin) / ratios[which]
             order = np.argsort(at, kind="stable")
@@ -149,7 +150,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one run did.
+    """The measurements of one run.
 
     Attributes:
         minutes: of event time, at the end of each step.
@@ -159,10 +160,10 @@ class Trace:
         cleanup_results: of that cleanup.
         longest_spill_s: by the wall clock.
         step_seconds: processor seconds of each step.
-        waits: wall seconds that each step took: the longest that a tuple which comes meanwhile waits.
-        moved: of each step whether anything left memory in it, was written, or was cleaned up.
+        waits: wall seconds that each step took: the longest wait of a tuple that arrives during the step.
+        moved: of each step, whether a group left memory in it, was written, or was cleaned up.
         digest: of all results, those of cleanups included, whatever their order.
-        budget_bytes: what `memory_bytes` may be; 0 where nothing is spilled.
+        budget_bytes: the limit of `memory_bytes`; 0 where nothing is spilled.
     """
 
     minutes: list[float]
@@ -184,7 +185,7 @@ class Trace:
 
 
 NO_LIMIT = 1 << 60
-"""A budget of so many bytes is never used up: what is all in memory is measured the same way."""
+"""A budget of so many bytes is never used up: runs with all in memory are measured in the same way."""
 
 
 def run(
@@ -194,13 +195,13 @@ def run(
 
     Args:
         strategy: of `operators.spill.strategies`, or ALL_IN_MEMORY.
-        steps: the input is given in so many; the engine cuts them further as it sees fit.
+        steps: how many steps the input is divided into; the engine divides them further as needed.
     """
-    # States of the run before hold on to each other; the collector, as a task has it, would leave them for long.
+    # States of the previous run reference each other; the collector, set up as in a task, would keep them for long.
     gc.collect()
     batches = workload.batches(seed)
     whole = strategy == ALL_IN_MEMORY
-    budget = Budget(
+    budget = MemoryBudget(
         NO_LIMIT if whole else budget_bytes, DEFAULT_STRATEGY if whole else strategy, groups=workload.partitions
     )
     minutes, results, used, seconds, waits, moved = [], [], [], [], [], []
@@ -254,12 +255,12 @@ def run(
 
 
 def _moves(spilled: SpillStatistics) -> tuple[int, ...]:
-    """What grows with all that is done to spilled state."""
+    """The counters that grow with everything that is done to spilled state."""
     return spilled.spilled_groups, spilled.spilled_bytes, spilled.cleanups
 
 
 def digest(columns: Iterable[I64]) -> int:
-    """A number that tells rows apart from others, whatever their order."""
+    """A number that distinguishes sets of rows, whatever their order."""
     acc: U64 | None = None
     for values in columns:
         words = np.ascontiguousarray(values).view(np.uint64)
@@ -272,7 +273,7 @@ def _digest(results: Batch) -> int:
 
 
 def spill_of(engine: Engine) -> SpillStatistics:
-    """What an engine with a budget says of it."""
+    """The spill statistics of an engine with a budget."""
     found = engine.statistics().spill
     if found is None:
         raise InvariantError("the engine has no memory budget")

@@ -1,4 +1,4 @@
-"""One workload by every strategy: the runs, and the curves, tables and claims that tell of them."""
+"""Runs one workload by every strategy, and makes the curves, tables and claims about the runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ops.bench.papers.spill_runs import ALL_IN_MEMORY, Trace, Workload, run
 from ops.bench.report import number
 
 Traces = dict[str, list[Trace]]
-"""Per strategy, the runs."""
+"""The runs of each strategy."""
 
 WELL_ABOVE = 1.2
-"""What is to be well above another has at least so many times as much; the paper gives no number."""
+"""The factor that counts as "well above"; the paper names no number."""
 
 PAUSE_MS = 100.0
-"""No step may take longer in which something is spilled or cleaned up."""
+"""No step in which a group is spilled or cleaned up may take longer."""
 
 LONGEST_IN_MEMORY = "longest step, all in memory"
 
@@ -36,16 +36,16 @@ class SpillSettings:
 
     Attributes:
         tuple_range: K; see `ops.bench.papers.spill_runs`.
-        ranges: so many tuple ranges come.
-        share: of what all states take when nothing is spilled: the budget.
-        steps: the input is given in so many, and memory looked at after each.
-        partitions: of each join in the paper's figures; the paper's, which has 300.
+        ranges: the length of the input in tuple ranges.
+        share: the budget as a share of what all states take when nothing is spilled.
+        steps: how many steps the input is divided into; memory is sampled after each.
+        partitions: of each join in the paper's figures; the paper has 300.
         zipf_range: K of the skewed data, whose results are many.
-        drift_range, drift_partitions, window_ranges: K of the drifting data, partitions there, and its windows in tuple
-            ranges: its groups are cleaned up again and again, a block read per part.
+        drift_range, drift_partitions, window_ranges: K of the drifting data, its partitions, and its windows in tuple
+            ranges: its groups are cleaned up again and again, and each part costs a block read.
         pace_range: K of the runs whose pace is compared.
         growth_range: K where the state is as large as the budget; it grows from there.
-        growth: times the budget.
+        growth: the largest state as a multiple of the budget.
         wide_range: K of the runs that watch pauses and the process's memory, whose states are of source tuples mostly.
         wide_share: the budget there.
         runs: of every figure.
@@ -69,11 +69,11 @@ class SpillSettings:
     seed: int = 1
 
     def workload(self, ratios: tuple[float, float, float]) -> Workload:
-        """The paper's, at this size."""
+        """The paper's workload, at this size."""
         return self._of(ratios, self.tuple_range, self.partitions)
 
     def usual(self, ratios: tuple[float, float, float], tuple_range: int) -> Workload:
-        """One at another size, with as many partitions as a query has."""
+        """A workload of another size, with as many partitions as a query has."""
         return self._of(ratios, tuple_range, PARTITION_GROUPS)
 
     def _of(self, ratios: tuple[float, float, float], k: int, partitions: int) -> Workload:
@@ -89,7 +89,7 @@ def all_strategies(
     window: str = "UNBOUNDED",
     share: float | None = None,
 ) -> Traces:
-    """Every strategy, and all in memory; a run has one budget for all strategies.
+    """Run every strategy, and all in memory; the strategies of a run share one budget.
 
     Args:
         share: the budget; None for that of the settings.
@@ -108,7 +108,7 @@ def all_strategies(
 
 
 def panels(traces: Traces) -> list[Panel]:
-    """Results over time by each strategy, and beside all in memory."""
+    """Results over time by each strategy, and as a share of all in memory."""
     spilling = tuple(name for name in traces if name != ALL_IN_MEMORY)
     results = over_time(traces, lambda trace: trace.results)
     return [
@@ -118,7 +118,7 @@ def panels(traces: Traces) -> list[Panel]:
 
 
 def compare(figure: Figure, traces: Traces) -> None:
-    """What the paper says of its strategies, beside what was seen."""
+    """Claim what the paper says about its strategies, next to the measurements."""
     for better, worse, said, limit in (
         ("global-output", "bottom-up", "well above", WELL_ABOVE),
         ("global-output", "local-output", "well above", WELL_ABOVE),
@@ -141,7 +141,7 @@ def compare(figure: Figure, traces: Traces) -> None:
 
 
 def longest_steps(figure: Figure, traces: Traces) -> None:
-    """Claim that no step in which something left memory, or was cleaned up, takes long; the worst of all runs."""
+    """Claim that no step in which a group left memory, or was cleaned up, takes long; the worst of all runs."""
     for name, runs in traces.items():
         if name == ALL_IN_MEMORY:
             figure.claim(LONGEST_IN_MEMORY, "to compare", [max(waits(runs, moved=False))], "ms")
@@ -151,7 +151,7 @@ def longest_steps(figure: Figure, traces: Traces) -> None:
 
 
 def within(figure: Figure, traces: Traces) -> None:
-    """Claim that memory stays within the budget, looked at after every step."""
+    """Claim that memory stays within the budget, sampled after every step."""
     spilling = [trace for runs in traces.values() for trace in runs if trace.budget_bytes]
     most = [max(trace.memory_bytes) / trace.budget_bytes for trace in spilling]
     figure.claim("memory at its most against the budget, worst run", "at most all of it", [max(most)], "x", at_most=1.0)
@@ -200,12 +200,12 @@ def table(traces: Traces) -> list[tuple[str, ...]]:
 
 
 def waits(runs: Sequence[Trace], *, moved: bool) -> list[float]:
-    """Milliseconds that the steps of all runs took in which something left memory, or of the others."""
+    """Milliseconds of all runs' steps in which a group left memory, or of the other steps."""
     return [1e3 * s for trace in runs for s, moves in zip(trace.waits, trace.moved, strict=True) if moves == moved]
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, ...]:
-    """The median, the 99th percentile and the largest; nothing of nothing."""
+    """The median, the 99th percentile and the largest; empty for no values."""
     return tuple(float(x) for x in np.percentile(values, (50, 99, 100))) if values else ()
 
 
@@ -220,5 +220,5 @@ def over_time(traces: Mapping[str, list[Trace]], value: Callable[[Trace], list[i
 
 
 def ratios(traces: Traces, above: str, below: str, value: Callable[[Trace], float]) -> list[float]:
-    """Run by run."""
+    """The ratios run by run."""
     return over([value(trace) for trace in traces[above]], [value(trace) for trace in traces[below]])

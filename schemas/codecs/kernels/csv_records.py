@@ -4,7 +4,7 @@ A field that begins with a quote ends at the next quote that is not doubled, and
 newlines; in other fields a quote is a character like any other. A carriage return before the newline that
 ends a record belongs to the line end.
 
-Invariant: as in `kernels.json_records`: DECODED only if `csv_codec.CsvRules` gives the same values.
+Invariant, as in `kernels.json_records`: a record is DECODED only if `csv_codec.CsvRules` returns the same values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from schemas.compiled import compiled
 
 @compiled
 def scan_records(data: U8) -> tuple[int, int]:
-    """How many whole records the buffer holds, and where the last of them ends (after its newline)."""
+    """How many whole records the buffer has, and where the last of them ends (after its newline)."""
     n = len(data)
     count = 0
     end = 0
@@ -73,7 +73,7 @@ def _decode_field(
     words: I64,
     floats: npt.NDArray[np.float64],
 ) -> tuple[bool, bool]:
-    """Store the field in data[start:end]: whether it was plainly right, whether its double is hard."""
+    """Store the field in data[start:end]: whether it was certainly valid, and whether its double is hard to parse."""
     if kind == STRING:
         words[f, row] = pack_span(start, end - start, doubled)
         return True, False

@@ -1,12 +1,12 @@
 """JSON lines into columns: one compiled pass over a block of records.
 
 Measured on one core, 46-byte records of four integers: 11 million records/s, against 2.7 of pyarrow.json
-and 3.1 of polars; neither is strict either (pyarrow takes NaN and unchecked UTF-8, polars turns any value
-into a STRING and takes the first of two equal keys), so their output would have to be proven first.
+and 3.1 of polars. Neither of them is strict (pyarrow accepts NaN and unchecked UTF-8, polars turns any value
+into a STRING and takes the first of two equal keys), so their output would have to be verified first.
 
-Invariant: a record comes out DECODED only if `json_codec.JsonRules` gives the same values for it. Whatever
+Invariant: a record is DECODED only if `json_codec.JsonRules` returns the same values for it. A record that
 is bad or rare (a wrong type, an escaped or repeated key, nesting beyond 62 levels, numbers of more than 19
-digits outside DOUBLE fields) comes out UNSURE and is left to that record-at-a-time path.
+digits outside DOUBLE fields) is UNSURE, and is left to that record-at-a-time path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from schemas.columns import I64, U8
 from schemas.compiled import compiled
 
 MAX_ORDERED_KEYS: Final = 64
-"""Keys of a record whose place is remembered from one record to the next."""
+"""How many keys of a record have their position remembered from one record to the next."""
 _MAX_DEPTH: Final = 62
 
 

@@ -2,7 +2,7 @@
 
 Every buffer ends with a newline, which no value may contain: each loop stops there, so no scanner
 compares its position with the buffer's length. (CSV's quoted fields, which may contain newlines, are
-delimited before these scanners see them.) Positions are int64; -1 says "not this".
+delimited before these scanners see them.) Positions are int64; -1 means "not found" or "not of this form".
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ STRING: Final = 2
 BOOLEAN: Final = 3
 TIMESTAMP: Final = 4
 
-# How a slot (one field of one record) or a whole record came out.
+# The outcome for a slot (one field of one record) or a whole record.
 DECODED: Final = 0
 BLANK: Final = 1  # the record holds nothing but white space
-UNSURE: Final = 2  # bad, or rare enough to be left to the record-at-a-time path
+UNSURE: Final = 2  # bad, or so rare that it is left to the record-at-a-time path
 
 _TEN: Final = np.uint64(10)
 _EXACT_MANTISSA: Final = np.uint64(1 << 53)
@@ -61,7 +61,7 @@ def literal(data: U8, p: int) -> tuple[int, int]:
 
 @compiled
 def scan_number(data: U8, p: int) -> tuple[int, bool, bool, np.uint64, int, int]:
-    """A number by JSON's grammar at `p`.
+    """Scan a number by JSON's grammar at `p`.
 
     Returns:
         position after it or -1, whether it has a fraction or exponent, whether it has a minus sign, its

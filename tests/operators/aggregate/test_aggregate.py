@@ -1,4 +1,4 @@
-"""The parts of sliding aggregates: exact sums, sorted multisets, queues, groups; and what time costs."""
+"""The parts of sliding aggregates: exact sums, sorted multisets, queues and groups; and their running time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from operators.aggregate import groups as groups_module
 from operators.aggregate.groups import Groups
-from operators.aggregate.lifetimes import NEVER, Events, Living, Queue
+from operators.aggregate.lifetimes import NEVER, EventQueue, Events, LivingResults
 from operators.aggregate.values import Reading, Values
 from operators.engine.engine import Engine
 from schemas.columns import Batch, Column
@@ -85,7 +85,7 @@ def of(values: list[Any], function: str, type: Type) -> Any:
     ),
     st.randoms(use_true_random=False),
 )
-def test_values_that_come_and_go(typed: tuple[Type, list[Any]], rng: Random) -> None:
+def test_values_that_are_added_and_removed(typed: tuple[Type, list[Any]], rng: Random) -> None:
     """In any order."""
     type, values = typed
     steps = [(slot, sign) for slot in range(len(values)) for sign in (1, -1)]
@@ -193,8 +193,8 @@ def last_of(reading: Reading) -> Reading:
 @PROPERTY
 @given(st.lists(st.one_of(st.lists(st.integers(-5, 5), max_size=6), st.integers(-6, 6)), max_size=12))
 def test_queues(steps: list[Any]) -> None:
-    """What is taken is what is below, ascending; what is left stays."""
-    queue, known, number = Queue(), [], 0
+    """`take` removes the smaller keys, ascending; the others stay."""
+    queue, known, number = EventQueue(), [], 0
     for step in steps:
         if isinstance(step, list):
             items = list(range(number, number + len(step)))
@@ -245,7 +245,7 @@ def test_groups_keep_their_numbers_while_they_are_used(turns: list[Any], small: 
 
 
 def test_a_sweep_of_strings_leaves_groups_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left keeps its number and its text, nulls too; what has gone can come again."""
+    """Remaining groups keep number and text, nulls too; a forgotten group can return."""
     monkeypatch.setattr(groups_module, "SWEEP_FROM", 0)
     of_texts = Groups([Type.STRING, Type.STRING])
 
@@ -265,7 +265,7 @@ def test_a_sweep_of_strings_leaves_groups_as_they_are(monkeypatch: pytest.Monkey
 
 def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
     """A window ends a result before its time: the later end is void, also for who gets the slot next."""
-    living = Living(["A"])
+    living = LivingResults(["A"])
     slots = living.add(np.array([7, 7]), np.array([1, 1]), np.array([5, 9]))
     living.watch("A", np.array([100, 101]), slots)
     rows, items = living.take_watched("A", 101)
@@ -284,7 +284,7 @@ def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
 
 
 def test_a_result_that_a_window_ends_before_it_is_seen_has_no_events() -> None:
-    living = Living(["A"])
+    living = LivingResults(["A"])
     slots = living.add(np.array([0, 0]), np.array([2, 2]), np.array([NEVER, NEVER]))
     living.watch("A", np.array([1, 5]), slots)
     _, items = living.take_watched("A", 2)
@@ -334,20 +334,20 @@ def test_groups_in_the_order_of_their_keys() -> None:
     ]
 
 
-def test_a_group_that_goes_and_comes_back_is_told_anew() -> None:
+def test_a_group_that_returns_is_emitted_again() -> None:
     """Also with the values that it had before it was forgotten."""
     rows = [{"at": at, "x": 1.0} for at in (0, 100)]
     got = emissions("SELECT MAX(x) AS m FROM a [RANGE 5 MS] EMIT EVERY 10 MS", a=rows)
     assert [(row["_ts"], row["m"]) for row in got] == [(0, 1.0), (10, None), (100, 1.0), (110, None)]
 
 
-def test_an_item_that_does_not_change_is_not_told_again() -> None:
+def test_an_unchanged_item_is_not_emitted_again() -> None:
     rows = [{"at": at, "x": 1.0} for at in (0, 1, 2)]
     got = emissions("SELECT COUNT(*) > 0 AS some FROM a [RANGE 5 MS] EMIT EVERY 1 MS", a=rows)
     assert [(row["_ts"], row["some"]) for row in got] == [(0, True), (8, False)]
 
 
-def test_what_lives_between_two_multiples_is_never_seen() -> None:
+def test_results_alive_between_two_multiples_are_never_emitted() -> None:
     assert emissions("SELECT COUNT(*) AS n FROM a [RANGE 3 MS] EMIT EVERY 10 MS", a=[{"at": 1}, {"at": 6}]) == []
 
 
@@ -359,7 +359,7 @@ def test_nothing_is_done_where_nothing_changes() -> None:
 
 
 def test_rows_windows_end_results() -> None:
-    """A tuple of [ROWS 2] is gone from the instant of the second after it."""
+    """A tuple of [ROWS 2] is dead from the instant of its second successor on."""
     rows = [{"at": at, "x": float(at)} for at in (0, 4, 10, 10, 20)]
     got = emissions("SELECT COUNT(*) AS n, MIN(x) AS m FROM a [ROWS 2] EMIT EVERY 5 MS", a=rows)
     assert [(row["_ts"], row["n"], row["m"]) for row in got] == [(0, 1, 0.0), (5, 2, 0.0), (10, 2, 10.0)]
@@ -399,7 +399,7 @@ def test_keys_of_upserts_go_with_their_rows() -> None:
     assert [key.to_values() for key in twice.keys] == [["a", "b"], [1, 2]]
 
 
-def test_groups_and_results_that_are_gone_take_no_room() -> None:
+def test_forgotten_groups_and_results_take_no_room() -> None:
     """Thousands of groups, each for a moment, as months bring them."""
     text = "SELECT MAX(x) AS m FROM a [RANGE 5 MS] GROUP BY k, s EMIT EVERY 2 MS"
     query = parse_program(STREAMS + text).queries[0]

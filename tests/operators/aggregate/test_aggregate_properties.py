@@ -48,7 +48,7 @@ def tiny() -> Iterator[None]:
 
 @PROPERTY
 @given(aggregated(cases(most_rows=20)), st.sampled_from(sorted(EXECUTORS)), st.booleans())
-def test_what_is_emitted_is_what_the_definition_says(case: Case, executor: str, small: bool) -> None:
+def test_emissions_follow_the_definition(case: Case, executor: str, small: bool) -> None:
     with tiny() if small else nullcontext():
         got = run(case, executor)
     assert exactly(got) == expected(case)
@@ -84,14 +84,14 @@ TURNS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 @PROPERTY
 @given(aggregated(cases()), TURNS)
 def test_rebuilt_from_the_log(case: Case, turns: list[int]) -> None:
-    """A new machine reads again no more than `horizon` says and goes on with what would have followed."""
+    """A new machine reads again only from `horizon` on and continues with the emissions that would have followed."""
     assert exactly(from_the_log(case, turns, case)) == expected(case)
 
 
 @PROPERTY
 @given(aggregated(cases()), TURNS, st.integers(0, 4), st.booleans())
 def test_rebuilt_from_a_snapshot(case: Case, turns: list[int], snapshots: int, small: bool) -> None:
-    """Of a snapshot only the blocks are left that `live_from` says are needed."""
+    """A snapshot only keeps the blocks needed according to `live_from`."""
     with tiny() if small else nullcontext():
         got = from_a_snapshot(case, turns, snapshots, case)
     assert exactly(got) == expected(case)

@@ -1,4 +1,4 @@
-"""Expressions over columns against the oracle's, row by row, over all pairs of awkward values."""
+"""Expressions over columns have the oracle's values, row by row, over all pairs of awkward values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def grid(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
     return list(product(first, second))
 
 
-# k and v are combined with each other, and d with both; the rest goes round.
+# k and v are combined with each other, and d with v; the other columns repeat their values.
 ROWS: list[dict[str, Any]] = [
     {"k": k, "v": v, "d": d, "s": s, "f": f, "ts": t}
     for (k, v), (d, _), (s, f), t in zip(
@@ -79,7 +79,7 @@ def expected(expr: Expr) -> list[Any]:
 
 
 def same(expr: Expr, by: Resolve = resolve) -> None:
-    """Values, nulls and types are the oracle's; and so is what holds."""
+    """Check that values, nulls and types are the oracle's, and for a condition the rows where it holds."""
     got = evaluate(expr, by, len(ROWS))
     assert got.type is type_of(expr)
     assert len(got) == len(ROWS)
@@ -201,7 +201,7 @@ def test_values(text: str) -> None:
 
 @pytest.mark.parametrize("text", CONDITIONS)
 def test_conditions(text: str) -> None:
-    """Comparisons and logic of three values."""
+    """Comparisons and three-valued logic."""
     same(query(f"SELECT A.k FROM a A [ROWS 1] WHERE COALESCE({text}, {text})").predicates[0])
     for predicate in query(f"SELECT A.k FROM a A [ROWS 1] WHERE {text}").predicates:
         same(predicate)
@@ -227,7 +227,7 @@ def test_nested(data: st.DataObject) -> None:
 
 
 def test_no_rows() -> None:
-    """Everything works on nothing."""
+    """Every expression evaluates over no rows."""
 
     def none(column: ColumnRef) -> Column:
         return Column.from_values([], column.type)
@@ -240,7 +240,7 @@ def test_no_rows() -> None:
 
 
 def test_under_a_null_the_value_is_zero() -> None:
-    """The rule of `schemas.columns`: what is written never depends on what was computed under a null."""
+    """The rule of `schemas.columns`: written bytes never depend on what was computed under a null."""
     got = evaluate(output("A.k + A.v"), resolve, len(ROWS))
     assert got.valid is not None
     assert not np.asarray(got.values)[~got.valid].any()

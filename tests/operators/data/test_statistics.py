@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from operators.data.statistics import EdgeStatistics, EngineStatistics, added
+from operators.data.statistics import EdgeStatistics, EngineStatistics, merged_edges
 from operators.engine.engine import Engine
 from operators.migration.strategies import STRATEGIES
 from operators.plan.plan import parse_plan
@@ -24,26 +24,26 @@ FOUR = query(
 
 
 def row(ts: int) -> dict[str, Any]:
-    """Of eleven keys; fewer would make millions of results."""
+    """A row with one of eleven keys; fewer keys would make millions of results."""
     return {"ts": ts, "k": ts * ts % 11, "v": ts * 7 % 9, "d": 0.0, "s": "", "f": None}
 
 
 def fed(engine: Engine, begin: int, end: int) -> None:
-    """A tuple per stream and millisecond."""
+    """Feed one tuple per stream and millisecond."""
     for stream in engine.query.streams():
         engine.push(stream.name, 0, to_batch(stream, [row(ts) for ts in range(begin, end)]))
     engine.advance(end)
 
 
 def share_of(streams: int, holds: Callable[..., bool]) -> float:
-    """What a condition keeps of the combinations of tuples that live at 100, one per stream."""
+    """The share that a condition keeps of the combinations of tuples that live at 100, one per stream."""
     living = [row(ts) for ts in range(60, 100)]
     found = [holds(*rows) for rows in product(living, repeat=streams)]
     return sum(found) / len(found)
 
 
 def test_inputs_and_sizes_per_side() -> None:
-    """One tuple of a, three of b: two match; the window of both is over for the first of b."""
+    """One tuple of a, four of b: two match. A's tuple is expired when the last of b arrives."""
     given = inputs(a="5 k=1", b="1 k=2 | 2 k=1 | 3 k=1 | 30 k=9")
     _, engine = run(query("SELECT A.k FROM a A [RANGE 10 ms], b B [RANGE 20 ms] WHERE A.k = B.k"), given)
     (join,) = engine.statistics().operators
@@ -54,7 +54,7 @@ def test_inputs_and_sizes_per_side() -> None:
     assert engine.statistics().span_ms == 29
 
 
-def test_sources_say_what_passes_and_what_lives() -> None:
+def test_sources_count_selected_and_living_tuples() -> None:
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     fed(engine, 0, 100)
     a, b, _, _ = engine.statistics().sources
@@ -65,7 +65,7 @@ def test_sources_say_what_passes_and_what_lives() -> None:
     assert a.per_second == pytest.approx(888, rel=0.05)
 
 
-def test_links_are_measured_on_what_lives() -> None:
+def test_links_are_measured_on_living_tuples() -> None:
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     fed(engine, 0, 100)
     assert engine.statistics().links == ()
@@ -77,7 +77,7 @@ def test_links_are_measured_on_what_lives() -> None:
 
 
 def test_links_by_inequalities_and_over_three_streams() -> None:
-    """An inequality is drawn, one beside a key is judged on the pairs that the key leaves."""
+    """An inequality is measured on drawn pairs; an inequality beside a key on the pairs that the key leaves."""
     mixed = query(
         "SELECT A.k FROM a A [RANGE 40 ms], b B [RANGE 40 ms], c C [RANGE 40 ms] "
         "WHERE A.k = B.k AND A.v < B.v AND B.v <= C.v AND A.k + B.k = C.k"
@@ -96,7 +96,7 @@ def test_links_by_inequalities_and_over_three_streams() -> None:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_counters_never_fall_across_a_migration(strategy: str) -> None:
-    """Regression: what the old plan had counted was forgotten when a migration began or ended."""
+    """Regression: the old plan's counts were lost when a migration began or ended."""
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     engine.migrate(parse_plan("(A (B (C D)))", FOUR), strategy, 50)
     last = engine.statistics()
@@ -114,7 +114,7 @@ def test_counters_never_fall_across_a_migration(strategy: str) -> None:
     assert migration.extra_tuples == 0
 
 
-def test_a_migration_shows_how_far_it_is() -> None:
+def test_a_migration_shows_its_progress() -> None:
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     engine.migrate(parse_plan("(A (B (C D)))", FOUR), "parallel-track", 50)
     fed(engine, 0, 50)
@@ -131,8 +131,8 @@ def test_a_migration_shows_how_far_it_is() -> None:
     assert {operator.track for operator in engine.statistics().operators} == {""}
 
 
-def test_hybmig_lacks_the_states_that_the_old_plan_makes_up_for() -> None:
-    """A, B, C and D are shared; C D and B C D are not there yet."""
+def test_hybmig_lacks_the_states_that_the_old_plan_compensates_for() -> None:
+    """The states of A, B, C and D are shared; those of C D and B C D are still incomplete."""
     engine = Engine(FOUR, plan=parse_plan("(((A B) C) D)", FOUR))
     engine.migrate(parse_plan("(A (B (C D)))", FOUR), "hybmig", 50)
     fed(engine, 0, 50)
@@ -167,11 +167,11 @@ def test_statistics_pass_through_json() -> None:
 
 
 def test_edges_of_former_plans_are_counted_together() -> None:
-    """Counts and times are added up; what holds now is of the plan that runs."""
+    """Counts and times are added up; `watching` and `kept_back` come from the plan that runs."""
     left = EdgeStatistics("(A B)", "A", True, suspend=2, kept_back=5, checked=3, detecting_s=0.5)
     gone = EdgeStatistics("(C D)", "C", True, resume=1, kept_back=1)
     now = EdgeStatistics("(A B)", "A", True, suspend=1, kept_back=7, detecting_s=0.25)
-    found = {edge.consumer: edge for edge in added((left, gone), (now,))}
+    found = {edge.consumer: edge for edge in merged_edges((left, gone), (now,))}
     assert found["(A B)"] == EdgeStatistics("(A B)", "A", True, suspend=3, kept_back=7, checked=3, detecting_s=0.75)
     assert found["(C D)"] == EdgeStatistics("(C D)", "C", False, resume=1)
-    assert added((left,), ()) == added(added((left,), ()), ())
+    assert merged_edges((left,), ()) == merged_edges(merged_edges((left,), ()), ())

@@ -9,7 +9,7 @@ from operators.state.side_state import Scratch, SideState
 
 
 def pairs(*items: tuple[int, int, int]) -> Tuples:
-    """Tuples over aliases A, B from (row of A, row of B, ts); each lives 10 ms."""
+    """Tuples over aliases A, B from (row of A, row of B, ts), each with a lifetime of 10 ms."""
     array = np.array(items, np.int64).reshape(-1, 3)
     ts = array[:, 2].copy()
     return Tuples(("A", "B"), np.ascontiguousarray(array[:, :2].T), ts, ts + 10)
@@ -31,8 +31,8 @@ def test_take_by_position_and_by_mask() -> None:
 
 
 def test_copies_are_laid_out_by_rows() -> None:
-    """Regression: `rows[:, index]` lays its copy out by columns; every kernel was then compiled once more,
-    some seconds into a run, for each mix of layouts."""
+    """Regression: `rows[:, index]` makes a column-major copy. Every kernel was then compiled once more for each mix of
+    layouts, some seconds into a run."""
     some = pairs((1, 7, 3), (2, 8, 4), (3, 9, 5))
     assert some.take(np.array([0, 2])).rows.flags.c_contiguous
     assert some.take(np.array([True, False, True])).rows.flags.c_contiguous

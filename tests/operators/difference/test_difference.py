@@ -1,4 +1,4 @@
-"""Set difference by examples checked by eye: what changes when, plans, migrations, what things cost."""
+"""Set difference by examples checked by hand: changes, plans, migrations and costs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def changes(
     [
         ("5 k=1 v=7", "", "5+7 16-7"),
         ("5 k=1 v=7", "7 k=1", "5+7 7-7 11+7 16-7"),
-        ("5 k=1 v=7", "5 k=1", "9+7 16-7"),  # at one instant with its match: it never came
+        ("5 k=1 v=7", "5 k=1", "9+7 16-7"),  # at the instant of its match: never in the answer
         ("5 k=1 v=7", "2 k=1", "6+7 16-7"),
         ("5 k=1 v=7", "1 k=1", "5+7 16-7"),  # dead an instant before
-        ("5 k=1 v=7", "4 k=1 | 7 k=1", "11+7 16-7"),  # covered by one, then by the other
-        ("5 k=1 v=7", "4 k=1 | 8 k=1", "12+7 16-7"),  # one ends as the other comes: nothing is put out
+        ("5 k=1 v=7", "4 k=1 | 7 k=1", "11+7 16-7"),  # covered by one match, then by the next
+        ("5 k=1 v=7", "4 k=1 | 8 k=1", "12+7 16-7"),  # one match ends as the next begins: no output
         ("5 k=1 v=7", "4 k=1 | 9 k=1", "8+7 9-7 13+7 16-7"),
         ("5 k=1 v=7", "13 k=1", "5+7 13-7"),  # dead before its match is
         ("5 k=1 v=7", "12 k=1", "5+7 12-7"),  # dies as its match does
@@ -61,7 +61,7 @@ def changes(
         ("5 k=1 v=7", "16 k=1", "5+7 16-7"),
         ("5 v=7", "5 k=1 | 6", "5+7 16-7"),  # a null never matches
         ("5 k=1 v=7 | 5 k=1 v=8", "7 k=1", "5+7 5+8 7-7 7-8 11+7 11+8 16-7 16-8"),
-        ("1 k=1 v=7 | 12 k=2 v=8", "", "1+7 12-7 12+8 23-8"),  # what leaves comes first
+        ("1 k=1 v=7 | 12 k=2 v=8", "", "1+7 12-7 12+8 23-8"),  # removals come first
     ],
 )
 @pytest.mark.parametrize("epoch_ms", [1, 1000])
@@ -76,8 +76,8 @@ def test_streams_cover_a_tuple_in_turn(plan: str) -> None:
     assert changes(TWO, data, plan=plan) == "1+7 3-7 20+7 22-7"
 
 
-def test_a_rows_window_ends_with_what_pushes_out() -> None:
-    """B is covered until the second later tuple of b comes; a tuple pushed out at its own instant never lived."""
+def test_a_rows_window_ends_with_the_tuple_that_replaces_it() -> None:
+    """B is covered until the second later tuple of b arrives; a tuple replaced at its own instant is never alive."""
     counted = query("SELECT A.v FROM a A [RANGE 99 ms] EXCEPT b B [ROWS 2] ON A.k = B.k")
     assert changes(counted, {"a": "1 k=1 v=7", "b": "4 k=1 | 5 k=2 | 9 k=2"}) == "1+7 4-7 9+7 101-7"
     assert changes(counted, {"a": "1 k=1 v=7", "b": "4 k=1 | 4 k=2 | 4 k=2"}) == "1+7 101-7"
@@ -85,7 +85,7 @@ def test_a_rows_window_ends_with_what_pushes_out() -> None:
     assert changes(left, {"a": "1 k=1 v=7 | 5 k=1 v=8 | 5 k=1 v=9", "b": "3 k=1"}) == "1+7 3-7 6+9"
 
 
-def test_what_never_ends_never_leaves() -> None:
+def test_an_unbounded_window_never_ends() -> None:
     """Event time runs on when the input has ended; an [UNBOUNDED] window has no end."""
     endless = query("SELECT A.v FROM a A [UNBOUNDED] EXCEPT b B [RANGE 3 ms] ON A.k = B.k")
     assert changes(endless, {"a": "1 k=1 v=7", "b": "5 k=1"}) == "1+7 5-7 9+7"
@@ -94,7 +94,7 @@ def test_what_never_ends_never_leaves() -> None:
 
 
 def test_conditions_of_the_left_side_belong_to_their_clause() -> None:
-    """Where `A.v > 7` fails, nothing of B matches; C is not concerned. WHERE chooses what is in the answer at all."""
+    """Where `A.v > 7` is false, no tuple of B matches; C is not concerned. WHERE selects the tuples of the answer."""
     bound = query(
         "SELECT A.v FROM a A [RANGE 9 ms] EXCEPT b B [RANGE 2 ms] ON A.k = B.k AND A.v > 7 AND B.v = 1 "
         "EXCEPT c C [RANGE 2 ms] ON A.k < C.k WHERE A.v <> 9"
@@ -106,12 +106,12 @@ def test_conditions_of_the_left_side_belong_to_their_clause() -> None:
 
 
 def test_a_stream_is_subtracted_from_itself() -> None:
-    """Tuples of a key that nothing of the same key follows or goes before within 4 ms."""
+    """Tuples without another tuple of the same key within 4 ms before or after."""
     alone = query("SELECT A.v FROM a A [RANGE 9 ms] EXCEPT a B [RANGE 4 ms] ON A.k = B.k AND A.v <> B.v")
     assert changes(alone, {"a": "1 k=1 v=7 | 3 k=1 v=8 | 4 k=2 v=9"}) == "1+7 3-7 4+9 6+8 8+7 11-7 13-8 14-9"
 
 
-def test_the_record_says_which_way() -> None:
+def test_changes_have_a_sign() -> None:
     task = Engine(ONE)
     task.push("a", 0, _batch("a", "5 k=1 v=7"))
     assert encode_results(task.advance(END)).data == b'{"A.v":7,"_op":"+","_ts":5}\n{"A.v":7,"_op":"-","_ts":16}\n'
@@ -148,7 +148,7 @@ def test_other_executors_are_refused() -> None:
         Engine(TWO, executor="mjoin")
 
 
-def test_what_stops_most_for_its_cost_comes_first() -> None:
+def test_the_stream_that_stops_most_for_its_cost_is_subtracted_first() -> None:
     """C matches more of A; a stream with hundreds of matches per tuple costs more than it saves."""
     many, few = ({("A", "k"): n, ("B", "k"): n, ("C", "k"): n} for n in (1000.0, 100.0))
     even = Statistics(rates={"A": 1000.0, "B": 1000.0, "C": 1000.0}, distinct=many)
@@ -188,7 +188,7 @@ def test_the_order_changes_and_nothing_else(strategy: str, cut: int) -> None:
 
 
 def test_gpt_waits_until_the_last_old_tuple_has_left() -> None:
-    """At 15 all windows of before the cut are over, and that 7 leaves is told then: by the old pipeline."""
+    """At 15 all windows from before the cut have ended; the old pipeline emits that 7 leaves then."""
     data = {"a": "4 k=1 v=7 | 15 k=2 v=8 | 16 k=3 v=9", "b": "15 k=9 | 16 k=9"}
     assert changes(ONE, data, migrate="(A B):gpt", cut=5) == "4+7 15-7 15+8 16+9 26-8 27-9"
 
@@ -215,8 +215,8 @@ def test_jisc_asks_only_when_the_match_ends() -> None:
     assert [operator.complete for operator in task.statistics().operators] == [(True, True), (True, True)]
 
 
-def test_jisc_never_asks_about_what_dies_covered() -> None:
-    """B's match outlives A's tuple, so C is not asked; what came after the cut asks C first."""
+def test_jisc_never_asks_about_tuples_that_die_covered() -> None:
+    """B's match outlives A's tuple, so C is not asked; tuples after the cut ask C first."""
     bound = query(
         "SELECT A.v FROM a A [RANGE 5 ms] EXCEPT b B [RANGE 50 ms] ON A.k = B.k EXCEPT c C [RANGE 50 ms] ON A.k = C.k"
     )
@@ -234,7 +234,7 @@ def test_jisc_never_asks_about_what_dies_covered() -> None:
 @pytest.mark.parametrize("epoch_ms", [1, 7, 1000])
 @pytest.mark.parametrize("b", ["10 k=1 | 20 k=9 | 60 k=9 | 70 k=9", "49 k=1 | 51 k=9 | 52 k=9 | 60 k=9 | 70 k=9"])
 def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(b: str, epoch_ms: int) -> None:
-    """C covers it to 50 and D, which was never asked, to 80; B takes it away and gives it back before, or just then."""
+    """C covers it to 50 and D, which was never asked, to 80; B stops it and releases it before, or just then."""
     bound = query(
         "SELECT A.v FROM a A [RANGE 100 ms] EXCEPT b B [RANGE 3 ms] ON A.k = B.k "
         "EXCEPT c C [RANGE 50 ms] ON A.k = C.k EXCEPT d D [RANGE 80 ms] ON A.k = D.k"
@@ -244,8 +244,8 @@ def test_jisc_asks_in_the_end_whoever_stopped_it_meanwhile(b: str, epoch_ms: int
     assert changes(bound, data, epoch_ms=epoch_ms, **options) == "81+7 102-7"
 
 
-def test_what_was_left_open_by_one_migration_is_not_by_the_next() -> None:
-    """The first order would ask B before C, which covers it; the second goes back to asking C first."""
+def test_tuples_left_open_by_one_migration_are_not_by_the_next() -> None:
+    """The first order would ask B before C, which covers it; the second order asks C first again."""
     data = {"a": "1 k=1 v=7 | 15", "b": "15", "c": "0 k=1 | 15"}
     there_and_back = "((A B) C):jisc,((A C) B):jisc"
     assert changes(TWO, data, plan="((A C) B)", migrate=there_and_back, cut=3) == "9+7 15+None 22-7 36-None"
@@ -275,7 +275,7 @@ def test_a_key_is_completed_once() -> None:
 
 
 def test_counts_never_fall() -> None:
-    """Operators are moved with their counters; what the old plan did is counted once."""
+    """Operators move with their counters; the work of the old plan is counted once."""
     for strategy in ("jisc", "moving-state", "gms", "gpt"):
         task = _half(strategy)
         before = task.statistics().comparisons
@@ -315,7 +315,7 @@ def test_a_refused_strategy_recommends_ones_that_are_not(strategy: str) -> None:
 # --- Cost -------------------------------------------------------------------------------------------------
 
 
-def test_silence_costs_nothing_and_all_is_given_back() -> None:
+def test_idle_streams_cost_nothing_and_all_memory_is_freed() -> None:
     """A year without a tuple, in one step; then the states are empty."""
     task = Engine(ONE)
     for name in "ab":
@@ -328,8 +328,8 @@ def test_silence_costs_nothing_and_all_is_given_back() -> None:
     assert [int(ts) for ts in task.advance(END).ts] == [40000000004, 40000000011]
 
 
-def test_what_is_covered_never_meets_a_later_stream() -> None:
-    """B covers every tuple all its life, so C is asked about none."""
+def test_covered_tuples_never_meet_a_later_stream() -> None:
+    """B covers every tuple for its whole lifetime, so C is asked about none."""
     task = Engine(TWO, plan=parse_plan("((A B) C)", TWO))
     every_4_ms = " | ".join(f"{ts} k=1" for ts in range(0, 40, 4))
     for name, text in {"a": "1 k=1 | 2 k=1", "b": every_4_ms, "c": "1 k=1"}.items():
@@ -345,8 +345,8 @@ def test_what_is_covered_never_meets_a_later_stream() -> None:
     )
 
 
-def test_what_comes_through_is_counted_and_what_is_there() -> None:
-    """v=7 comes through B, and again after a match; v=8 is stopped by B, v=9 by C."""
+def test_passing_and_living_tuples_are_counted() -> None:
+    """v=7 passes B, and again after a match; v=8 is stopped by B, v=9 by C."""
     task = Engine(TWO, plan=parse_plan("((A B) C)", TWO))
     given = {"a": "1 k=1 v=7 | 4 k=2 v=8 | 5 k=3 v=9", "b": "2 k=1 | 7 k=2", "c": "4 k=3"}
     for name, text in given.items():
@@ -375,7 +375,7 @@ def test_runs_between_matches() -> None:
 
 
 def test_edges_of_runs() -> None:
-    """There before and after with a gap; there before and gone at once; new and gone; new to stay."""
+    """Present before and after with a gap; present before and removed at once; new and removed; new and staying."""
     rows_, ts, comes = run_edges(
         _i64(1, 2, 3, 4), np.array([True, True, False, False]), _i64(0, 2, 2, 3, 4),
         _i64(10, 15, 12, 18), _i64(11, 19, 13, 19), 10, 19,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.distributed import edge_writer as route
-from operators.distributed.decompose import Edge, PlacedOperator, decompose
+from operators.distributed.decompose import DistributedOperator, Edge, decompose
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.errors import UsageError
@@ -106,13 +106,13 @@ def query(text: str) -> Query:
     return parse_program(f"{STREAMS} INSERT INTO 'out' {text}").queries[0]
 
 
-def operators(text: str, plan: str, split: int | None = None) -> tuple[PlacedOperator, ...]:
+def operators(text: str, plan: str, split: int | None = None) -> tuple[DistributedOperator, ...]:
     """A query taken apart."""
     bound = query(text)
     return decompose(bound, parse_plan(plan, bound), COUNTS, split)
 
 
-def edge(operator: PlacedOperator) -> Edge:
+def edge(operator: DistributedOperator) -> Edge:
     """The one edge that an operator feeds."""
     (found,) = operator.outputs
     return found
@@ -159,7 +159,7 @@ def test_a_stream_of_two_joins_is_read_once() -> None:
     text = "SELECT A.s FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND], a C [RANGE 1 SECOND] "
     *_, intake = operators(text + "WHERE A.k = B.k AND B.x = C.x AND C.x > 3", "((A B) C)", 1)
     assert intake.name == "a"
-    assert [(e.aliases, len(e.chosen)) for e in intake.outputs] == [(("A",), 0), (("C",), 1)]
+    assert [(e.aliases, len(e.predicates)) for e in intake.outputs] == [(("A",), 0), (("C",), 1)]
 
 
 def test_a_result_expires_with_its_first_component() -> None:

@@ -1,5 +1,5 @@
-"""Joins that run apart and tell each other what is not demanded: the oracle's results, whatever becomes of the letters
-between them, and of the tasks."""
+"""Distributed joins that suspend what they do not demand produce the oracle's results, whatever happens to the requests
+between them and to the tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from schemas.language.program import parse_program
 from schemas.query import Field, Query, Type
 from tests import oracle
 from tests.cases import Case
-from tests.chains import Chain, Letter, Row, merged
+from tests.chains import Chain, FeedbackRequest, Row, merged
 from tests.feeding import canonical
 from tests.operators.distributed.test_distributed import joins
 from tests.operators.profiles import PROPERTY
@@ -76,8 +76,8 @@ def sparse(rng: random.Random) -> tuple[Query, str, dict[str, list[list[Row]]]]:
 def pressed(rng: random.Random) -> Iterator[None]:
     """All that is there for economy now and then plays no part, or always."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(withholding, "SWEEP_PAYS", rng.choice([4, 10**9]))
-        patch.setattr(withholding, "MOST_SUSPENDED", rng.choice([1 << 16, 3]))
+        patch.setattr(withholding, "SWEEP_FACTOR", rng.choice([4, 10**9]))
+        patch.setattr(withholding, "MAX_SUSPENDED", rng.choice([1 << 16, 3]))
         patch.setattr(withholding, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
         patch.setattr(worth, "ANSWERS", rng.choice([1024, 1, 5]))
         patch.setattr(worth, "ANSWER_BYTES", rng.choice([0, 1 << 14]))
@@ -97,14 +97,14 @@ def drive(chain: Chain, rng: random.Random, *, deaths: bool) -> None:
             task.die()
         else:
             chain.turn(task, rng.randint(1, 4))
-        while chain.mail and rng.random() < (0.5 if slow else 0.9):
-            at = rng.randrange(len(chain.mail)) if slow else 0
-            letter = chain.mail[at]
+        while chain.undelivered and rng.random() < (0.5 if slow else 0.9):
+            at = rng.randrange(len(chain.undelivered)) if slow else 0
+            request = chain.undelivered[at]
             if rng.random() < 0.8:
-                del chain.mail[at]
-            for hearer in chain.tasks:
+                del chain.undelivered[at]
+            for receiver in chain.tasks:
                 if rng.random() < 0.9:
-                    hearer.deliver(letter)
+                    receiver.deliver(request)
         logs = [log for log in chain.topics.logs.values() if log and isinstance(log[0], bytes)]
         if logs and rng.random() < 0.005:
             log = rng.choice(logs)
@@ -170,11 +170,11 @@ class Three:
         self.query, self.rows = query, rows
         self.top, self.low = self.chain.tasks
 
-    def turn(self, task: Any, records: int) -> list[Letter]:
+    def turn(self, task: Any, records: int) -> list[FeedbackRequest]:
         """A task's turn, and what it asks for."""
-        self.chain.mail.clear()
+        self.chain.undelivered.clear()
         self.chain.turn(task, records)
-        return list(self.chain.mail)
+        return list(self.chain.undelivered)
 
     def sent(self) -> list[int]:
         """Rows of each block and notice so far."""
@@ -197,17 +197,17 @@ def test_a_value_without_partner_is_suspended_and_resumed() -> None:
     asked: list[tuple[int, int]] = []
     for _ in range(3):
         run.turn(low, 1)
-        (letter,) = run.turn(top, 1)
-        asked.append((len(letter.suspend), len(letter.resume)))
-        low.deliver(letter)
+        (request,) = run.turn(top, 1)
+        asked.append((len(request.suspend), len(request.resume)))
+        low.deliver(request)
     assert asked == [(0, 0), (1, 0), (0, 0)], "A at 1 with B at 1 meets no C"
     assert run.sent() == [0, 1, 1, 0], "two results, then the notice that no more of x = 1 will come"
     assert low.feedback.kept_back() == 1
     run.turn(low, 1)
-    (letter,) = run.turn(top, 1)
-    assert (len(letter.suspend), len(letter.resume)) == (0, 1), "C at 20 has been read, and the notice"
+    (request,) = run.turn(top, 1)
+    assert (len(request.suspend), len(request.resume)) == (0, 1), "C at 20 has been read, and the notice"
     assert low.engine.cut > top.feedback.limit == top.engine.cut == 3, "it is asked for in advance, and waited for"
-    low.deliver(letter)
+    low.deliver(request)
     run.turn(low, 1)
     assert low.feedback.kept_back() == 0
     assert run.sent()[4:] == [2, 5, 8], "two epochs of A's x = 2, and 8 results of x = 1: the first is among them anew"
@@ -226,15 +226,15 @@ def passing_on(times: list[int], demanded: set[int]) -> tuple[Chain, Query, dict
     return Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, feedback=True), query, rows
 
 
-def rounds(chain: Chain, count: int) -> Iterator[list[Letter]]:
-    """Each task takes a record of each partition, then all letters are delivered; these letters."""
+def rounds(chain: Chain, count: int) -> Iterator[list[FeedbackRequest]]:
+    """Each task takes a record of each partition, then all requests are delivered; these requests."""
     for _ in range(count):
         for task in reversed(chain.tasks):
             chain.turn(task, 1)
-        mail, chain.mail = chain.mail, []
+        mail, chain.undelivered = chain.undelivered, []
         yield mail
-        for letter in mail:
-            chain.deliver(letter)
+        for request in mail:
+            chain.deliver(request)
 
 
 def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
@@ -261,7 +261,7 @@ def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyP
     chain, query, rows = passing_on(list(range(1, 420, 4)), {353})
     bottom = chain.tasks[-1].feedback
     assert bottom is not None
-    seen = [(any(len(letter.resume) for letter in mail), bottom.kept_back()) for mail in rounds(chain, 130)]
+    seen = [(any(len(request.resume) for request in mail), bottom.kept_back()) for mail in rounds(chain, 130)]
     assert [asked for asked, _ in seen].index(True) == 88, "when D's 89th, at 353, has been read"
     assert all(kept for _, kept in seen[10:88])
     chain.finish()
@@ -274,12 +274,12 @@ def test_an_old_letter_withholds_nothing(dies: bool) -> None:
     """A's join is told again what it was told long ago: C's join, which now passes on all, asks for it at once."""
     chain, query, rows = passing_on(list(range(1, 160, 2)), {51, *range(71, 160, 20)})
     _, middle, bottom = chain.tasks
-    old: list[Letter] = []
+    old: list[FeedbackRequest] = []
     for at, mail in enumerate(rounds(chain, 90)):
-        old += [letter for letter in mail if letter.lane[0] == "1.A-B" and len(letter.suspend)]
+        old += [request for request in mail if request.lane[0] == "1.A-B" and len(request.suspend)]
         if at in (45, 55):
-            for letter in old:
-                bottom.deliver(letter)
+            for request in old:
+                bottom.deliver(request)
             chain.turn(bottom, 1)
         if dies and at in (46, 56):
             middle.die()
@@ -289,22 +289,22 @@ def test_an_old_letter_withholds_nothing(dies: bool) -> None:
 
 
 def test_what_nobody_above_was_told_of_is_missed_after_a_death() -> None:
-    """A's join keeps back, by an old letter, what C's has told nobody of: C's, which has read so and committed, comes
+    """A's join keeps back, by an old request, what C's has told nobody of: C's, which has read so and committed, comes
     back and asks for it."""
     chain, query, rows = passing_on(list(range(1, 110, 5)), {51, *range(61, 110, 5)})
     _, middle, bottom = chain.tasks
-    old: list[Letter] = []
+    old: list[FeedbackRequest] = []
     for mail in rounds(chain, 20):
-        old += [letter for letter in mail if letter.lane[0] == "1.A-B" and len(letter.suspend)]
-    for letter in old:
-        bottom.deliver(letter)
+        old += [request for request in mail if request.lane[0] == "1.A-B" and len(request.suspend)]
+    for request in old:
+        bottom.deliver(request)
     chain.turn(bottom, 1)
     chain.turn(middle, 100)
     middle.commit()
     middle.die()
-    chain.mail.clear()
+    chain.undelivered.clear()
     assert middle.feedback is not None
-    (demand,) = middle.feedback.demands.values()
+    (demand,) = middle.feedback.consumer_ends.values()
     assert demand.waiting
     assert demand.limit == middle.engine.cut, "it goes no further without"
     chain.finish()
@@ -316,7 +316,7 @@ def kept_back_below(demanded: set[int]) -> tuple[Chain, Query, dict[str, list[li
     chain, query, rows = passing_on(list(range(1, 120, 5)), demanded)
     parts = [task.feedback for task in chain.tasks[:-1] if task.feedback is not None]
     for _ in rounds(chain, 30):
-        if all(demand.suspended for part in parts for demand in part.demands.values()):
+        if all(demand.suspended for part in parts for demand in part.consumer_ends.values()):
             return chain, query, rows
     pytest.fail("nothing is kept back")
 
@@ -337,29 +337,29 @@ def test_a_request_is_passed_on_at_once_and_answered_when_it_can_be() -> None:
     assert middle.feedback is not None
     assert bottom.feedback is not None
     read_up_to(chain, top, "td", 71)
-    (request,) = top.letters()
+    (request,) = top.requests()
     assert len(request.resume) == 1
     middle.deliver(request)
-    assert not middle.feedback.presses(), "it lacks it itself"
-    (passed,) = middle.letters()
+    assert not middle.feedback.can_resume(), "it lacks it itself"
+    (passed,) = middle.requests()
     assert passed.resume.tolist() == request.resume.tolist()
     bottom.deliver(passed)
-    assert bottom.feedback.presses()
+    assert bottom.feedback.can_resume()
     chain.turn(bottom, 0)
-    assert not bottom.feedback.presses()
+    assert not bottom.feedback.can_resume()
     for source, p in middle.lanes:
         if source.edge is not None:
             middle.read(source, p, len(chain.topics.log((source.stream.topic, p))))
-    assert middle.feedback.presses(), "the answer has come"
-    chain.mail.clear()
+    assert middle.feedback.can_resume(), "the answer has come"
+    chain.undelivered.clear()
     chain.turn(middle, 0)
-    assert not any(len(letter.suspend) for letter in chain.mail), "what it kept back for a moment is not to go again"
+    assert not any(len(request.suspend) for request in chain.undelivered), "kept back for a moment, not requested again"
     middle.deliver(request)
     bottom.deliver(passed)
     for task in (middle, bottom):
         assert task.feedback is not None
-        assert not task.feedback.presses(), "all is answered"
-        assert not task.feedback.owes()
+        assert not task.feedback.can_resume(), "all is answered"
+        assert not task.feedback.has_answers()
     chain.finish()
     check(chain, query, rows)
 
@@ -370,12 +370,12 @@ def test_who_is_further_down_hears_it_from_the_top() -> None:
     top, _, bottom = chain.tasks
     assert [edge.above for task in chain.tasks for edge in task.operator.outputs] == [(), ("2.A-B-C",)]
     assert bottom.feedback is not None
-    assert bottom.feedback.supply is not None
+    assert bottom.feedback.producer_end is not None
     need = bottom.feedback.hold
     read_up_to(chain, top, "td", 71)
-    (request,) = top.letters()
+    (request,) = top.requests()
     bottom.deliver(request)
-    assert bottom.feedback.presses()
+    assert bottom.feedback.can_resume()
     assert bottom.feedback.hold == need, "how far D's has come says nothing of C's"
     chain.turn(bottom, 0)
     assert bottom.feedback.kept_back() == 0
@@ -396,11 +396,11 @@ def test_what_has_a_partner_in_the_meantime_is_not_spoken_of() -> None:
         run.top.read(source, p, 2)
     run.top.epoch(100)
     assert run.top.feedback is not None
-    (demand,) = run.top.feedback.demands.values()
-    assert demand.unsaid
+    (demand,) = run.top.feedback.consumer_ends.values()
+    assert demand.has_requests
     read_up_to(run.chain, run.top, "tc", 20)
-    (letter,) = run.top.letters()
-    assert len(letter.suspend) == 0
+    (request,) = run.top.requests()
+    assert len(request.suspend) == 0
     run.chain.finish()
     check(run.chain, run.query, run.rows)
 
@@ -409,10 +409,10 @@ def test_what_is_wanted_is_not_spoken_of_either() -> None:
     """What would have been said to be useless is asked for: it may be said again, but is not said now."""
     run = Three(a=tuples(at=[1]), b=tuples(at=[1]), c=tuples(at=[1]))
     assert run.top.feedback is not None
-    (demand,) = run.top.feedback.demands.values()
+    (demand,) = run.top.feedback.consumer_ends.values()
     words = np.array([1 << 10, 2 << 10], np.uint64)
     demand.suspend(words, 50)
-    demand.want(words[:1], 5)
+    demand.request_resume(words[:1], 5)
     assert demand.take_suspends().tolist() == words[1:].tolist()
     demand.suspend(words, 50)
     assert demand.take_suspends().tolist() == words[:1].tolist(), "the other one has been said"
@@ -430,12 +430,12 @@ def test_what_is_asked_for_too_often_rests(monkeypatch: pytest.MonkeyPatch, answ
     chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, feedback=True)
     top, _ = chain.tasks
     assert top.feedback is not None
-    (demand,) = top.feedback.demands.values()
+    (demand,) = top.feedback.consumer_ends.values()
     rested = range(90, 180)
     said = {True: 0, False: 0}
     for mail in rounds(chain, 200):
         now = top.engine.cut
-        said[now in rested] += sum(len(letter.suspend) for letter in mail)
+        said[now in rested] += sum(len(request.suspend) for request in mail)
         assert answers > 4 or now not in rested or not demand.suspended
     assert said[False] > 1
     assert (said[True] == 0) == (answers == 4)
@@ -455,9 +455,9 @@ def test_what_nobody_waited_for_may_be_waited_for(monkeypatch: pytest.MonkeyPatc
     top, low = run.top, run.low
     (given,) = (source for source, _ in top.lanes if source.edge is not None)
 
-    def answered(*letters: Letter) -> None:
-        for letter in letters:
-            low.deliver(letter)
+    def answered(*requests: FeedbackRequest) -> None:
+        for request in requests:
+            low.deliver(request)
         low.epoch(run.chain.end)
         top.read(given, 0, len(run.chain.topics.log((given.stream.topic, 0))))
 
@@ -466,16 +466,16 @@ def test_what_nobody_waited_for_may_be_waited_for(monkeypatch: pytest.MonkeyPatc
     read_up_to(run.chain, top, "tc", 30)
     answered()
     top.epoch(run.chain.end)
-    answered(*top.letters())
+    answered(*top.requests())
     assert top.feedback is not None
-    (demand,) = top.feedback.demands.values()
+    (demand,) = top.feedback.consumer_ends.values()
     assert demand.suspended == 3
     monkeypatch.setattr(worth, "ANSWERS", 1)
     monkeypatch.setattr(worth, "ANSWER_BYTES", 1 << 30)
-    asked: list[Letter] = []
+    asked: list[FeedbackRequest] = []
     for at in (41, 42):
         read_up_to(run.chain, top, "tc", at)
-        asked += top.letters()
+        asked += top.requests()
     answered(asked[0])
     assert (len(demand.wanted), demand.limit) == (2, 42)
     read_up_to(run.chain, top, "tc", 43)
@@ -496,9 +496,9 @@ def test_a_task_recalls_its_own_notices_only() -> None:
     for _ in range(60):
         for task in reversed(chain.tasks):
             chain.turn(task, 1)
-        for letter in chain.mail:
-            first.deliver(letter)
-        chain.mail.clear()
+        for request in chain.undelivered:
+            first.deliver(request)
+        chain.undelivered.clear()
     assert first.feedback is not None
     assert first.feedback.kept_back() > 0
     second.die()
@@ -522,10 +522,10 @@ def test_nothing_is_made_while_the_other_input_is_empty() -> None:
     for _ in range(5):
         for task in reversed(chain.tasks):
             chain.turn(task, 1)
-        for letter in chain.mail:
-            asked += len(letter.suspend)
-            chain.deliver(letter)
-        chain.mail.clear()
+        for request in chain.undelivered:
+            asked += len(request.suspend)
+            chain.deliver(request)
+        chain.undelivered.clear()
     assert asked == 1
     assert left.feedback.kept_back() == 4, "all that have come"
     chain.finish()

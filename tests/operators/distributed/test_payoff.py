@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from operators.distributed import payoff as worth
-from operators.distributed.payoff import Worth
+from operators.distributed.payoff import KindPayoff
 from schemas.codecs.notice import Notice, Words
 from schemas.columns import Batch
 
@@ -19,20 +19,22 @@ def words(*numbers: int) -> Words:
     return np.array([(number << 10) + 1 for number in numbers], np.uint64)
 
 
-def told(one: Worth, now: int, suspended: Words, resumed: Words = NONE, rows: int = 0, *, whole: bool = False) -> None:
+def record(
+    one: KindPayoff, now: int, suspended: Words, resumed: Words = NONE, rows: int = 0, *, whole: bool = False
+) -> None:
     """A notice of channel 0 is read."""
     nothing = Batch(np.zeros(0, np.int64), {})
-    one.read(now, Notice(0, 1, whole, suspended, resumed, nothing), suspended, rows)
+    one.record(now, Notice(0, 1, whole, suspended, resumed, nothing), suspended, rows)
 
 
-def run(one: Worth, begin: int, kept: int, rows: int, apart: int) -> bool:
+def run(one: KindPayoff, begin: int, kept: int, rows: int, apart: int) -> bool:
     """`kept` signatures are suspended; one of them comes back, with so many rows, and goes, so and so often."""
-    told(one, begin, words(*range(kept)))
+    record(one, begin, words(*range(kept)))
     rests = False
     for turn in range(1, worth.ANSWERS + 1):
-        told(one, begin + turn * apart, NONE, words(0), rows)
-        rests |= one.judge(begin + turn * apart)
-        told(one, begin + turn * apart, words(0))
+        record(one, begin + turn * apart, NONE, words(0), rows)
+        rests |= one.review(begin + turn * apart)
+        record(one, begin + turn * apart, words(0))
     return rests
 
 
@@ -54,8 +56,8 @@ def run(one: Worth, begin: int, kept: int, rows: int, apart: int) -> bool:
     ],
 )
 def test_what_is_spared_is_weighed_against_answers(kept: int, rows: int, apart: int, rests: bool) -> None:
-    one = Worth(1, ROW, LIFE, 1)
-    told(one, 0, NONE)
+    one = KindPayoff(1, ROW, LIFE, 1)
+    record(one, 0, NONE)
     begin = 100 * LIFE
     assert run(one, begin, kept, rows, apart) is rests
     assert one.rests(begin + worth.ANSWERS * apart) is rests
@@ -63,8 +65,8 @@ def test_what_is_spared_is_weighed_against_answers(kept: int, rows: int, apart: 
 
 def test_it_rests_twice_as_long_each_time() -> None:
     """And not for long again after it has paid once. What comes back while it rests does not count."""
-    one = Worth(1, ROW, LIFE, 1)
-    told(one, 0, NONE)
+    one = KindPayoff(1, ROW, LIFE, 1)
+    record(one, 0, NONE)
     now = 100 * LIFE
     for windows in (worth.FIRST_REST, 2 * worth.FIRST_REST, 4 * worth.FIRST_REST):
         assert run(one, now, 5, 10, 500)
@@ -72,11 +74,11 @@ def test_it_rests_twice_as_long_each_time() -> None:
         assert one.rests(now + windows * LIFE - 1)
         now += windows * LIFE
         assert not one.rests(now)
-        told(one, now - 1, NONE, words(*range(5)), 1_000_000)
+        record(one, now - 1, NONE, words(*range(5)), 1_000_000)
     assert not run(one, now, 1_000, 10, 500)
     now += worth.ANSWERS * 500
-    told(one, now, NONE, words(*range(1_000)))
-    one.judge(now)
+    record(one, now, NONE, words(*range(1_000)))
+    one.review(now)
     assert run(one, now, 5, 10, 500)
     now += worth.ANSWERS * 500
     assert not one.rests(now + worth.FIRST_REST * LIFE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from operators.distributed.query_statistics import as_whole
+from operators.distributed.query_statistics import as_query_statistics
 from operators.engine.engine import Engine
 from operators.explain.analyze import Analysis, Observation, analyses
 from operators.plan.choose import declared_statistics
@@ -36,7 +36,7 @@ def test_parts_add_up(split: int) -> None:
     chain = Chain(BOUND, PLAN, {name: [list(ROWS)] for name in "abc"}, split, end=400)
     chain.finish()
     parts = [
-        Observation(number, as_whole(task.engine.statistics(), task.operator, BOUND, PLAN))
+        Observation(number, as_query_statistics(task.engine.statistics(), task.operator, BOUND, PLAN))
         for number, task in enumerate(chain.tasks)
     ]
     (found,) = analyses(BOUND, parts, declared_statistics(BOUND))

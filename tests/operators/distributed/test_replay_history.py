@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.distributed import replay_history as history
-from operators.distributed.replay_history import History
+from operators.distributed.replay_history import ReplayHistory
 from tests.operators.profiles import PROPERTY
 
 
@@ -24,7 +24,7 @@ def test_reading_again_shows_all_that_is_wanted(clocks: list[int], forgotten: in
     """Stretch i has offset i and moves the clock from clocks[i] to clocks[i + 1]."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history, "MAX_STRETCHES", room)
-        known = History()
+        known = ReplayHistory()
         for offset, (before, after) in enumerate(pairwise(clocks)):
             known.remember(offset, before, after)
         known.forget(min(forgotten, wanted))

@@ -25,7 +25,7 @@ def pairs(got: list[dict[str, object]]) -> list[str]:
 
 
 def test_range_is_inclusive() -> None:
-    """A at 1 with [RANGE 3] lives to 4; B at 0 with [RANGE 2] to 2.
+    """A at 1 with [RANGE 3] is alive to 4; B at 0 with [RANGE 2] to 2.
 
     A    1
     B  0 . . . 4 5
@@ -36,14 +36,14 @@ def test_range_is_inclusive() -> None:
 
 
 def test_each_window_counts_for_its_own_stream() -> None:
-    """A lives long, B short: an old A meets a new B, not the other way round."""
+    """A has a long lifetime, B a short one: an old A meets a new B, not the other way round."""
     ranges = query("SELECT A.v, B.v FROM a A [RANGE 100 ms], b B [RANGE 1 ms]")
     got, _ = run(ranges, inputs(a="1 v=1 | 50 v=2", b="2 v=10 | 40 v=11"))
     assert pairs(got) == ["1,10@2", "1,11@40"]
 
 
 def test_intermediate_results_die_with_their_oldest_part() -> None:
-    """(A B) lives to 4 through A, whichever plan makes it."""
+    """(A B) is alive to 4 through A, whichever plan makes it."""
     ranges = query("SELECT A.v, B.v, C.v FROM a A [RANGE 3 ms], b B [RANGE 9 ms], c C [RANGE 9 ms]")
     given = inputs(a="1 v=1", b="3 v=2", c="4 v=3 | 5 v=4")
     for plan in ("((A B) C)", "(A (B C))", "((A C) B)", "(C (B A))"):
@@ -51,7 +51,7 @@ def test_intermediate_results_die_with_their_oldest_part() -> None:
 
 
 def test_intermediate_results_die_with_their_newest_part() -> None:
-    """If its window is the shortest: (A B) lives to 4 through B, to the instant."""
+    """If its window is the shortest, (A B) is alive to exactly 4 through B."""
     ranges = query("SELECT A.v, B.v, C.v FROM a A [RANGE 99 ms], b B [RANGE 1 ms], c C [RANGE 99 ms]")
     given = inputs(a="1 v=1", b="3 v=2", c="4 v=3 | 5 v=4")
     for plan in ("((A B) C)", "((B A) C)", "(A (B C))", "(B (C A))"):
@@ -59,7 +59,7 @@ def test_intermediate_results_die_with_their_newest_part() -> None:
 
 
 def test_rows_counts_arrivals_of_its_stream() -> None:
-    """[ROWS 2] of A: the two newest; B lives for ever.
+    """[ROWS 2] of A: the two newest tuples; B is unbounded.
 
     A  1   3   5
     B    2   4   6
@@ -70,7 +70,7 @@ def test_rows_counts_arrivals_of_its_stream() -> None:
 
 
 def test_rows_at_equal_ts_follow_the_total_order() -> None:
-    """At ts 5 both of A come before B: the first is dead when B arrives. With B first in FROM it lives."""
+    """At ts 5 both of A precede B: the first is dead when B arrives. With B first in FROM it is alive."""
     given = inputs(a="5 v=1 | 5 v=2", b="5 v=9")
     assert pairs(run(query("SELECT A.v, B.v FROM a A [ROWS 1], b B [ROWS 1]"), given)[0]) == ["2,9@5"]
     assert pairs(run(query("SELECT A.v, B.v FROM b B [ROWS 1], a A [ROWS 1]"), given)[0]) == [
@@ -79,7 +79,7 @@ def test_rows_at_equal_ts_follow_the_total_order() -> None:
     ]
 
 
-def test_rows_counts_what_a_selection_refuses() -> None:
+def test_rows_windows_count_unselected_tuples() -> None:
     """The window is over the stream, before WHERE."""
     latest = query("SELECT A.v, B.v FROM a A [ROWS 1], b B [RANGE 9 ms] WHERE A.k = 1")
     got, _ = run(latest, inputs(a="1 k=1 v=1 | 2 k=0 v=2", b="3 v=3"))
@@ -119,7 +119,7 @@ def test_duplicates_count() -> None:
 
 
 def test_results_order_ties_by_arrival_in_from_order() -> None:
-    """Equal ts: by A's place, then B's, whatever the plan and who found whom."""
+    """At equal ts: by A's position, then B's, whatever the plan and whichever tuple found the other."""
     given = inputs(a="1 v=1 | 3 v=2", b="2 v=3 | 3 v=4 | 3 v=5")
     for plan in ("(A B)", "(B A)"):
         got, _ = run(query(ON + "1 = 1"), given, plan=plan)
@@ -227,8 +227,8 @@ def test_self_join_with_a_selection_and_a_window_each() -> None:
 # --- Odd inputs --------------------------------------------------------------------------------------
 
 
-def test_an_empty_stream_gives_nothing() -> None:
-    """No error, no results, and nothing held at the end."""
+def test_an_empty_stream_makes_no_results() -> None:
+    """No error, no results, and no tuple stored at the end."""
     got, engine = run(query(ON + "A.k = B.k"), inputs(a="1 k=1 | 2 k=1"))
     assert got == []
     assert engine.statistics().state_tuples == 0
@@ -236,7 +236,7 @@ def test_an_empty_stream_gives_nothing() -> None:
 
 
 def test_all_late() -> None:
-    """Late tuples are refused, told and counted; the rest is exact."""
+    """Late tuples are refused, reported and counted; the rest is exact."""
     two = query(ON + "A.k = B.k")
     got, engine = run(two, inputs(a="100 k=1 v=1 | 5 k=1 v=2 | 6 k=1 v=3 | 99 k=1 v=4", b="5 k=1 v=5"))
     assert got == []
@@ -245,7 +245,7 @@ def test_all_late() -> None:
 
 
 def test_idle_partition_is_late_only_behind_the_cut() -> None:
-    """b is silent; a's tuples are answered without it; b then speaks, partly of the past."""
+    """b is silent; a's tuples are processed without it; b then sends tuples, some of them late."""
     two = query(ON + "A.k = B.k")
     a, b = two.streams()
     engine = Engine(two)
@@ -327,8 +327,8 @@ def test_intermediate_results_are_counted_below_the_top() -> None:
 
 
 def test_room_is_made_for_the_whole_slice_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full state of (A B) is rid of the dead as of the slice's beginning: C at 3 still meets what dies at 4,
-    though (A B) results of 6 enter before C looks."""
+    """A full state of (A B) drops the entries that were dead at the start of the slice: C at 3 still meets the entries
+    that die at 4, though (A B) results of 6 are inserted before C probes."""
     monkeypatch.setattr(state, "FIRST_CAPACITY", 2)
     three = query("SELECT A.v, B.v, C.v FROM a A [RANGE 3 ms], b B [RANGE 3 ms], c C [RANGE 3 ms]")
     engine = Engine(three, plan=Join(Join(Leaf("A"), Leaf("B")), Leaf("C")))
@@ -340,8 +340,8 @@ def test_room_is_made_for_the_whole_slice_not_at_its_end(monkeypatch: pytest.Mon
 
 
 def test_a_long_epoch_is_sliced_where_any_stream_is_dense() -> None:
-    """Regression: slices were cut by the largest stream alone. With A early and B, C late all of B and C was
-    one slice: states held everything at once, and the nested loop walked it for every tuple."""
+    """Regression: slices were cut by the largest stream alone. With A early and B, C late, all of B and C was one
+    slice: states had all tuples at once, and the nested loop scanned them for every tuple."""
     three = query(
         "SELECT A.v FROM a A [RANGE 20 ms], b B [RANGE 20 ms], c C [RANGE 20 ms] WHERE A.k = B.k AND B.v < C.v"
     )

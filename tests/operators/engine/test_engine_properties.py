@@ -58,15 +58,15 @@ def test_growth_and_slicing_change_nothing(case: Case) -> None:
 
 @PROPERTY
 @given(cases(most_aliases=5), st.data())
-def test_every_plan_gives_the_same_sequence(case: Case, data: st.DataObject) -> None:
-    """Results come in one order, ties included, whatever the plan."""
+def test_every_plan_makes_the_same_sequence(case: Case, data: st.DataObject) -> None:
+    """Results have one order, ties included, whatever the plan."""
     other = data.draw(plan(tuple(s.alias for s in case.query.sources)))
     assert run(case) == run(replace(case, plan=other))
 
 
 @PROPERTY
 @given(cases(most_aliases=5), st.sampled_from(sorted(EXECUTORS)), st.booleans())
-def test_every_executor_gives_the_same_sequence(case: Case, executor: str, tiny: bool) -> None:
+def test_every_executor_makes_the_same_sequence(case: Case, executor: str, tiny: bool) -> None:
     """And the oracle's results, with rings that grow and outputs that resume too."""
     with cramped() if tiny else nullcontext():
         got = run(case, executor)
@@ -86,8 +86,8 @@ def test_any_plan_epoch_and_disorder_give_the_oracles_results(case: Case) -> Non
 
 @PROPERTY
 @given(cases(), st.data())
-def test_what_is_taken_is_answered(case: Case, data: st.DataObject) -> None:
-    """With partitions going idle and waking at random: the oracle's results over what was not refused."""
+def test_accepted_tuples_make_the_oracles_results(case: Case, data: st.DataObject) -> None:
+    """With partitions going idle and waking at random: the oracle's results over the tuples not refused."""
     task = engine_of(case)
     streams = {stream.name: stream for stream in case.query.streams()}
     waiting = {(name, p): list(part) for name, parts in case.rows.items() for p, part in enumerate(parts)}
@@ -108,7 +108,7 @@ def test_what_is_taken_is_answered(case: Case, data: st.DataObject) -> None:
         task.close(name, p)
     got += to_rows(task.advance())
     assert task.statistics().late == refused
-    # What was refused moved the clocks all the same, so the oracle must not judge lateness by what is left.
+    # Refused tuples advanced the clocks too, so the oracle must not judge lateness by the remaining tuples.
     lenient = tuple(
         replace(s, stream=replace(s.stream, disorder_ms=1_000)) if isinstance(s.stream, Stream) else s
         for s in case.query.sources

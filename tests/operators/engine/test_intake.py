@@ -19,7 +19,7 @@ SEEN = "seen"
 
 
 def batch(ts: list[int], seen: list[int] | None = None) -> Batch:
-    """Tuples with a number each, to tell them apart."""
+    """Tuples with a number each, to distinguish them."""
     numbers = list(range(len(ts))) if seen is None else seen
     return Batch(np.array(ts, np.int64), {SEEN: Column.from_values(numbers, Type.BIGINT)})
 
@@ -48,7 +48,7 @@ def task(disorder_ms: int = 0, **partitions: int) -> Intake:
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_late_is_judged_by_what_came_before(disorder_ms: int, arrivals: list[int], late: list[int], size: int) -> None:
+def test_lateness_depends_on_earlier_tuples(disorder_ms: int, arrivals: list[int], late: list[int], size: int) -> None:
     """ts < largest before it - disorder, however the arrivals are cut into pushes."""
     clock = PartitionClock(disorder_ms)
     got: list[int] = []
@@ -106,7 +106,7 @@ def test_an_idle_partition_does_not_hold_it_until_it_speaks() -> None:
     assert one.watermark() == 11, "awake again"
 
 
-def test_all_idle_gives_the_furthest() -> None:
+def test_the_watermark_of_idle_partitions_is_the_largest() -> None:
     """So that the last tuples before a lull are answered."""
     one = task(disorder_ms=2, a=2)
     one.push("a", 0, batch([10]))
@@ -118,7 +118,7 @@ def test_all_idle_gives_the_furthest() -> None:
 
 def test_closed_and_idle_is_not_the_end() -> None:
     """Regression: with one partition closed and the others idle the watermark was END, so that states were
-    emptied and all that came later was late."""
+    emptied and all later tuples were late."""
     one = task(a=2)
     one.push("a", 0, batch([10]))
     one.push("a", 1, batch([5]))
@@ -132,11 +132,11 @@ def test_closed_and_idle_is_not_the_end() -> None:
 
 
 def test_no_partition_at_all_has_ended() -> None:
-    """A task that was given none."""
+    """A task without partitions."""
     assert task(a=0).watermark() == END
 
 
-def test_unknown_places_are_named() -> None:
+def test_unknown_streams_and_partitions_are_named() -> None:
     """Not a bare KeyError."""
     with pytest.raises(InvariantError, match=r"no stream 'b'; the query reads a"):
         task(a=1).push("b", 0, batch([1]))
@@ -164,7 +164,7 @@ def test_epochs_are_sorted_by_ts_then_partition_then_offset() -> None:
 
 
 def test_streams_without_tuples_are_absent() -> None:
-    """An epoch holds what there is."""
+    """An epoch only has the streams with tuples."""
     one = task(a=1, b=1)
     one.push("b", 0, batch([1]))
     assert list(one.take(2)) == ["b"]
@@ -225,7 +225,7 @@ def test_a_long_history_is_coarsened_but_never_too_late(monkeypatch: pytest.Monk
 
 
 def test_history_is_forgotten() -> None:
-    """What no horizon asks for any more is dropped."""
+    """History that no horizon needs any more is dropped."""
     one = task(a=1)
     for ts in range(0, 1000, 2):
         one.push("a", 0, batch([ts]))

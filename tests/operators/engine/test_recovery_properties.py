@@ -1,4 +1,4 @@
-"""A task that dies at any point and is rebuilt, from a snapshot or from the log, goes on exactly."""
+"""A task that crashes at any point and is rebuilt, from a snapshot or from the log, continues exactly."""
 
 from __future__ import annotations
 

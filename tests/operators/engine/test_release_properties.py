@@ -21,10 +21,10 @@ from tests.operators.profiles import PROPERTY
 
 
 def sweep(engine: Engine) -> int:
-    """Mark the rows that some entry of a state refers to and release the others; how many were held."""
+    """Mark the rows that some entry of a state refers to and release the others; return how many were released."""
     executor = engine._executor
     if not isinstance(executor, XJoinTree):
-        return 0  # A migration runs; what it refers to is its own affair.
+        return 0  # A migration runs and may refer to any row.
     sources = engine._sources
     dead = {name: np.ones(store.hi - store.lo, np.bool_) for name, store in sources.stores.items()}
     for _, join in executor.joins:
@@ -47,10 +47,10 @@ def swept(case: Case, changes: Changes = ()) -> list[dict[str, object]]:
     for cut, to, strategy in changes:
         engine.migrate(to, strategy, cut)
 
-    def taken(stream: str, batch: Batch) -> None:
+    def on_push(stream: str, batch: Batch) -> None:
         sweep(engine)
 
-    engine.taken = taken
+    engine.on_push = on_push
     return feed(engine, case.rows, case.push_sizes, case.epoch_ms)
 
 
@@ -65,6 +65,6 @@ def test_sweeping_changes_nothing(case: Case, tiny: bool) -> None:
 
 @PROPERTY
 @given(cases(most_aliases=4), st.data())
-def test_migrations_of_what_was_swept(case: Case, data: st.DataObject) -> None:
+def test_migrations_after_sweeping(case: Case, data: st.DataObject) -> None:
     """No strategy reads a row that no state had."""
     assert swept(case, data.draw(changes_of(case, sorted(STRATEGIES), 2))) == run(case)

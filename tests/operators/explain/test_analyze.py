@@ -40,7 +40,7 @@ def of(statistics: EngineStatistics, task: int = 0) -> Observation:
     return Observation(task, statistics)
 
 
-def test_every_operator_says_what_it_did() -> None:
+def test_every_operator_shows_its_counters() -> None:
     (found,) = analyses(THREE, [of(fed(started(), 0, 1000))], declared_statistics(THREE))
     text = "\n".join(found.lines())
     for said in (
@@ -63,8 +63,8 @@ def test_every_operator_says_what_it_did() -> None:
     assert found.living[frozenset("B")] == pytest.approx(100, abs=2)
 
 
-def test_what_was_expected_stands_beside_and_large_errors_are_named() -> None:
-    """A thousand tuples per second come where ten were expected."""
+def test_expectations_are_shown_and_large_errors_are_named() -> None:
+    """A thousand tuples per second arrive where ten were expected."""
     wrong = Statistics(rates={"A": 10.0, "B": 1000.0, "C": 1000.0}, distinct={("A", "k"): 5, ("B", "v"): 2})
     (found,) = analyses(THREE, [of(fed(started(), 0, 1000))], wrong)
     lines = {line.split("source ")[1][0]: line for line in found.lines() if "source " in line}
@@ -72,7 +72,7 @@ def test_what_was_expected_stands_beside_and_large_errors_are_named() -> None:
     assert "times as much" not in lines["b"]
 
 
-def test_what_has_read_nothing_stands_nowhere() -> None:
+def test_a_task_without_input_shows_no_position() -> None:
     """It stood at 1970-01-01T00:00:00Z, and a migration before the first tuple was of that day."""
     engine = started()
     (found,) = analyses(THREE, [of(engine.statistics())], declared_statistics(THREE))
@@ -104,7 +104,7 @@ def test_rates_are_of_the_last_seconds_where_both_ends_are_known() -> None:
     before = fed(engine, 0, 1000)
     now = fed(engine, 1000, 1500)
     (found,) = analyses(THREE, [Observation(0, now, before, 2.0)], declared_statistics(THREE))
-    assert found.lately
+    assert found.recent
     assert found.sources_per_s["B"] == 1000  # 500 in half a second of event time, which took two
     inner = found.operators[0]
     assert inner.inputs_per_s[1] == 1000
@@ -115,7 +115,7 @@ def test_rates_are_of_the_last_seconds_where_both_ends_are_known() -> None:
     assert still.sources_per_s["B"] == 0
 
 
-def test_a_budget_says_what_is_on_disk_and_owed() -> None:
+def test_a_budget_shows_tuples_on_disk_and_pending_results() -> None:
     """Tasks are summed, but for the longest pause."""
     now = fed(started(), 0, 100)
     spill = SpillStatistics("bottom-up", 1 << 20, used_bytes=1 << 18, spills=2, spilled_groups=1200, owed=40)
@@ -123,9 +123,9 @@ def test_a_budget_says_what_is_on_disk_and_owed() -> None:
     (found,) = analyses(THREE, tasks, declared_statistics(THREE))
     (line,) = (line for line in found.lines() if line.startswith("memory"))
     assert line.startswith("memory 512 KiB of 2 MiB; 4 spills of 2,400 groups by bottom-up, the longest 250 ms; ")
-    assert "results of at most 80 pairs are owed; 0 cleanups" in line
-    (paid,) = analyses(THREE, [of(replace(now, spill=replace(spill, owed=0)))], declared_statistics(THREE))
-    assert "nothing is owed" in "\n".join(paid.lines())
+    assert "results of at most 80 pairs are pending; 0 cleanups" in line
+    (cleaned_up,) = analyses(THREE, [of(replace(now, spill=replace(spill, owed=0)))], declared_statistics(THREE))
+    assert "nothing is pending" in "\n".join(cleaned_up.lines())
 
 
 def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:
@@ -147,7 +147,7 @@ def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:
     assert "by parallel-track at 1970-01-01T00:00:00.500Z: done, " in "\n".join(over.lines())
 
 
-def test_an_incomplete_state_says_how_many_keys_it_lacks() -> None:
+def test_an_incomplete_state_shows_its_missing_keys() -> None:
     """JISC: every tuple has a key of its own, so most keys wait."""
     engine = started()
     engine.migrate(parse_plan("(A (B C))", THREE), "jisc", 500)
@@ -162,7 +162,7 @@ def test_an_incomplete_state_says_how_many_keys_it_lacks() -> None:
 
 
 def test_tasks_with_different_plans_are_shown_apart() -> None:
-    """While a plan change goes through the tasks."""
+    """The analyses while tasks change plans one by one."""
     one, two = fed(started(), 0, 300), fed(started(plan="(A (B C))"), 0, 300)
     found = analyses(THREE, [of(one, 0), of(two, 1)], declared_statistics(THREE))
     assert [str(each.plan) for each in found] == [PLAN, "(A (B C))"]
@@ -205,7 +205,7 @@ def test_all_of_it_is_in_the_document() -> None:
     assert {tuple(e["aliases"]) for e in document["expected"]} >= {("A", "B"), ("A", "B", "C")}
 
 
-def test_what_auto_predicted_stands_beside_what_came() -> None:
+def test_the_prediction_of_auto_is_shown_beside_the_measured_cost() -> None:
     engine = started()
     engine.migrate(parse_plan("(A (B C))", THREE), "auto", 500)
     fed(engine, 0, 500)
@@ -219,7 +219,7 @@ def test_what_auto_predicted_stands_beside_what_came() -> None:
     assert statistics.migrations[0].reason == record.advice.reason
 
 
-def test_aggregates_say_what_they_emit() -> None:
+def test_aggregates_show_their_emissions() -> None:
     every = query(
         "SELECT COUNT(*) AS n FROM a A [RANGE 100 ms], b B [RANGE 100 ms] WHERE A.k = B.k EMIT EVERY 50 MILLISECONDS"
     )

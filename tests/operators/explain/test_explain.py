@@ -1,4 +1,4 @@
-"""`weir explain` as text: every predicate in its place and form, windows, expected sizes."""
+"""`weir explain` as text: every predicate at its operator and in its form, windows, expected sizes."""
 
 from __future__ import annotations
 

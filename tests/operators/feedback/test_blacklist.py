@@ -152,7 +152,7 @@ def test_what_is_dropped_does_not_come_back() -> None:
     put(held, [Listed(k, 9 - k, 20, k % 2) for k in range(6)], 0)
     held.take(words([0]), 0)
     assert held.has(words([0, 1])).tolist() == [False, True]
-    places, tuples = held.held(0)
+    places, tuples = held.living(0)
     assert tuples.rows[0].tolist() == [1, 3, 5]
     held.drop(places[[1, 2]])
     assert len(held) == 1
@@ -166,13 +166,13 @@ def test_a_signature_is_known_as_long_as_its_list_is_there() -> None:
     held = Blacklist(("A", "B"))
     assert not held.has(words([7]))[0]
     put(held, [Listed(1, 5, 9, 7)], 0)
-    held.drop(held.held(0)[0])
+    held.drop(held.living(0)[0])
     assert (len(held), held.signatures, held.has(words([7]))[0]) == (0, 1, True)
     put(held, [Listed(2, 5, 9, 7)], 0)
     assert held.signatures == 1
     assert shown(held.take(words([7]), 0)) == [(2, 5, 9)]
     put(held, [Listed(3, 5, 9, 7)], 0)
-    held.drop(held.held(0)[0])
+    held.drop(held.living(0)[0])
     assert shown(held.take(words([7]), 0)) == []
     assert (held.signatures, held.has(words([7]))[0]) == (0, False)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.feedback.bloom import BITS_PER_ENTRY, LEAST_EXPECTED, Bloom
+from operators.feedback.bloom import BITS_PER_ENTRY, MIN_EXPECTED, Bloom
 from operators.kernels.bloom import has_bits, set_bits
 from operators.kernels.hashing import U64, mix_words
 from tests.operators.profiles import PROPERTY
@@ -33,11 +33,11 @@ def test_an_empty_filter_contains_nothing() -> None:
     assert Bloom().contains(hashes(0, 0)).tolist() == []
 
 
-@pytest.mark.parametrize("expected", [1, LEAST_EXPECTED, LEAST_EXPECTED + 1, 50_000])
+@pytest.mark.parametrize("expected", [1, MIN_EXPECTED, MIN_EXPECTED + 1, 50_000])
 def test_it_is_seldom_wrong_until_it_is_full(expected: int) -> None:
     """Sized for at least what is asked, with the bits per entry that are promised."""
     bloom = Bloom(expected)
-    assert max(expected, LEAST_EXPECTED) <= bloom.expected < 2 * max(expected, LEAST_EXPECTED)
+    assert max(expected, MIN_EXPECTED) <= bloom.expected < 2 * max(expected, MIN_EXPECTED)
     assert bloom.size_bytes() == 0, "of a guard that rests"
     bloom.add(hashes(0, bloom.expected))
     assert bloom.size_bytes() * 8 == bloom.expected * BITS_PER_ENTRY

@@ -44,44 +44,44 @@ class Changing:
 
 
 def test_guards_rest_unasked_until_the_data_change() -> None:
-    told, untold = Changing(feedback=True), Changing(feedback=False)
-    for one in (told, untold):
+    fed, plain = Changing(feedback=True), Changing(feedback=False)
+    for one in (fed, plain):
         one.run(0, CHANGE)
-    (edge,) = told.engine.statistics().feedback
+    (edge,) = fed.engine.statistics().feedback
     assert not edge.watching
     assert (edge.suspend - edge.resume, edge.suppressed, edge.kept_back) == (0, 0, 0)
-    assert told.engine.statistics().comparisons == untold.engine.statistics().comparisons
-    assert told.feedback._rarely > 1, "looked at again and again in vain"
-    for one in (told, untold):
+    assert fed.engine.statistics().comparisons == plain.engine.statistics().comparisons
+    assert fed.feedback._update_factor > 1, "looked at again and again in vain"
+    for one in (fed, plain):
         one.run(CHANGE, UNTIL)
-    (edge,) = told.engine.statistics().feedback
+    (edge,) = fed.engine.statistics().feedback
     assert edge.watching
     assert edge.kept_back > 0
-    assert told.engine.statistics().comparisons < 0.85 * untold.engine.statistics().comparisons
-    assert told.results + len(told.engine.advance(END)) == untold.results + len(untold.engine.advance(END))
+    assert fed.engine.statistics().comparisons < 0.85 * plain.engine.statistics().comparisons
+    assert fed.results + len(fed.engine.advance(END)) == plain.results + len(plain.engine.advance(END))
 
 
 def test_what_rests_is_not_looked_at_in_every_slice() -> None:
     """Only one in some slices asks anything; the others are the tree's alone."""
-    told = Changing(feedback=True)
-    told.run(0, 300)
+    fed = Changing(feedback=True)
+    fed.run(0, 300)
     asked = 0
     for cut in range(300, CHANGE, STEP):
-        asked += told.feedback._unlooked == 0
-        told.run(cut, cut + STEP)
+        asked += fed.feedback._unchecked_slices == 0
+        fed.run(cut, cut + STEP)
     slices = (CHANGE - 300) // STEP
-    assert slices / tree.LOOKED_EVERY <= asked <= slices / 2
+    assert slices / tree.CHECK_EVERY_SLICES <= asked <= slices / 2
 
 
 def test_a_guard_takes_over_when_little_comes_that_much_has_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A and B wait while C is silent. One tuple of C fits a hundredth of A: the others wait on, now for what fits them,
     and are there when it comes."""
-    monkeypatch.setattr(watch, "TAKEN_OVER", 1e4)
-    told, untold = (
+    monkeypatch.setattr(watch, "MIN_TAKEOVER_NS", 1e4)
+    fed, plain = (
         Engine(THREE, plan=parse_plan("((A B) C)", THREE), feedback=feedback) for feedback in (True, False)
     )
     found: list[list[int]] = []
-    for engine in (told, untold):
+    for engine in (fed, plain):
         ts = np.arange(200)
         engine.push("a", 0, numbers(ts, k=ts % 4, v=ts % 100))
         engine.push("b", 0, numbers(ts, k=ts % 4))
@@ -91,7 +91,7 @@ def test_a_guard_takes_over_when_little_comes_that_much_has_waited_for(monkeypat
         found.append([len(engine.advance(cut)) for cut in range(20, 301, 20)])
     assert found[0] == found[1]
     assert sum(found[0]) == 2 * 2 * 50
-    (edge,) = told.statistics().feedback
+    (edge,) = fed.statistics().feedback
     assert edge.watching
     assert (edge.demanded, edge.late, edge.kept_back) == (200, 200, 196)
 
@@ -102,7 +102,7 @@ def test_a_signature_lives_as_long_as_what_is_listed_under_it() -> None:
     assert isinstance(engine._feedback, TreeFeedback)
     guard = engine._feedback.watches[0].guards[0]
     words = np.array([7], np.uint64)
-    assert (guard.lists, guard.suspend(words, np.array([5]))) == (False, 1)
+    assert (guard.lists_all, guard.suspend(words, np.array([5]))) == (False, 1)
     late = Tuples(guard.home.aliases, np.array([[3]]), np.array([4]), np.array([50]))
     assert guard.keep_back(late, words, 4) == 0, "known already"
     guard.unlisted.purge(10)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from operators.data.statistics import EdgeStatistics
 from operators.feedback import bloom, tree, tree_guard, watch
-from operators.feedback import guard_payoff as trials
+from operators.feedback import guard_payoff as payoff
 from operators.migration.strategies import STRATEGIES
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
@@ -81,22 +81,22 @@ def sparse(draw: st.DrawFn) -> Case:
 
 
 @contextmanager
-def watching(share: float, most: int, stake: float) -> Iterator[None]:
+def watching(share: float, most: int, budget: float) -> Iterator[None]:
     """Sweeps seldom or always, kinds of few or many sources, guards that come and go, or never rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "SWEEP_SHARE", share)
-        patch.setattr(watch, "MOST_SOURCES", most)
-        patch.setattr(watch, "LEAST_FILTERED", 1)
-        patch.setattr(watch, "TAKEN_OVER", 0.0)
-        patch.setattr(watch, "LEAST_TAKEN_OVER", -1.0)
-        patch.setattr(bloom, "LEAST_EXPECTED", 4)  # filters fill up
-        patch.setattr(tree, "BOOKED_WORK", 1.0)  # after every slice
-        patch.setattr(trials, "PURSE", 1e15)
-        patch.setattr(tree, "LOOKED_EVERY", 1)
-        patch.setattr(trials, "MARGIN", -1e9)
-        patch.setattr(trials, "STAKE", stake)
-        if stake > 1:
-            patch.setattr(tree_guard, "Account", lambda: trials.Account(True, stake, stake))
+        patch.setattr(watch, "MAX_SOURCES", most)
+        patch.setattr(watch, "MIN_FILTER_ENTRIES", 1)
+        patch.setattr(watch, "MIN_TAKEOVER_NS", 0.0)
+        patch.setattr(watch, "MIN_TAKEOVER_SHARE", -1.0)
+        patch.setattr(bloom, "MIN_EXPECTED", 4)  # filters fill up
+        patch.setattr(tree, "WORK_PER_UPDATE", 1.0)  # after every slice
+        patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e15)
+        patch.setattr(tree, "CHECK_EVERY_SLICES", 1)
+        patch.setattr(payoff, "MARGIN", -1e9)
+        patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
+        if budget > 1:
+            patch.setattr(tree_guard, "Balance", lambda: payoff.Balance(True, budget, budget))
         patch.setattr(tree_guard.TreeGuard, "may_pay", lambda *_: True)
         yield
 
@@ -104,29 +104,29 @@ def watching(share: float, most: int, stake: float) -> Iterator[None]:
 HOW = st.sampled_from([(True, "bloom"), (False, "bloom"), (False, "lattice")])
 SHARE = st.sampled_from([0.0, 0.05, 1e9])
 SOURCES = st.sampled_from([1, 2, 5])
-STAKE = st.sampled_from([0.0, 1.0, 1e15])
+GUARD_BUDGET_TRIALS = st.sampled_from([0.0, 1.0, 1e15])
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), HOW, SHARE, SOURCES, STAKE)
+@given(st.one_of(sparse(), dense_cases()), TREES, st.booleans(), HOW, SHARE, SOURCES, GUARD_BUDGET_TRIALS)
 def test_sparse_joins(
-    case: Case, executor: str, tiny: bool, how: tuple[bool, str], share: float, most: int, stake: float
+    case: Case, executor: str, tiny: bool, how: tuple[bool, str], share: float, most: int, budget: float
 ) -> None:
     hashed, detector = how
-    with watching(share, most, stake), cramped() if tiny else nullcontext():
+    with watching(share, most, budget), cramped() if tiny else nullcontext():
         got, _ = fed(case, executor=executor, hashed=hashed, detector=detector)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), TREES, SHARE, SOURCES, STAKE, st.data())
+@given(st.one_of(sparse(), dense_cases()), TREES, SHARE, SOURCES, GUARD_BUDGET_TRIALS, st.data())
 def test_with_migrations(
-    case: Case, executor: str, share: float, most: int, stake: float, data: st.DataObject
+    case: Case, executor: str, share: float, most: int, budget: float, data: st.DataObject
 ) -> None:
     names = data.draw(st.sampled_from([[name] for name in STRATEGIES] + [list(STRATEGIES)]))
     changes = data.draw(changes_of(case, names, 3))
-    with watching(share, most, stake):
+    with watching(share, most, budget):
         got, _ = fed(case, changes, executor)
     assert got == migrated(case, changes)
     assert got == run(case)

@@ -1,4 +1,4 @@
-"""When guards over SteMs watch: what a tuple costs, what a trial promises, when an account is spent."""
+"""When guards over SteMs watch: the cost of a tuple, the result of a trial, and the end of a budget."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from operators.engine.engine import Engine
-from operators.feedback import guard_payoff as trials
-from operators.feedback.guard_payoff import Account, Burden, Trial, trial_cost, work_of
+from operators.feedback import guard_payoff as payoff
+from operators.feedback.guard_payoff import Balance, StemTupleCost, TrialResult, trial_cost, work_of
 from operators.join.mjoin import MJoin
 from operators.plan.plan import left_deep
 from operators.state.match import MatchCounters
@@ -19,62 +19,63 @@ from tests.operators.tiny import inputs, query
 def test_the_work_of_a_half_join() -> None:
     """Probes at the executor's price, comparisons, and results."""
     counters = MatchCounters(input_tuples=3, comparisons=5, results=2)
-    assert work_of(counters, 10.0) == 30.0 + 5 * trials.COMPARED + 2 * trials.MADE
+    assert work_of(counters, 10.0) == 30.0 + 5 * payoff.COMPARE_NS + 2 * payoff.RESULT_NS
 
 
 def test_a_burden_is_an_average_that_fades() -> None:
     """Ten tuples that cost ten probes each, then ten that cost none: less than half is left of it, and something."""
-    burden = Burden(states=2, probing=10.0)
-    burden.update((100, 0, 0), 10)
-    assert (burden.own, burden.met, burden.latest_met) == (100.0, 0.0, 0)
-    burden.update((100, 5, 7), 20)
-    assert burden.latest_met == 7
-    fading = trials.FADING
-    assert burden.own == pytest.approx((fading * 1000 + 5 * trials.MADE) / (fading * 10 + 10))
-    assert burden.met == pytest.approx(7 * trials.MADE / (fading * 10 + 10))
-    own = burden.own
-    burden.update((100, 5, 7), 20)
-    assert burden.own == pytest.approx(own), "nothing new: the same average"
-    assert burden.saved == 2 * trials.ENTERED + burden.own + burden.met - trials.KEPT
-    assert burden.returned == trials.RETURNED + 2 * trials.ENTERED + burden.met / 2
+    tuple_cost = StemTupleCost(states=2, probing=10.0)
+    tuple_cost.update((100, 0, 0), 10)
+    assert (tuple_cost.own_path_cost, tuple_cost.match_cost, tuple_cost.latest_matches) == (100.0, 0.0, 0)
+    tuple_cost.update((100, 5, 7), 20)
+    assert tuple_cost.latest_matches == 7
+    fading = payoff.DECAY
+    assert tuple_cost.own_path_cost == pytest.approx((fading * 1000 + 5 * payoff.RESULT_NS) / (fading * 10 + 10))
+    assert tuple_cost.match_cost == pytest.approx(7 * payoff.RESULT_NS / (fading * 10 + 10))
+    own = tuple_cost.own_path_cost
+    tuple_cost.update((100, 5, 7), 20)
+    assert tuple_cost.own_path_cost == pytest.approx(own), "nothing new: the same average"
+    saved = 2 * payoff.ENTER_NS + tuple_cost.own_path_cost + tuple_cost.match_cost - payoff.BLACKLIST_NS
+    assert tuple_cost.saved == saved
+    assert tuple_cost.returned == payoff.RETURN_NS + 2 * payoff.ENTER_NS + tuple_cost.match_cost / 2
 
 
 def test_nothing_entered_nothing_known() -> None:
-    burden = Burden(states=2, probing=10.0)
-    burden.update((0, 0, 0), 0)
-    assert (burden.own, burden.met) == (0.0, 0.0)
+    tuple_cost = StemTupleCost(states=2, probing=10.0)
+    tuple_cost.update((0, 0, 0), 0)
+    assert (tuple_cost.own_path_cost, tuple_cost.match_cost) == (0.0, 0.0)
 
 
 def test_what_a_trial_promises() -> None:
     """Tuples that cost much and have no partners for long; not if they cost little, have partners, or get them."""
-    dear, cheap = Burden(3, 30.0, own=2000.0), Burden(3, 30.0)
-    seen = Trial(useless=0.5, lasting=0.5, spent=2.0 * trials.CHECKED + 0.001 * trials.CALLED)
+    dear, cheap = StemTupleCost(3, 30.0, own_path_cost=2000.0), StemTupleCost(3, 30.0)
+    seen = TrialResult(useless=0.5, lasting=0.5, spent=2.0 * payoff.SIGNATURE_NS + 0.001 * payoff.SLICE_NS)
     assert seen.promises(dear)
     assert not seen.promises(cheap)
     assert not replace(seen, useless=0.01).promises(dear)
-    assert not replace(seen, lasting=0.0).promises(Burden(3, 30.0, own=300.0))
-    assert replace(seen, lasting=0.9).promises(Burden(3, 30.0, own=300.0))
+    assert not replace(seen, lasting=0.0).promises(StemTupleCost(3, 30.0, own_path_cost=300.0))
+    assert replace(seen, lasting=0.9).promises(StemTupleCost(3, 30.0, own_path_cost=300.0))
     assert not replace(seen, spent=2000.0).promises(dear), "small slices, or much to observe"
     gained = 0.5 * dear.saved - 0.25 * dear.returned - seen.spent
     assert replace(seen, lasting=0.25).gain(dear) == pytest.approx(gained)
 
 
-def test_an_account_lives_on_its_stake_and_on_what_it_owes() -> None:
+def test_a_balance_is_capped_at_its_budget_and_return_cost() -> None:
     """What it earns beyond both is not there to be lost later."""
-    account = Account()
-    account.begin(100.0)
-    assert account.watching
-    assert account.book(1000.0, 0.0, owed=50.0)
-    assert account.credit == 150.0
-    assert account.book(0.0, 60.0, owed=0.0)
-    assert account.credit == 90.0
-    assert account.book(0.0, 90.0, owed=0.0), "spent, and not lost yet"
-    assert not account.book(0.0, 1.0, owed=0.0)
-    assert not account.watching
+    balance = Balance()
+    balance.start(100.0)
+    assert balance.watching
+    assert balance.update(1000.0, 0.0, return_cost=50.0)
+    assert balance.remaining == 150.0
+    assert balance.update(0.0, 60.0, return_cost=0.0)
+    assert balance.remaining == 90.0
+    assert balance.update(0.0, 90.0, return_cost=0.0), "spent, and not lost yet"
+    assert not balance.update(0.0, 1.0, return_cost=0.0)
+    assert not balance.watching
 
 
 def test_trials_cost_by_what_they_look_at() -> None:
-    assert trial_cost(1000) - trial_cost(0) == 1000 * trials.SWEPT
+    assert trial_cost(1000) - trial_cost(0) == 1000 * payoff.SWEEP_NS
 
 
 def test_the_burden_of_a_stream_in_an_m_join() -> None:
@@ -91,6 +92,6 @@ def test_the_burden_of_a_stream_in_an_m_join() -> None:
     feed(engine, rows, [9], 1000)
     assert executor.orders["A"] == ("B", "C", "D")
     # a5: one probe finds b1 and b2, two probes find c3 twice, two probes at D. b7 has found a5; c3 came before it.
-    assert executor.burden("A", "D") == (5, 4, 1)
-    assert executor.burden("A", "B") == (1, 0, 0)
-    assert executor.burden("A", "C") == (3, 2, 1)
+    assert executor.work_before("A", "D") == (5, 4, 1)
+    assert executor.work_before("A", "B") == (1, 0, 0)
+    assert executor.work_before("A", "C") == (3, 2, 1)

@@ -76,7 +76,7 @@ def test_rows_windows_find_the_dead_among_what_came_late() -> None:
     batch = numbers(np.full(6, 5), k=np.ones(6, np.int64))
     horizons = late.engine._sources.horizons({"a": batch})["a"]
     engine = late.engine
-    given = engine._entrance.enter(engine._sources, "a", batch, horizons, restored=False)["A"]
+    given = engine._selection.enter(engine._sources, "a", batch, horizons, restored=False)["A"]
     late.join.enter_late(LEFT, given.take(np.array([3, 0, 5, 1, 4, 2])), 20)
     state = late.join.states[LEFT]
     assert state.older is None

@@ -32,7 +32,7 @@ def _never_resting() -> Iterator[None]:
         yield
 
 
-class Told:
+class PaperExample:
     """An engine with feedback that gets one tuple after the other."""
 
     def __init__(self, bound: Query, plan: str, tables: dict[str, Batch] | None = None) -> None:
@@ -63,20 +63,20 @@ def test_table_one() -> None:
         b="n x",
         c="y",
     )
-    told = Told(bound, "((A B) C)")
-    told.give(c={"y": 7})
+    example = PaperExample(bound, "((A B) C)")
+    example.give(c={"y": 7})
     for n in (1, 2, 3):
-        told.give(b={"n": n, "x": 1})
-    assert told.give(a={"n": 1, "x": 1, "y": 100}) == []
-    assert (told.edge("(A B)").suspend - told.edge("(A B)").resume, told.edge("(A B)").kept_back) == (1, 1)
-    told.give(b={"n": 4, "x": 1})
-    told.give(a={"n": 2, "x": 1, "y": 100})  # similar to a1: caught when it arrives, no message
-    assert (told.edge("(A B)").suspend - told.edge("(A B)").resume, told.edge("(A B)").kept_back) == (1, 2)
-    assert told.edge("(A B)").demanded == 0, "no a1b1 .. a2b4"
-    assert told.give(c={"y": 100}) == [(a, b) for a in (1, 2) for b in (1, 2, 3, 4)]
-    edge = told.edge("(A B)")
+        example.give(b={"n": n, "x": 1})
+    assert example.give(a={"n": 1, "x": 1, "y": 100}) == []
+    assert (example.edge("(A B)").suspend - example.edge("(A B)").resume, example.edge("(A B)").kept_back) == (1, 1)
+    example.give(b={"n": 4, "x": 1})
+    example.give(a={"n": 2, "x": 1, "y": 100})  # similar to a1: caught when it arrives, no message
+    assert (example.edge("(A B)").suspend - example.edge("(A B)").resume, example.edge("(A B)").kept_back) == (1, 2)
+    assert example.edge("(A B)").demanded == 0, "no a1b1 .. a2b4"
+    assert example.give(c={"y": 100}) == [(a, b) for a in (1, 2) for b in (1, 2, 3, 4)]
+    edge = example.edge("(A B)")
     assert (edge.suspend - edge.resume, edge.kept_back, edge.demanded, edge.late) == (0, 0, 8, 8)
-    assert told.give(b={"n": 5, "x": 1}) == [(1, 5), (2, 5)]
+    assert example.give(b={"n": 5, "x": 1}) == [(1, 5), (2, 5)]
 
 
 def test_an_empty_input_suspends_everything() -> None:
@@ -87,12 +87,12 @@ def test_an_empty_input_suspends_everything() -> None:
         b="n x",
         c="y",
     )
-    told = Told(bound, "((A B) C)")
-    told.give(a={"n": 1, "x": 1, "y": 1}, b={"n": 1, "x": 1})
-    told.give(a={"n": 2, "x": 1, "y": 2}, b={"n": 2, "x": 1})
-    assert (told.edge("(A B)").kept_back, told.edge("(A B)").demanded) == (4, 0)
-    assert told.give(c={"y": 1}) == [(1, 1), (1, 2)]
-    assert told.edge("(A B)").kept_back == 1, "a2 has no partner still"
+    example = PaperExample(bound, "((A B) C)")
+    example.give(a={"n": 1, "x": 1, "y": 1}, b={"n": 1, "x": 1})
+    example.give(a={"n": 2, "x": 1, "y": 2}, b={"n": 2, "x": 1})
+    assert (example.edge("(A B)").kept_back, example.edge("(A B)").demanded) == (4, 0)
+    assert example.give(c={"y": 1}) == [(1, 1), (1, 2)]
+    assert example.edge("(A B)").kept_back == 1, "a2 has no partner still"
 
 
 FIVE = query(
@@ -108,15 +108,15 @@ FIVE = query(
 
 def test_figure_five() -> None:
     """Op4 finds no E for a1 and c1: the feedback goes through Op3 to Op1 and Op2, and so does what takes it back."""
-    told = Told(FIVE, "(((A B) (C D)) E)")
-    told.give(e={"n": 0, "x": 9, "y": 1, "z": 9, "w": 1})
-    told.give(b={"n": 1, "k": 1, "y": 1})
-    told.give(c={"n": 1, "k": 1, "z": 1}, d={"n": 1, "k": 1, "w": 1})
-    assert told.give(a={"n": 1, "k": 1, "x": 1}) == []
-    made = [operator.results for operator in told.engine.statistics().operators]
+    example = PaperExample(FIVE, "(((A B) (C D)) E)")
+    example.give(e={"n": 0, "x": 9, "y": 1, "z": 9, "w": 1})
+    example.give(b={"n": 1, "k": 1, "y": 1})
+    example.give(c={"n": 1, "k": 1, "z": 1}, d={"n": 1, "k": 1, "w": 1})
+    assert example.give(a={"n": 1, "k": 1, "x": 1}) == []
+    made = [operator.results for operator in example.engine.statistics().operators]
     assert made == [0, 0, 0, 0], "neither a1b1 nor c1d1 nor a1b1c1d1"
-    assert told.give(e={"n": 1, "x": 1, "y": 1, "z": 1, "w": 1}) == [(1, 1, 1, 1, 1)]
-    made = [operator.results for operator in told.engine.statistics().operators]
+    assert example.give(e={"n": 1, "x": 1, "y": 1, "z": 1, "w": 1}) == [(1, 1, 1, 1, 1)]
+    made = [operator.results for operator in example.engine.statistics().operators]
     assert made == [1, 1, 1, 1]
 
 
@@ -130,13 +130,13 @@ def test_two_joins_do_not_wait_for_each_other() -> None:
         c="n k x",
         d="n k y",
     )
-    told = Told(bound, "((A B) (C D))")
-    told.give(a={"n": 0, "k": 0, "x": 0}, b={"n": 0, "k": 0, "y": 0})
-    told.give(c={"n": 0, "k": 0, "x": 5}, d={"n": 0, "k": 0, "y": 5})
-    told.give(a={"n": 1, "k": 1, "x": 1})
-    told.give(d={"n": 1, "k": 1, "y": 1})
-    told.give(c={"n": 1, "k": 1, "x": 1})
-    assert told.give(b={"n": 1, "k": 1, "y": 1}) == [(1, 1, 1, 1)]
+    example = PaperExample(bound, "((A B) (C D))")
+    example.give(a={"n": 0, "k": 0, "x": 0}, b={"n": 0, "k": 0, "y": 0})
+    example.give(c={"n": 0, "k": 0, "x": 5}, d={"n": 0, "k": 0, "y": 5})
+    example.give(a={"n": 1, "k": 1, "x": 1})
+    example.give(d={"n": 1, "k": 1, "y": 1})
+    example.give(c={"n": 1, "k": 1, "x": 1})
+    assert example.give(b={"n": 1, "k": 1, "y": 1}) == [(1, 1, 1, 1)]
 
 
 def test_a_pair_that_is_kept_back_is_forgotten_with_its_parts() -> None:
@@ -149,15 +149,15 @@ def test_a_pair_that_is_kept_back_is_forgotten_with_its_parts() -> None:
         c="n x y",
     )
     with watching(1e9, 2, 1e15):
-        told = Told(bound, "((A B) C)")
-        told.give(c={"n": 1, "x": 1, "y": 9})
-        told.give(c={"n": 2, "x": 9, "y": 1})
-        told.give(a={"n": 1, "k": 1, "x": 1}, b={"n": 1, "k": 1, "y": 1})
-        assert (told.edge("(A B)").mark, told.edge("(A B)").kept_back) == (1, 1)
+        example = PaperExample(bound, "((A B) C)")
+        example.give(c={"n": 1, "x": 1, "y": 9})
+        example.give(c={"n": 2, "x": 9, "y": 1})
+        example.give(a={"n": 1, "k": 1, "x": 1}, b={"n": 1, "k": 1, "y": 1})
+        assert (example.edge("(A B)").mark, example.edge("(A B)").kept_back) == (1, 1)
         for n in (3, 4, 5):
-            told.give(c={"n": n, "x": 9, "y": 1})
-        assert told.edge("(A B)").kept_back == 1, "a1, no longer the pair"
-        assert told.give(c={"n": 6, "x": 1, "y": 1}) == [(1, 1, 6)]
+            example.give(c={"n": n, "x": 9, "y": 1})
+        assert example.edge("(A B)").kept_back == 1, "a1, no longer the pair"
+        assert example.give(c={"n": 6, "x": 1, "y": 1}) == [(1, 1, 6)]
 
 
 def test_what_comes_back_for_two_consumers_goes_as_far_as_the_upper_one() -> None:
@@ -170,15 +170,15 @@ def test_what_comes_back_for_two_consumers_goes_as_far_as_the_upper_one() -> Non
         c="n x y",
         d="n w",
     )
-    told = Told(bound, "(((A B) C) D)")
-    told.give(c={"n": 1, "x": 1, "y": 1}, d={"n": 0, "w": 99})
-    told.give(c={"n": 5, "x": 2, "y": 7})
-    told.give(c={"n": 6, "x": 8, "y": 2})
-    told.give(b={"n": 1, "k": 1, "y": 1})
-    told.give(b={"n": 2, "k": 2, "y": 2}, a={"n": 2, "k": 2, "x": 2, "w": 99})
-    told.give(a={"n": 1, "k": 1, "x": 1, "w": 5})
-    assert (told.edge("(A B)").kept_back, told.edge("((A B) C)").kept_back) == (1, 1)
-    assert told.give(c={"n": 2, "x": 2, "y": 2}, d={"n": 1, "w": 5}) == [(1, 1, 1, 1), (2, 2, 2, 0)]
+    example = PaperExample(bound, "(((A B) C) D)")
+    example.give(c={"n": 1, "x": 1, "y": 1}, d={"n": 0, "w": 99})
+    example.give(c={"n": 5, "x": 2, "y": 7})
+    example.give(c={"n": 6, "x": 8, "y": 2})
+    example.give(b={"n": 1, "k": 1, "y": 1})
+    example.give(b={"n": 2, "k": 2, "y": 2}, a={"n": 2, "k": 2, "x": 2, "w": 99})
+    example.give(a={"n": 1, "k": 1, "x": 1, "w": 5})
+    assert (example.edge("(A B)").kept_back, example.edge("((A B) C)").kept_back) == (1, 1)
+    assert example.give(c={"n": 2, "x": 2, "y": 2}, d={"n": 1, "w": 5}) == [(1, 1, 1, 1), (2, 2, 2, 0)]
 
 
 def test_a_plan_that_is_to_change_keeps_nothing_back() -> None:
@@ -190,13 +190,13 @@ def test_a_plan_that_is_to_change_keeps_nothing_back() -> None:
         c="y",
     )
     with watching(1e9, 2, 1e15):
-        told = Told(bound, "((A B) C)")
-        told.give(c={"y": 7}, b={"n": 1, "x": 1})
-        told.give(a={"n": 1, "x": 1, "y": 100})
-        assert told.edge("(A B)").kept_back == 1
-        told.engine.migrate(parse_plan("(C (A B))", bound), "moving-state", told.now + 1)
-        told.give(b={"n": 2, "x": 1})
-        assert told.give(c={"y": 100}) == [(1, 1), (1, 2)]
+        example = PaperExample(bound, "((A B) C)")
+        example.give(c={"y": 7}, b={"n": 1, "x": 1})
+        example.give(a={"n": 1, "x": 1, "y": 100})
+        assert example.edge("(A B)").kept_back == 1
+        example.engine.migrate(parse_plan("(C (A B))", bound), "moving-state", example.now + 1)
+        example.give(b={"n": 2, "x": 1})
+        assert example.give(c={"y": 100}) == [(1, 1), (1, 2)]
 
 
 def test_a_table_from_which_a_row_is_taken_out_is_not_static() -> None:
@@ -212,9 +212,9 @@ def test_a_table_from_which_a_row_is_taken_out_is_not_static() -> None:
     given = {"n": [1, 2], "k": [1, 2], "w": [5, 9]}
     rows = {name: Column(Type.BIGINT, np.array(values)) for name, values in given.items()}
     with watching(1e9, 2, 1e15):
-        told = Told(bound, "((T (B C)) D)", {"t": Batch(np.array([0, 0]), rows)})
-        told.give(d={"w": 9})
-        assert told.edge("(T (B C))").kept_back == 1, "t1"
-        told.give(d={"w": 9})
-        told.give(b={"n": 1, "k": 1}, c={"k": 1})
-        assert told.give(d={"w": 5}) == [(1, 1)]
+        example = PaperExample(bound, "((T (B C)) D)", {"t": Batch(np.array([0, 0]), rows)})
+        example.give(d={"w": 9})
+        assert example.edge("(T (B C))").kept_back == 1, "t1"
+        example.give(d={"w": 9})
+        example.give(b={"n": 1, "k": 1}, c={"k": 1})
+        assert example.give(d={"w": 5}) == [(1, 1)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from operators.engine.engine import Engine
-from operators.feedback import guard_payoff as trials
+from operators.feedback import guard_payoff as payoff
 from operators.feedback import stem_guard, stems
 from operators.feedback.stem_guard import StemGuard
 from operators.feedback.stems import StemFeedback
@@ -57,7 +57,7 @@ class Fed:
 
     def guard(self, name: str) -> StemGuard:
         """`A -> B` keeps A's tuples back for want of B's."""
-        (found,) = [g for g in self.feedback.guards if f"{g.alias} -> {g.by}" == name]
+        (found,) = [g for g in self.feedback.guards if f"{g.alias} -> {g.observed_alias}" == name]
         return found
 
     def held(self, alias: str) -> list[int]:
@@ -177,8 +177,8 @@ def test_a_stream_lives_as_long_as_its_last_tuple() -> None:
 
 def test_what_lost_its_last_partner_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """b0 dies at 11, and a9 has no partner any more; seen when the filter is made anew, and a9 comes back for b18."""
-    monkeypatch.setattr(stem_guard, "LEAST_HANDLED", 0)
-    monkeypatch.setattr(stem_guard, "RENEWED_AFTER", 0)
+    monkeypatch.setattr(stem_guard, "MIN_HANDLED", 0)
+    monkeypatch.setattr(stem_guard, "REBUILD_AFTER", 0)
     fed = watching()
     assert fed(10, a="9 k=0 v=0", b="9 k=3") == [(9, 0, 0)]
     assert fed(13, c="12 v=0", a="12 k=4 v=0") == []
@@ -188,9 +188,9 @@ def test_what_lost_its_last_partner_is_taken_out(monkeypatch: pytest.MonkeyPatch
 
 def test_a_stem_is_compacted_for_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, but less than the share that pays for it has lost its partners."""
-    monkeypatch.setattr(stem_guard, "LEAST_HANDLED", 0)
-    monkeypatch.setattr(stem_guard, "RENEWED_AFTER", 0)
-    monkeypatch.setattr(stems, "SWEPT_SHARE", 1.0)
+    monkeypatch.setattr(stem_guard, "MIN_HANDLED", 0)
+    monkeypatch.setattr(stem_guard, "REBUILD_AFTER", 0)
+    monkeypatch.setattr(stems, "COMPACT_SHARE", 1.0)
     fed = watching()
     fed(10, a="9 k=0 v=0", b="9 k=3")
     fed(13, c="12 v=0", a="12 k=4 v=0")
@@ -205,7 +205,7 @@ def test_what_was_let_in_late_goes_to_its_place() -> None:
     (state, *_) = [state for _, _, state in fed.feedback._stems["A"]]
     assert state.older is not None
     assert state.older.tuples().ts.tolist() == [2]
-    fed.feedback._fold("A", 6)
+    fed.feedback._merge_late("A", 6)
     assert state.older is None
     assert state.tuples().ts.tolist() == [0, 2, 3]
     assert fed(8, b="7 k=7") == [(2, 7, 0)]
@@ -217,7 +217,7 @@ def test_equal_timestamps_keep_their_order() -> None:
     fed = watching(window="[ROWS 3]")
     fed(4, a="3 k=0 v=0 | 3 k=7 v=0 | 3 k=0 v=0")
     fed(6, b="5 k=7")
-    fed.feedback._fold("A", 6)
+    fed.feedback._merge_late("A", 6)
     (state, *_) = [state for _, _, state in fed.feedback._stems["A"]]
     assert state.tuples().rows[0].tolist() == [1, 2, 3]
     assert fed(8, a="7 k=0 v=0") == [(7, 0, 0)]
@@ -272,22 +272,22 @@ def test_two_streams_have_no_feedback() -> None:
 
 
 def test_economy_nothing_is_tried_before_it_has_been_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "BOOKED_TUPLES", 1)
-    monkeypatch.setattr(trials, "PURSE", 0.0)
+    monkeypatch.setattr(payoff, "TUPLES_PER_UPDATE", 1)
+    monkeypatch.setattr(payoff, "FIRST_TRIAL_BUDGET", 0.0)
     fed = Fed()
     fed(2, a="0 k=0 v=0", b="0 k=0 v=0", c="0 k=0 v=0")
     assert not any(g.watching for g in fed.feedback.guards)
-    assert fed.feedback._purse == pytest.approx(trials.LOSS_SHARE * fed.feedback._work)
-    fed.feedback._purse = 1e9
+    assert fed.feedback._trial_budget == pytest.approx(payoff.LOSS_SHARE * fed.feedback._work)
+    fed.feedback._trial_budget = 1e9
     fed(4, a="3 k=1 v=0")
-    spent = 1e9 - fed.feedback._purse
-    assert spent == pytest.approx(4 * trials.SCREENED, rel=0.01), "all four were looked at; a tuple costs nothing here"
-    monkeypatch.setattr(trials, "KEPT", -1e9)
-    fed.feedback._purse = trials.SCREENED
+    spent = 1e9 - fed.feedback._trial_budget
+    assert spent == pytest.approx(4 * payoff.SCREEN_NS, rel=0.01), "all four were looked at; a tuple costs nothing here"
+    monkeypatch.setattr(payoff, "BLACKLIST_NS", -1e9)
+    fed.feedback._trial_budget = payoff.SCREEN_NS
     fed(6, a="5 k=1 v=0")
     assert not any(g.watching for g in fed.feedback.guards), "a trial was worth it, and there was nothing left for it"
-    assert fed.feedback._purse < trials.TRIED
-    fed.feedback._purse = 1e9
+    assert fed.feedback._trial_budget < payoff.TRIAL_NS
+    fed.feedback._trial_budget = 1e9
     fed(8, a="7 k=1 v=0")
     assert fed.guard("A -> B").watching
 
@@ -297,14 +297,14 @@ def test_economy_what_was_booked_is_not_booked_again() -> None:
         fed = watching()
     fed(4, a="3 k=1 v=0")
     guarded = fed.guard("A -> B")
-    guarded.account.begin(1e6)
-    assert guarded.settle(0, late=False)
-    left = guarded.account.credit
+    guarded.balance.start(1e6)
+    assert guarded.update_balance(0, late=False)
+    left = guarded.balance.remaining
     assert left != 1e6
-    assert guarded.settle(0, late=False)
-    assert guarded.account.credit == left
-    assert guarded.settle(2, late=True)
-    assert guarded.account.credit == left - 2 * trials.CALLED - guarded.burden.latest_met * trials.MERGED
+    assert guarded.update_balance(0, late=False)
+    assert guarded.balance.remaining == left
+    assert guarded.update_balance(2, late=True)
+    assert guarded.balance.remaining == left - 2 * payoff.SLICE_NS - guarded.tuple_cost.latest_matches * payoff.MERGE_NS
 
 
 def test_economy_where_few_have_partners_and_ways_are_long() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.feedback import blacklist, bloom, stem_guard, stems
-from operators.feedback import guard_payoff as trials
+from operators.feedback import guard_payoff as payoff
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
@@ -20,57 +20,57 @@ from tests.operators.migration.test_migration_properties import changes_of, dens
 from tests.operators.profiles import PROPERTY
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
-STAKE = st.sampled_from([1e18, 1e18, 0.0])
+GUARD_BUDGET_TRIALS = st.sampled_from([1e18, 1e18, 0.0])
 """Guards that watch for ever, and such that rest again as soon as they have lost anything."""
 
 
 @contextmanager
-def watchful(stake: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
+def watchful(budget: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
     """Every guard gets a trial after every slice, and watches. In haste everything is small besides: rings grow all
     the time, filters say "perhaps" often and are made anew, SteMs are compacted for a single tuple."""
     with pytest.MonkeyPatch.context() as patch, cramped() if hasty else nullcontext():
-        patch.setattr(trials, "BOOKED_TUPLES", 1)
-        patch.setattr(trials, "PURSE", 1e30)
-        patch.setattr(trials, "MARGIN", -1e30)
-        patch.setattr(trials, "STAKE", stake)
-        patch.setattr(trials, "PARTNERED_AT_MOST", 1.0)
-        patch.setattr(trials, "KEPT", -1e30)
+        patch.setattr(payoff, "TUPLES_PER_UPDATE", 1)
+        patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e30)
+        patch.setattr(payoff, "MARGIN", -1e30)
+        patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
+        patch.setattr(payoff, "MAX_PARTNERED_SHARE", 1.0)
+        patch.setattr(payoff, "BLACKLIST_NS", -1e30)
         if hasty:
             patch.setattr(blacklist, "FIRST_CAPACITY", 1)
-            patch.setattr(bloom, "LEAST_EXPECTED", 1)
-            patch.setattr(stem_guard, "LEAST_HANDLED", 1)
-            patch.setattr(stem_guard, "RENEWED_AFTER", 1)
-            patch.setattr(stems, "SWEPT_SHARE", 0.0)
+            patch.setattr(bloom, "MIN_EXPECTED", 1)
+            patch.setattr(stem_guard, "MIN_HANDLED", 1)
+            patch.setattr(stem_guard, "REBUILD_AFTER", 1)
+            patch.setattr(stems, "COMPACT_SHARE", 0.0)
         yield
 
 
 @PROPERTY
-@given(cases(most_aliases=5), EXECUTOR, st.booleans(), st.booleans(), STAKE)
-def test_feedback_changes_nothing(case: Case, executor: str, hasty: bool, hashed: bool, stake: float) -> None:
+@given(cases(most_aliases=5), EXECUTOR, st.booleans(), st.booleans(), GUARD_BUDGET_TRIALS)
+def test_feedback_changes_nothing(case: Case, executor: str, hasty: bool, hashed: bool, budget: float) -> None:
     """Any predicates, windows, values and epochs."""
-    with watchful(stake, hasty=hasty):
+    with watchful(budget, hasty=hasty):
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans(), STAKE)
+@given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans(), GUARD_BUDGET_TRIALS)
 def test_where_few_tuples_have_partners(
-    case: Case, executor: str, hasty: bool, hashed: bool, stake: float
+    case: Case, executor: str, hasty: bool, hashed: bool, budget: float
 ) -> None:
     """Streams that begin late and end early, keys that come and go."""
-    with watchful(stake, hasty=hasty):
+    with watchful(budget, hasty=hasty):
         got, _ = fed(case, executor=executor, hashed=hashed)
     assert got == run(case)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
 @PROPERTY
-@given(sparse(), EXECUTOR, st.booleans(), STAKE, st.data())
-def test_with_migrations(case: Case, executor: str, hasty: bool, stake: float, data: st.DataObject) -> None:
+@given(sparse(), EXECUTOR, st.booleans(), GUARD_BUDGET_TRIALS, st.data())
+def test_with_migrations(case: Case, executor: str, hasty: bool, budget: float, data: st.DataObject) -> None:
     """Everything is let in before the probe orders change, and kept back anew afterwards."""
     changes = data.draw(changes_of(case, ["moving-state"], 3))
-    with watchful(stake, hasty=hasty):
+    with watchful(budget, hasty=hasty):
         got, _ = fed(case, changes, executor)
     assert got == run(case)

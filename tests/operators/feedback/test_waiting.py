@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from operators.data.tuples import Tuples
 from operators.feedback import waiting
-from operators.feedback.waiting import Waiting
+from operators.feedback.waiting import WaitingTuples
 from tests.operators.profiles import PROPERTY
 
 
@@ -24,9 +24,9 @@ def tuples(rows: list[int], life: int = 10) -> Tuples:
 def test_what_lives_comes_out_in_order(parts: list[list[int]], now: int, first_row: int) -> None:
     """Whatever was purged before, and however small the parts; all others have died, and each is counted once."""
     for least in (1, 4, 256):
-        held = Waiting("A")
+        held = WaitingTuples("A")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiting, "LEAST_PART", least)
+            patch.setattr(waiting, "MIN_PART_TUPLES", least)
             for part in parts:
                 held.put(tuples(sorted(part)))
         given_in = sorted(row for part in parts for row in part)
@@ -42,7 +42,7 @@ def test_what_lives_comes_out_in_order(parts: list[list[int]], now: int, first_r
 
 
 def test_the_dead_leave_with_their_part() -> None:
-    held = Waiting("A")
+    held = WaitingTuples("A")
     for begin in (0, 300, 600):
         held.put(tuples(list(range(begin, begin + 300))))
     full = held.size_bytes()
@@ -58,7 +58,7 @@ def test_the_dead_leave_with_their_part() -> None:
 
 def test_small_parts_are_put_together() -> None:
     """One tuple per slice does not make one part per tuple."""
-    held = Waiting("A")
+    held = WaitingTuples("A")
     for row in range(1000):
         held.put(tuples([row], life=10_000))
     assert len(held._parts) <= 4

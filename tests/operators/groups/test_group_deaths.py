@@ -1,4 +1,4 @@
-"""A group that dies at any point is rebuilt from the log and what was noted of its queries, and goes on exactly."""
+"""A group that dies at any point is rebuilt from the log and the records of its queries, and continues exactly."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests.operators.stays import Stays
 TURNS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6)
 
 
-class Life:
-    """One life after the other, while queries come and go."""
+class GroupIncarnations:
+    """Incarnations of a group's task, while queries are added and dropped."""
 
     def __init__(self, case: GroupCase, executor: str | None) -> None:
         self.stays = Stays(case)
-        self.got: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
+        self.results: dict[str, list[dict[str, Any]]] = {query.name: [] for query in case.queries}
         self._now = GroupLife(case, self.stays.running.values(), {}, executor=executor)
         self._executor = executor
 
     @property
     def engine(self) -> GroupEngine:
-        """Of this life."""
+        """Of the present incarnation."""
         return self._now.engine
 
     def turn(self, size: int, *, last: bool = False) -> None:
         """See `GroupLife.turn`."""
         for name, found in self._now.turn(size, last=last).items():
-            self.got[name] += to_rows(found)
+            self.results[name] += to_rows(found)
 
     def die(self) -> None:
-        """The heir goes on."""
+        """The next incarnation takes over."""
         dead, stays = self._now, self.stays
         self._now = GroupLife(dead.case, stays.running.values(), stays.since, executor=self._executor)
         self._now.read_again(dead.at, dead.points(), dead.engine.cut)
@@ -51,16 +51,17 @@ class Life:
 def test_queries_come_and_go_and_the_task_dies(
     case: GroupCase, turns: list[tuple[int, bool]], data: st.DataObject, executor: str | None
 ) -> None:
-    """Whatever comes and goes between deaths, every query gives what it gives alone of the tuples that it sees."""
-    life = Life(case, executor)
+    """Whatever is added or dropped between deaths, every query finds what it finds alone with the tuples that it
+    sees."""
+    task = GroupIncarnations(case, executor)
     for size, dies in turns:
-        life.turn(size)
-        life.stays.change(life.engine, data)
+        task.turn(size)
+        task.stays.change(task.engine, data)
         if dies:
-            life.die()
-            assert set(life.engine.names) == set(life.stays.running)
-    life.turn(0, last=True)
-    life.stays.judge(life.got)
+            task.die()
+            assert set(task.engine.names) == set(task.stays.running)
+    task.turn(0, last=True)
+    task.stays.judge(task.results)
 
 
 COUNTED = """
@@ -85,14 +86,14 @@ BOTH = "a A [RANGE 8 MILLISECONDS], b B [RANGE 5 MILLISECONDS]"
 def test_what_was_alive_when_aggregates_were_emitted_last_is_read_again(
     sources: str, a: list[int], b: list[int], needed: dict[str, int]
 ) -> None:
-    """A heir that missed it would emit its group as if it had just come into being."""
+    """An incarnation without these tuples would emit their group as if it had just come into being."""
     (query,) = parse_program(COUNTED.format(sources)).queries
     rows = {name: [[{"k": 1, "ts": ts} for ts in times]] for name, times in (("a", a), ("b", b)) if times}
     case = GroupCase((query,), rows, [1], 1)
-    life = Life(case, None)
-    while life.engine.cut < 15:
-        life.turn(1)
-    assert {name: life.engine.horizon(name) for name in rows} == needed
-    life.die()
-    life.turn(0, last=True)
-    life.stays.judge(life.got)
+    task = GroupIncarnations(case, None)
+    while task.engine.cut < 15:
+        task.turn(1)
+    assert {name: task.engine.horizon(name) for name in rows} == needed
+    task.die()
+    task.turn(0, last=True)
+    task.stays.judge(task.results)

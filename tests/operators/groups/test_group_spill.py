@@ -1,4 +1,4 @@
-"""Groups within a memory budget: every query's results are the oracle's, each once, those that were owed late."""
+"""Groups within a memory budget: every query's results are the oracle's, each once, those that were pending late."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 
 from operators.data import slices as slicing
 from operators.data.watermark import END
-from operators.groups import budget as keeping
-from operators.groups import cleanup as settling
-from operators.groups import cleanup_steps as rounds
-from operators.groups import sharing as parts
+from operators.groups import budget, cleanup, cleanup_steps, sharing
 from operators.groups.engine import GroupEngine
 from operators.groups.sharing import APART, JUGGLER, group_engine
 from operators.juggler.operator import Juggler
 from operators.juggler.predicates.order import ADAPTIVE, ORDERS
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.groups import streams_of
@@ -46,9 +43,9 @@ SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])
 def cramped(sizes: tuple[int, int]) -> Iterator[None]:
     """Small slices and blocks, as a budget asks for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "SLICE_LEAST", sizes[0])
+        patch.setattr(budget, "MIN_SLICE_TUPLES", sizes[0])
         patch.setattr(slicing, "SAMPLES_PER_SLICE", sizes[0])
-        patch.setattr(settling, "LEAST_BLOCK_TUPLES", sizes[1])
+        patch.setattr(cleanup, "MIN_BLOCK_TUPLES", sizes[1])
         yield
 
 
@@ -71,16 +68,16 @@ def rows_of(found: dict[str, list[Batch]]) -> dict[str, list[dict[str, Any]]]:
 def test_within_any_budget_every_result_is_found_once(
     order: str, case: GroupCase, limit: int, sizes: tuple[int, int], feedback: bool
 ) -> None:
-    """In whatever order predicates are asked, and though tuples are set aside meanwhile."""
+    """In whatever order predicates are evaluated, and though feedback suppresses tuples meanwhile."""
     blocks = MemoryBlocks()
     with cramped(sizes), eager(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "Juggler", partial(Juggler, order=order))
+        patch.setattr(sharing, "Juggler", partial(Juggler, order=order))
         engine = group_engine(
             case.queries,
             executor=JUGGLER,
             tables=case.batches(),
             partitions=partitions_of(case.rows),
-            budget=Budget(limit, "bottom-up"),
+            budget=MemoryBudget(limit, "bottom-up"),
             blocks=blocks,
             feedback=feedback,
         )
@@ -110,7 +107,7 @@ def test_queries_come_and_go_within_a_budget(
         executor=JUGGLER,
         streams=streams_of(case.queries),
         partitions=partitions_of(case.rows),
-        budget=Budget(limit, "bottom-up"),
+        budget=MemoryBudget(limit, "bottom-up"),
         blocks=MemoryBlocks(),
     )
     stays = Stays(case)
@@ -171,28 +168,28 @@ def a_long_run(engine: GroupEngine, queries: tuple[Query, ...]) -> tuple[dict[st
     return {name: sorted(found, key=repr) for name, found in rows.items()}, late
 
 
-def test_a_long_run_settles_again_and_again() -> None:
-    """Windows of both kinds, of which many pass; what is dead leaves the disk."""
+def test_a_long_run_cleans_up_again_and_again() -> None:
+    """Windows of both kinds, of which many pass; dead tuples leave the disk."""
     queries = parse_program(DECLARED).queries
     whole, late = a_long_run(group_engine(queries, executor=JUGGLER), queries)
     assert not late
     assert all(whole.values())
     blocks = MemoryBlocks()
-    engine = group_engine(queries, executor=JUGGLER, budget=Budget(600_000, "bottom-up"), blocks=blocks)
+    engine = group_engine(queries, executor=JUGGLER, budget=MemoryBudget(600_000, "bottom-up"), blocks=blocks)
     got, late = a_long_run(engine, queries)
     assert got == whole
     assert late > 1000
-    (part,) = engine.statistics().parts
-    assert part.spill is not None
-    assert part.spill.cleanups >= 3
-    assert part.spill.spilled_tuples >= 3000
-    assert part.spill.cleanup_results == late
-    assert (part.spill.on_disk_tuples, part.spill.owed) == (0, 0)
+    (runner,) = engine.statistics().runners
+    assert runner.spill is not None
+    assert runner.spill.cleanups >= 3
+    assert runner.spill.spilled_tuples >= 3000
+    assert runner.spill.cleanup_results == late
+    assert (runner.spill.on_disk_tuples, runner.spill.owed) == (0, 0)
     assert not blocks.keys("")
 
 
 class CountedBlocks(MemoryBlocks):
-    """What has been read is the time: an engine's clock that tells how much work a step was."""
+    """The number of reads is the time: an engine's clock that measures how much work a step was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,24 +200,24 @@ class CountedBlocks(MemoryBlocks):
         return super().get(key)
 
 
-def test_what_is_owed_is_settled_in_instalments() -> None:
-    """No step between two slices reads more than a small part of all that is read, and what is found comes by and by.
-    Before, a run of 800,000 tuples stood still for seconds."""
+def test_pending_results_are_found_in_steps() -> None:
+    """No step between two slices reads more than a small part of all blocks, and results are found step by step. A
+    regression: a run of 800,000 tuples stopped for seconds."""
     queries = parse_program(DECLARED).queries[:1]
     blocks = CountedBlocks()
     engine = group_engine(
-        queries, executor=JUGGLER, budget=Budget(60_000, "bottom-up"), blocks=blocks, clock=lambda: blocks.reads
+        queries, executor=JUGGLER, budget=MemoryBudget(60_000, "bottom-up"), blocks=blocks, clock=lambda: blocks.reads
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "INSTALMENT_TUPLES", 1000)
+        patch.setattr(cleanup_steps, "SLICE_WORK_TUPLES", 1000)
         got, late = a_long_run(engine, queries)
     whole, _ = a_long_run(group_engine(queries, executor=JUGGLER), queries)
     assert got == whole
     assert late
-    (part,) = engine.statistics().parts
-    assert part.spill is not None
-    assert part.spill.cleanup_s == blocks.reads > 100
-    assert 0 < part.spill.longest_cleanup_s < blocks.reads / 10
+    (runner,) = engine.statistics().runners
+    assert runner.spill is not None
+    assert runner.spill.cleanup_s == blocks.reads > 100
+    assert 0 < runner.spill.longest_cleanup_s < blocks.reads / 10
 
 
 CHAIN = """
@@ -237,12 +234,13 @@ WHERE A.k = B.k AND A.v = C.v AND D.v = B.v;
 
 
 def work_of_a_chain(each: int) -> tuple[int, GroupEngine]:
-    """How many blocks are read for 4 streams of so many tuples a second, and no more memory for any of them."""
+    """The number of blocks read for 4 streams of so many tuples a second, and the engine; the memory is the same for
+    any number."""
     queries = parse_program(CHAIN).queries
     rng = np.random.default_rng(each)
     blocks = CountedBlocks()
     whole = group_engine(queries)
-    tight = group_engine(queries, budget=Budget(20_000, "bottom-up"), blocks=blocks)
+    tight = group_engine(queries, budget=MemoryBudget(20_000, "bottom-up"), blocks=blocks)
     found: list[dict[str, list[Batch]]] = []
     batches = []
     for stream in streams_of(queries):
@@ -266,17 +264,17 @@ def work_of_a_chain(each: int) -> tuple[int, GroupEngine]:
     return blocks.reads, tight
 
 
-def test_what_is_settled_costs_the_sum_of_blocks_not_their_product() -> None:
-    """With twice the tuples per window there are twice the blocks, each of which meets twice as many. Before, every
-    choice of one block of each of four streams was joined: 8 times as many for twice as many blocks, and a group
-    of which a quarter fitted stood still for minutes."""
+def test_cleanup_costs_the_sum_of_blocks_not_their_product() -> None:
+    """With twice the tuples per window there are twice the blocks, each of which matches twice as many. A regression:
+    every choice of one block of each of four streams was joined: 8 times as many for twice as many blocks, and a group
+    of which a quarter fitted stopped for minutes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settling, "LEAST_BLOCK_TUPLES", 32)
+        patch.setattr(cleanup, "MIN_BLOCK_TUPLES", 32)
         small, _ = work_of_a_chain(80)
         large, engine = work_of_a_chain(160)
-    (part,) = engine.statistics().parts
-    assert part.spill is not None
-    assert part.spill.spilled_tuples > 600
+    (runner,) = engine.statistics().runners
+    assert runner.spill is not None
+    assert runner.spill.spilled_tuples > 600
     assert large < 6 * small
 
 
@@ -284,22 +282,25 @@ PAIRS = "SELECT A.ts AS a, B.ts AS b FROM a A [RANGE 20 MILLISECONDS], b B [RANG
 
 
 def test_the_least_budget_that_would_do_is_known() -> None:
-    """Where more work is owed for a tuple than is done while one comes. What would do is between the budget that there
-    is and what would hold everything."""
+    """When cleaning up for a tuple takes more work than is done while one arrives. The least budget is between the
+    present budget and the memory for everything."""
     queries = parse_program(DECLARED).queries[:1]
+    limit = MemoryBudget(60_000, "bottom-up")
     for most, short in ((1e9, False), (1.0, True)):
-        engine = group_engine(queries, executor=JUGGLER, budget=Budget(60_000, "bottom-up"), blocks=MemoryBlocks())
-        assert engine.least_budget() == 0, "nothing has been settled"
+        engine = group_engine(queries, executor=JUGGLER, budget=limit, blocks=MemoryBlocks())
+        assert engine.least_budget() == 0, "there was no cleanup yet"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rounds, "MOST_WORK", most)
+            patch.setattr(cleanup_steps, "MOST_WORK", most)
             a_long_run(engine, queries)
             least = engine.least_budget()
         assert (least > 60_000) == short
         assert least < 10 * engine.statistics().peak_state_bytes
 
 
-def told(engine: GroupEngine, queries: tuple[Query, ...], a: list[int], b: list[int]) -> dict[str, list[str]]:
-    """Push tuples with these times, advance to the watermark, and show what every query finds, as `a-b`."""
+def push_and_advance(
+    engine: GroupEngine, queries: tuple[Query, ...], a: list[int], b: list[int]
+) -> dict[str, list[str]]:
+    """Push tuples with these times, advance to the watermark, and show each query's results, as `a-b`."""
     for stream, times in zip(queries[0].streams(), (a, b), strict=True):
         rows = [{"k": 1, "v": 1, "s": "", "ts": ts} for ts in times]
         engine.push(stream.name, 0, to_batch(stream, rows))
@@ -312,70 +313,79 @@ def shown(batches: list[Batch]) -> list[str]:
 
 
 def late_of(engine: GroupEngine) -> dict[str, list[str]]:
-    """What was found late, as `a-b`."""
+    """Late results, as `a-b`."""
     return {name: sorted(shown(batches)) for name, batches in engine.cleaned().items()}
 
 
-def test_what_left_is_met_late_by_whom_it_concerns() -> None:
-    """With no room at all: tuples leave after each slice. A query comes and goes though others are owed something, and
-    one of the same name though the former is. Before, all was settled first, in one pause."""
+def test_spilled_tuples_are_joined_late_for_the_queries_that_see_them() -> None:
+    """Without any memory: tuples leave after each slice. A query is added and dropped while others have pending
+    results, and so is one of the same name while the former has. A regression: all results were found first, in one
+    pause."""
     streams, _, _ = DECLARED.partition("INSERT")
     queries = parse_program(streams + "".join(f"INSERT INTO {name} {PAIRS}" for name in ("first", "second"))).queries
     engine = group_engine(
-        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+        queries[:1],
+        streams=streams_of(queries),
+        executor=JUGGLER,
+        budget=MemoryBudget(1, "bottom-up"),
+        blocks=MemoryBlocks(),
     )
-    assert told(engine, queries, [1, 4], [2, 6]) == {"first": ["1-2"]}
-    assert told(engine, queries, [9], [9]) == {"first": ["4-6"]}
+    assert push_and_advance(engine, queries, [1, 4], [2, 6]) == {"first": ["1-2"]}
+    assert push_and_advance(engine, queries, [9], [9]) == {"first": ["4-6"]}
     assert engine.cleaned() == {}
     assert engine.add(queries[1], from_now=True) == {"A": 9, "B": 9}
     assert late_of(engine) == {}
-    assert told(engine, queries, [12], [12]) == {"first": ["9-9"], "second": ["9-9"]}
+    assert push_and_advance(engine, queries, [12], [12]) == {"first": ["9-9"], "second": ["9-9"]}
     engine.drop("first")
     assert engine.names == ("second",)
     assert engine.add(queries[0], from_now=True) == {"A": 12, "B": 12}
-    assert told(engine, queries, [30], [30]) == {"second": ["12-12"], "first": ["12-12"]}
+    assert push_and_advance(engine, queries, [30], [30]) == {"second": ["12-12"], "first": ["12-12"]}
     engine.drop("second")
     engine.drop("first")
     assert (engine.names, late_of(engine)) == ((), {})
     assert engine.clean()
     of_first = ["1-6", "1-9", "4-2", "4-9", "9-2", "9-6"]
     assert late_of(engine) == {"first": of_first, "second": ["12-9", "9-12"]}
-    assert engine.parts == ()
+    assert engine.runners == ()
 
 
-def test_what_is_on_disk_is_known_and_what_is_gone_is_not() -> None:
-    """Who wants more tuples of a stream than anybody has held is told so, wherever those are that are held."""
+def test_a_query_sees_tuples_on_disk_but_not_dropped_ones() -> None:
+    """A query that needs more tuples of a stream than were stored is notified, wherever the stored ones are."""
     streams, _, _ = DECLARED.partition("INSERT")
     text = "INSERT INTO r{0} SELECT A.ts AS a, B.ts AS b FROM a A [ROWS {0}], b B [UNBOUNDED];"
     queries = parse_program(streams + "".join(text.format(size) for size in (2, 4, 3))).queries
     engine = group_engine(
-        queries[:1], streams=streams_of(queries), executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks()
+        queries[:1],
+        streams=streams_of(queries),
+        executor=JUGGLER,
+        budget=MemoryBudget(1, "bottom-up"),
+        blocks=MemoryBlocks(),
     )
     for ts in range(0, 12, 2):
-        told(engine, queries, [ts, ts + 1], [ts])
+        push_and_advance(engine, queries, [ts, ts + 1], [ts])
         engine.clean()
     assert engine.cut == 10
     assert engine.add(queries[1], from_now=False) == {"A": 10}
-    told(engine, queries, [12, 13], [13])
+    push_and_advance(engine, queries, [12, 13], [13])
     assert engine.add(queries[2], from_now=False) == {"A": 10}
-    told(engine, queries, [20], [20])
+    push_and_advance(engine, queries, [20], [20])
     engine.cleaned()
     engine.drop("r2")
     engine.drop("r4")
     assert engine.add(queries[1], from_now=False).keys() == {"A"}
 
 
-def test_what_cannot_be_kept_within_a_budget_is_refused() -> None:
+def test_queries_that_cannot_run_within_a_budget_are_refused() -> None:
     streams, _, _ = DECLARED.partition("INSERT")
     text = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
     queries = parse_program(f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {text};").queries
     with pytest.raises(UsageError, match="query 'n': this query cannot run with a memory budget"):
-        group_engine(queries, budget=Budget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
+        group_engine(queries, budget=MemoryBudget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
 
 
 @pytest.mark.parametrize("executor", [None, JUGGLER])
-def test_nor_may_it_come_later(executor: str | None) -> None:
-    """Neither to the shared operator nor apart, and nothing is settled for its sake."""
+def test_queries_that_cannot_run_within_a_budget_cannot_be_added(executor: str | None) -> None:
+    """Neither to the shared operator nor standalone, and the attempt causes no cleanup."""
     streams, _, _ = DECLARED.partition("INSERT")
     counted = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
     without = "SELECT A.k FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k"
@@ -385,12 +395,12 @@ def test_nor_may_it_come_later(executor: str | None) -> None:
         queries[:1],
         streams=streams_of(queries),
         executor=executor,
-        budget=Budget(1, "bottom-up"),
+        budget=MemoryBudget(1, "bottom-up"),
         blocks=MemoryBlocks(),
     )
-    assert not engine.clean(), "nothing is owed"
-    told(engine, queries, [1, 4], [2, 6])
-    told(engine, queries, [9], [9])
+    assert not engine.clean(), "nothing is pending"
+    push_and_advance(engine, queries, [1, 4], [2, 6])
+    push_and_advance(engine, queries, [9], [9])
     for query in queries[1:]:
         with pytest.raises(UsageError):
             engine.add(query)
@@ -399,15 +409,15 @@ def test_nor_may_it_come_later(executor: str | None) -> None:
     before = engine.statistics()
     assert engine.clean()
     assert late_of(engine) == {"p": ["1-6", "4-2"]}
-    assert engine.statistics().comparisons > before.comparisons, "settling is work"
+    assert engine.statistics().comparisons > before.comparisons, "cleanup is work"
     assert engine.statistics().peak_state_bytes > before.peak_state_bytes
 
 
-def test_who_goes_takes_from_the_disk_what_nobody_else_needs() -> None:
+def test_a_dropped_query_takes_the_tuples_that_it_alone_needs_from_the_disk() -> None:
     streams, _, _ = DECLARED.partition("INSERT")
     texts = PAIRS, PAIRS.replace("20 MILLI", "20000 MILLI"), PAIRS.replace("b B", "c B")
     queries = parse_program(streams + "".join(f"INSERT INTO q{n} {text}" for n, text in enumerate(texts))).queries
-    engine = group_engine(queries, executor=JUGGLER, budget=Budget(1, "bottom-up"), blocks=MemoryBlocks())
+    engine = group_engine(queries, executor=JUGGLER, budget=MemoryBudget(1, "bottom-up"), blocks=MemoryBlocks())
     for begin in range(0, 1000, 100):
         for stream in streams_of(queries):
             rows = [{"k": 1, "v": 1, "s": "", "ts": begin + n} for n in range(100)]
@@ -415,26 +425,26 @@ def test_who_goes_takes_from_the_disk_what_nobody_else_needs() -> None:
         engine.advance()
 
     def on_disk() -> int:
-        (part,) = engine.statistics().parts
-        assert part.spill is not None
-        return part.spill.on_disk_tuples
+        (runner,) = engine.statistics().runners
+        assert runner.spill is not None
+        return runner.spill.on_disk_tuples
 
     before = on_disk()
     engine.drop("q1")
-    assert on_disk() == before, "it is owed something"
+    assert on_disk() == before, "it has pending results"
     engine.clean()
     assert on_disk() < before / 2
-    # Nor does anybody look for the third stream's any more.
+    # Nor are the third stream's tuples sought any more.
     engine.drop("q2")
-    told(engine, queries, [2000, 2500], [2000, 2500])
+    push_and_advance(engine, queries, [2000, 2500], [2000, 2500])
 
 
 @pytest.mark.parametrize("executor", [None, APART])
-def test_queries_apart_have_a_share_each(executor: str | None) -> None:
+def test_standalone_queries_have_a_share_each(executor: str | None) -> None:
     queries = parse_program(DECLARED).queries[:2]
     whole, _ = a_long_run(group_engine(queries), queries)
     blocks = MemoryBlocks()
-    engine = group_engine(queries, executor=executor, budget=Budget(200_000, "bottom-up"), blocks=blocks)
+    engine = group_engine(queries, executor=executor, budget=MemoryBudget(200_000, "bottom-up"), blocks=blocks)
     got, late = a_long_run(engine, queries)
     assert got == whole
     assert late

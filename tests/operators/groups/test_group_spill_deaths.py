@@ -1,4 +1,5 @@
-"""A group within a memory budget dies at any moment, and an heir goes on from the input and the log of what left."""
+"""A group within a memory budget dies at any moment, and its next incarnation continues from the input and the spill
+log."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.data.watermark import END
-from operators.groups.engine import Gone
+from operators.groups.engine import EndedQuery
 from operators.groups.sharing import JUGGLER
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from schemas.columns import Batch
 from schemas.groups import seeing
 from schemas.messages.spills import SpillEvent, decode_events, encode_events
@@ -28,18 +29,20 @@ from tests.operators.spill.memory_blocks import MemoryBlocks
 TURNS = st.lists(
     st.tuples(st.integers(1, 5), st.sampled_from(["go on", "die", "die uncommitted"])), min_size=1, max_size=8
 )
-"""Per turn how much of each partition is consumed, and what happens then."""
+"""Per turn the number of records of each partition that are consumed, and what happens then."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What a transaction has written, or those before it.
+    """What this transaction and those before it have written.
 
     Attributes:
-        at: consumed of each partition; points: where an heir reads on from, and the clock there.
+        at: consumed of each partition.
+        points: where the next incarnation starts reading, and the clock there.
         since, begins, ends: of queries, as far as they are known.
-        log: events of spilled state that a recovery needs.
-        got: results in time; late: the others.
+        log: spill events that a recovery needs.
+        on_time: results in time.
+        late: the other results.
     """
 
     queries: dict[str, Query]
@@ -50,15 +53,15 @@ class Commit:
     begins: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     log: tuple[SpillEvent, ...] = ()
-    got: tuple[tuple[str, dict[str, Any]], ...] = ()
+    on_time: tuple[tuple[str, dict[str, Any]], ...] = ()
     late: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
-class Life:
-    """One life of a group's task, which begins at a commit.
+class GroupIncarnation:
+    """One incarnation of a group's task, which begins at a commit.
 
     Attributes:
-        engine: stands where the commit was made.
+        engine: its cut is that of the commit.
     """
 
     def __init__(self, case: GroupCase, limit: int, commit: Commit) -> None:
@@ -68,9 +71,9 @@ class Life:
             commit.queries.values(),
             commit.since,
             began=commit.begins,
-            gone=self._gone(case, commit),
+            ended=self._ended(case, commit),
             executor=JUGGLER,
-            budget=Budget(limit, "bottom-up"),
+            budget=MemoryBudget(limit, "bottom-up"),
             blocks=MemoryBlocks(),
         )
         self.engine = self._task.engine
@@ -79,11 +82,11 @@ class Life:
         assert not any(len(batch) for batches in self.engine.cleaned().values() for batch in batches)
         self.found: list[tuple[str, dict[str, Any]]] = []
 
-    def _gone(self, case: GroupCase, commit: Commit) -> list[Gone]:
-        """Who has ended and may be owed something."""
+    def _ended(self, case: GroupCase, commit: Commit) -> list[EndedQuery]:
+        """Queries that have ended and may have pending results."""
         settled = commit.log[-1].settled if commit.log else END
         return [
-            Gone(query, commit.since.get(query.name, {}), commit.begins[query.name], commit.ends[query.name])
+            EndedQuery(query, commit.since.get(query.name, {}), commit.begins[query.name], commit.ends[query.name])
             for query in case.queries
             if commit.ends.get(query.name, 0) > settled
         ]
@@ -94,7 +97,7 @@ class Life:
             self.found += named(name, [batch])
 
     def begin(self, query: Query, *, from_now: bool) -> None:
-        """One more query."""
+        """Add a query."""
         seen = self.engine.add(query, from_now=from_now)
         self.now = replace(
             self.now,
@@ -104,14 +107,14 @@ class Life:
         )
 
     def end(self, name: str) -> None:
-        """One less."""
+        """Drop a query."""
         self.engine.drop(name)
         queries = {other: query for other, query in self.now.queries.items() if other != name}
         self.now = replace(self.now, queries=queries, ends=self.now.ends | {name: self.engine.cut})
 
     def commit(self) -> Commit:
-        """All that has happened is written."""
-        late = [one for name, batches in self.engine.cleaned().items() for one in named(name, batches)]
+        """Write everything that has happened."""
+        late = [row for name, batches in self.engine.cleaned().items() for row in named(name, batches)]
         written = decode_events(encode_events(self.engine.spill_events(), 1, ""), 1, "the log").events
         log = (*self.now.log, *written)
         while log and log[0].at <= self.engine.spills_needed_from():
@@ -122,7 +125,7 @@ class Life:
             at=dict(self._task.at),
             points=self._task.points(),
             log=log,
-            got=(*self.now.got, *self.found),
+            on_time=(*self.now.on_time, *self.found),
             late=(*self.now.late, *late),
         )
         self.found = []
@@ -142,10 +145,11 @@ def named(name: str, batches: Iterable[Batch]) -> list[tuple[str, dict[str, Any]
     TURNS,
     st.data(),
 )
-def test_an_heir_owes_what_the_dead_owed(
+def test_a_successor_finds_the_pending_results_of_the_dead(
     case: GroupCase, limit: int, sizes: tuple[int, int], turns: list[tuple[int, str]], data: st.DataObject
 ) -> None:
-    """Through deaths, before a commit and after, while queries come and go and debts are paid a little at a time."""
+    """Through deaths, before a commit and after, while queries are added and dropped and cleanup runs a few steps at a
+    time."""
     with cramped(sizes):
         _through_deaths(case, limit, turns, data)
 
@@ -153,32 +157,32 @@ def test_an_heir_owes_what_the_dead_owed(
 def _through_deaths(case: GroupCase, limit: int, turns: list[tuple[int, str]], data: st.DataObject) -> None:
     first = case.queries[0]
     committed = Commit({first.name: first}, begins={first.name: 0})
-    life = Life(case, limit, committed)
+    task = GroupIncarnation(case, limit, committed)
     for size, then in turns:
-        life.turn(size)
+        task.turn(size)
         for query in case.queries[1:]:
-            if query.name not in life.now.begins and data.draw(st.booleans()):
-                life.begin(query, from_now=data.draw(st.booleans()))
-        for name in life.engine.names:
+            if query.name not in task.now.begins and data.draw(st.booleans()):
+                task.begin(query, from_now=data.draw(st.booleans()))
+        for name in task.engine.names:
             if data.draw(st.integers(0, 5)) == 0:
-                life.end(name)
+                task.end(name)
         for _ in range(data.draw(st.integers(0, 3))):
-            life.engine.clean(1)
+            task.engine.clean(1)
         if then != "die uncommitted":
-            committed = life.commit()
+            committed = task.commit()
         if then != "go on":
-            life = Life(case, data.draw(BUDGETS), committed)
-            assert set(life.engine.names) == set(committed.queries)
-    life.turn(0, last=True)
-    life.engine.clean()
-    committed = life.commit()
+            task = GroupIncarnation(case, data.draw(BUDGETS), committed)
+            assert set(task.engine.names) == set(committed.queries)
+    task.turn(0, last=True)
+    task.engine.clean()
+    committed = task.commit()
     for query in case.queries:
         expected = []
         if query.name in committed.begins:
             rows = oracle.results(seeing(query, committed.since.get(query.name, {})), case.given(query))
             end = committed.ends.get(query.name, 2**63)
             expected = [row for row in rows if committed.begins[query.name] <= row["_ts"] < end]
-        own = [row for name, row in committed.got if name == query.name]
+        own = [row for name, row in committed.on_time if name == query.name]
         late = [row for name, row in committed.late if name == query.name]
         assert canonical(own + late) == canonical(expected)
         times = [row["_ts"] for row in own]

@@ -1,4 +1,4 @@
-"""The engine of a query group: every query's results are those that it gives alone, and the oracle's."""
+"""The engine of a query group: every query's results are those that it finds alone, and the oracle's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from operators.engine.executors import EXECUTORS
 from operators.groups import shared as shared_part
 from operators.groups.engine import GroupEngine
 from operators.groups.shared import SharedQueries
-from operators.groups.sharing import APART, JUGGLER, Parts, group_engine
+from operators.groups.sharing import APART, JUGGLER, QueryRunners, group_engine
 from operators.juggler import operator
 from operators.juggler.routing import probe
 from schemas.errors import UsageError
@@ -32,7 +32,7 @@ from tests.operators.profiles import PROPERTY
 from tests.operators.stays import Stays
 
 
-class LoopParts(Parts):
+class LoopRunners(QueryRunners):
     """Nested loops in place of the operator."""
 
     def shared(self, queries: Sequence[Query], cut: int = 0) -> SharedQueries:
@@ -41,8 +41,8 @@ class LoopParts(Parts):
 
 
 def shared(case: GroupCase) -> GroupEngine:
-    """A group's engine with one part, whose operator is nested loops."""
-    maker = LoopParts(JUGGLER, None, case.batches(), lambda: 0.0)
+    """A group's engine with one runner, whose operator is nested loops."""
+    maker = LoopRunners(JUGGLER, None, case.batches(), lambda: 0.0)
     return GroupEngine(case.queries, streams_of(case.queries), maker, partitions_of(case.rows))
 
 
@@ -58,7 +58,7 @@ def engine_of_all(case: GroupCase, executor: str | None, feedback: bool) -> Grou
 
 
 def check(case: GroupCase, engine: GroupEngine) -> None:
-    """Every query's results in the order of its own engine, and the oracle's."""
+    """Compare every query's results with those of its own engine, in order, and with the oracle's."""
     got = feed_group(engine, case)
     for query in case.queries:
         rows, tables = case.rows_of(query), case.batches()
@@ -74,7 +74,7 @@ def check(case: GroupCase, engine: GroupEngine) -> None:
 
 @PROPERTY
 @given(group_cases(most=3, most_rows=8), st.sampled_from([None, APART, *sorted(EXECUTORS)]), st.booleans())
-def test_queries_apart_over_one_intake_give_what_each_gives_alone(
+def test_standalone_queries_over_one_intake_find_what_each_finds_alone(
     case: GroupCase, executor: str | None, feedback: bool
 ) -> None:
     check(case, engine_of_all(case, executor, feedback))
@@ -82,27 +82,27 @@ def test_queries_apart_over_one_intake_give_what_each_gives_alone(
 
 @PROPERTY
 @given(group_cases(most_aliases=2, most_rows=6), st.booleans())
-def test_queries_that_share_an_operator_give_what_each_gives_alone(case: GroupCase, tiny: bool) -> None:
+def test_queries_that_share_an_operator_find_what_each_finds_alone(case: GroupCase, tiny: bool) -> None:
     with cramped() if tiny else nullcontext():
         check(case, shared(case))
 
 
 @PROPERTY
 @given(group_cases(most_rows=10), st.booleans(), st.booleans())
-def test_juggler_gives_every_query_what_it_gives_alone(case: GroupCase, tiny: bool, feedback: bool) -> None:
+def test_juggler_finds_for_every_query_what_it_finds_alone(case: GroupCase, tiny: bool, feedback: bool) -> None:
     with cramped() if tiny else nullcontext(), eager(), pytest.MonkeyPatch.context() as patch:
         if tiny:
             patch.setattr(shared_part, "WAITING_TUPLES", 6)
-            patch.setattr(shared_part, "FEWEST_TUPLES", 2)
-            patch.setattr(probe, "AT_ONCE", 5)
-            patch.setattr(operator, "AT_ONCE", 5)
+            patch.setattr(shared_part, "MIN_WINDOW_SLICE_TUPLES", 2)
+            patch.setattr(probe, "CANDIDATES_PER_BATCH", 5)
+            patch.setattr(operator, "CANDIDATES_PER_BATCH", 5)
         check(case, engine_of_all(case, JUGGLER, feedback))
 
 
 @PROPERTY
 @given(group_cases(most_rows=14, tables=False), st.data(), st.sampled_from([None, APART]), st.booleans())
 def test_queries_come_and_go(case: GroupCase, data: st.DataObject, executor: str | None, feedback: bool) -> None:
-    """Whoever comes and goes changes nothing for anybody else."""
+    """Adding and dropping queries changes nothing for the others."""
     engine = group_engine(
         case.queries[:1],
         executor=executor,
@@ -129,8 +129,8 @@ def queries(*selects: str) -> tuple[Query, ...]:
     return parse_program(DECLARED + "".join(f"INSERT INTO q{n} {s};\n" for n, s in enumerate(selects))).queries
 
 
-def told(engine: GroupEngine, a: list[int], b: list[int]) -> dict[str, list[str]]:
-    """Push tuples with these times, advance to the watermark, and show what every query finds, as `a-b`."""
+def push_and_advance(engine: GroupEngine, a: list[int], b: list[int]) -> dict[str, list[str]]:
+    """Push tuples with these times, advance to the watermark, and show each query's results, as `a-b`."""
     streams = {stream.name: stream for stream in queries(PAIRS.format(1))[0].streams()}
     for name, times in (("a", a), ("b", b)):
         if times:
@@ -138,15 +138,15 @@ def told(engine: GroupEngine, a: list[int], b: list[int]) -> dict[str, list[str]
     return {name: [f"{row['a']}-{row['b']}" for row in to_rows(found)] for name, found in engine.advance().items()}
 
 
-def test_who_comes_sees_what_is_held_or_nothing_from_before() -> None:
+def test_an_added_query_sees_stored_tuples_or_nothing_from_before() -> None:
     first, second, third, fourth = queries(*(PAIRS.format(size) for size in (5, 5, 5, 20)))
     engine = group_engine([first])
-    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}  # up to the watermark, 4
+    assert push_and_advance(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}  # up to the watermark, 4
     assert engine.add(second) == {}
     assert engine.add(third, from_now=True) == {"A": 4, "B": 4}
-    # The group has held tuples for 5 ms, and no longer.
+    # The group has stored tuples for 5 ms, and no longer.
     assert engine.add(fourth) == {"A": -1, "B": -1}
-    assert told(engine, [9], [9]) == {
+    assert push_and_advance(engine, [9], [9]) == {
         "q0": ["4-3", "1-6", "4-6"],
         "q1": ["4-3", "1-6", "4-6"],
         "q2": ["4-6"],
@@ -154,7 +154,7 @@ def test_who_comes_sees_what_is_held_or_nothing_from_before() -> None:
     }
     engine.drop("q0")
     engine.drop("q3")
-    assert told(engine, [30], [30]) == {"q1": ["4-9", "9-6", "9-9"], "q2": ["4-9", "9-6", "9-9"]}
+    assert push_and_advance(engine, [30], [30]) == {"q1": ["4-9", "9-6", "9-9"], "q2": ["4-9", "9-6", "9-9"]}
     # A name that is free may be taken again, by whatever query.
     assert engine.add(replace(fourth, name="q0"), from_now=True) == {"A": 30, "B": 30}
     assert [query.results for query in engine.statistics().queries] == [6, 4, 0]
@@ -173,11 +173,11 @@ def test_windows_count_tuples_by_the_order_of_their_own_query() -> None:
         PAIRS.format(20),
     )
     engine = group_engine([first, second], executor=JUGGLER)
-    told(engine, [1, 2, 5, 5, 6], [5, 6])
-    # Two are held before the cut, 6, and the third one wants three.
+    push_and_advance(engine, [1, 2, 5, 5, 6], [5, 6])
+    # Two are stored before the cut, 6, and the third query needs three.
     assert engine.add(third) == {"A": 5}
     assert engine.add(fourth, from_now=True) == {"A": 6, "B": 6}
-    assert told(engine, [9], [9]) == {
+    assert push_and_advance(engine, [9], [9]) == {
         "q0": ["5-6", "6-5", "6-6"],
         "q1": ["6-5", "5-6", "5-6", "6-6"],
         "q2": ["5-6", "5-6", "6-5", "6-6"],
@@ -187,20 +187,20 @@ def test_windows_count_tuples_by_the_order_of_their_own_query() -> None:
     engine.drop("q1")
     engine.drop("q2")
     assert engine.add(first) == {"B": -11}
-    assert told(engine, [30], [29]) == {"q3": ["6-9", "9-6", "9-9"], "q0": ["6-9", "9-5", "9-6", "9-9"]}
+    assert push_and_advance(engine, [30], [29]) == {"q3": ["6-9", "9-6", "9-9"], "q0": ["6-9", "9-5", "9-6", "9-9"]}
 
 
-def test_the_last_may_go_and_another_come() -> None:
+def test_the_last_query_may_be_dropped_and_another_added() -> None:
     first, second = queries(PAIRS.format(5), PAIRS.format(5))
     engine = group_engine([first])
-    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
+    assert push_and_advance(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
     engine.drop("q0")
-    assert engine.parts == ()
-    assert told(engine, [5], [7]) == {}
+    assert engine.runners == ()
+    assert push_and_advance(engine, [5], [7]) == {}
     assert engine.add(second) == {"A": 5, "B": 5}
-    # Nor does the one after see what came before the operator.
+    # Nor does the next query see tuples from before the operator.
     assert engine.add(first) == {"A": 5, "B": 5}
-    assert told(engine, [9], [9]) == {"q0": ["5-6", "5-7"], "q1": ["5-6", "5-7"]}
+    assert push_and_advance(engine, [9], [9]) == {"q0": ["5-6", "5-7"], "q1": ["5-6", "5-7"]}
 
 
 def test_rows_of_a_table_meet_the_first_tuple_of_all() -> None:
@@ -210,24 +210,24 @@ def test_rows_of_a_table_meet_the_first_tuple_of_all() -> None:
     assert to_rows(engine.advance()["q0"]) == [{"A.ts": 0, "T.k": 1, "_ts": 0}]
 
 
-def test_results_apart_come_with_the_watermark() -> None:
+def test_results_of_standalone_queries_come_with_the_watermark() -> None:
     (query,) = queries(PAIRS.format(5))
-    assert told(group_engine([query], executor=APART), [1, 4], [3, 6]) == {"q0": ["1-3"]}
+    assert push_and_advance(group_engine([query], executor=APART), [1, 4], [3, 6]) == {"q0": ["1-3"]}
 
 
-def test_what_is_dead_is_let_go() -> None:
-    """Stores and states hold a window, however long the group has run."""
+def test_dead_tuples_are_dropped() -> None:
+    """Stores and states contain a window, however long the group has run."""
     (query,) = queries(PAIRS.format(5))
     engine = group_engine([query], executor=JUGGLER)
     sizes = []
     for epoch in range(8):
-        told(engine, list(range(epoch * 2000, epoch * 2000 + 2000)), [epoch * 2000 + 1999])
+        push_and_advance(engine, list(range(epoch * 2000, epoch * 2000 + 2000)), [epoch * 2000 + 1999])
         sizes.append((engine.statistics().state_tuples, engine.statistics().state_bytes))
     assert sizes[-1] == sizes[2]
     assert sizes[-1][0] <= 16
 
 
-def test_what_cannot_come_changes_nothing() -> None:
+def test_a_query_that_cannot_be_added_changes_nothing() -> None:
     pairs, counted, other, joined = queries(
         PAIRS.format(5),
         "SELECT COUNT(*) AS n FROM a A [RANGE 5 MILLISECONDS] EMIT EVERY 2 MILLISECONDS",
@@ -235,7 +235,7 @@ def test_what_cannot_come_changes_nothing() -> None:
         "SELECT A.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k",
     )
     engine = group_engine([pairs])
-    assert told(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
+    assert push_and_advance(engine, [1, 4], [3, 6]) == {"q0": ["1-3"]}
     for query, message in (
         (pairs, "the group has a query 'q0' already"),
         (other, "query 'q2' reads stream 'c', and the group reads a, b"),
@@ -246,7 +246,7 @@ def test_what_cannot_come_changes_nothing() -> None:
     with pytest.raises(UsageError, match="the group has no query 'q1', it has 'q0'"):
         engine.drop("q1")
     assert engine.names == ("q0",)
-    # What shares no operator runs beside it.
+    # A query that shares no operator is standalone.
     assert engine.add(counted) == {"A": 4}
     engine.push("b", 0, to_batch(pairs.streams()[1], [{"k": 1, "ts": 20}]))
     engine.push("a", 0, to_batch(pairs.streams()[0], [{"k": 1, "ts": 20}]))

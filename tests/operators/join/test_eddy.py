@@ -1,4 +1,4 @@
-"""The eddy with SteMs: its lottery, what it may draw, what it counts. Its results: `test_engine_properties`."""
+"""The eddy with SteMs: its lottery, the links it may draw, its counters. For results see `test_engine_properties`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draw(
 
 
 def test_draws_depend_on_the_counter_alone() -> None:
-    """However they are asked for; another seed gives others."""
+    """Draws do not depend on the batch size; another seed makes other draws."""
     one, other = Lottery(7), Lottery(7)
     at_once = one.draw(10)
     assert at_once.tolist() == [*other.draw(3).tolist(), *other.draw(7).tolist()]
@@ -59,7 +59,7 @@ def test_draws_depend_on_the_counter_alone() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    """In [0, 1), a tenth of 10,000 in each tenth, give or take."""
+    """Of 10,000 draws in [0, 1) about a tenth is in each tenth."""
     draws: F64 = Lottery(1).draw(10_000)
     assert draws.min() >= 0.0
     assert draws.max() < 1.0
@@ -94,7 +94,7 @@ def test_a_stem_is_probed_by_its_best_link() -> None:
 
 
 def test_more_sources_than_a_word_has_bits() -> None:
-    """Bits 63, 64 and 129 are told apart."""
+    """Bits 63, 64 and 129 are distinguished."""
     links = [(63, [129], True, 1.0), (64, [129], True, 1.0), (129, [64], True, 1.0)]
     assert draw([63, 129], links, [0.5], words=3) == [1]
     assert draw([64], links, [0.5], words=3) == [2]
@@ -106,7 +106,7 @@ def test_more_sources_than_a_word_has_bits() -> None:
 # --- Routing -----------------------------------------------------------------------------------------
 
 
-def test_what_is_counted() -> None:
+def test_counters() -> None:
     """A1 finds nothing (1 visit); A0 finds it, then nothing in A2 (2 visits); A2 finds both (2 visits)."""
     given = inputs(a1="1 k=1", a0="2 k=1", a2="3 k=1")
     got, executor = eddy(chain(3), given)
@@ -136,7 +136,7 @@ def test_each_link_counts_for_itself() -> None:
 
 
 def test_a_rows_window_ends_before_the_component_that_no_link_reads() -> None:
-    """C finds B, and B finds A of ts 1; the second A came before C all the same, at an equal ts."""
+    """C finds B, and B finds A of ts 1; the second A precedes C too, at an equal ts."""
     latest = query("SELECT A.v FROM a A [ROWS 1], b B [ROWS 9], c C [ROWS 9] WHERE A.k = B.k AND B.v = C.v")
     got, _ = eddy(latest, inputs(a="1 k=1 | 4 k=2", b="2 k=1 v=1", c="4 v=1"))
     assert got == []
@@ -155,7 +155,7 @@ def test_no_cross_product_where_predicates_connect() -> None:
 
 
 def test_the_lottery_learns() -> None:
-    """A0 matches ten of A1 and none of A2, so most of A0 come to go to A2 first; when that turns, so do they."""
+    """A0 matches ten of A1 and none of A2, so most of A0 soon visit A2 first; when that reverses, so does the order."""
     engine = Engine(chain(3, window="[UNBOUNDED]", star=True), executor="eddy")
     one = np.ones(10, np.int64)
     engine.push("a1", 0, numbers(one, k=one))
@@ -182,8 +182,8 @@ def test_the_lottery_learns() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_seed_decides_ways_not_results(seed: int) -> None:
-    """The same seed gives the same counters, any seed the same results."""
+def test_the_seed_decides_probe_paths_not_results(seed: int) -> None:
+    """The same seed makes the same counters, any seed the same results."""
     rng = np.random.default_rng(5)
     rows = {
         f"a{i}": [[{"ts": int(t), "k": int(k), "v": i, "d": None, "s": None, "f": None} for t, k in pairs]]
@@ -206,7 +206,7 @@ def test_seventy_sources() -> None:
     got, executor = eddy(given, inputs(**{f"a{i}": f"1 k=1 v={i}" for i in range(70)}))
     (row,) = got
     assert [row[f"A{i}.v"] for i in range(70)] == list(range(70))
-    # Of equal ts the last source finds the others: 69 visits, and some for those that find too few.
+    # At equal ts the last source finds the others: 69 visits, and some by tuples that find too few.
     assert executor.intermediate_results() >= 68
 
 
@@ -219,7 +219,7 @@ def test_a_single_source_needs_no_stem() -> None:
 
 
 def test_stems_are_purged() -> None:
-    """What no later tuple can meet leaves, and SteMs that links share count once."""
+    """Entries that no later tuple can meet are dropped, and SteMs that links share count once."""
     engine = Engine(chain(3, star=True), plan=left_deep(["A0", "A1", "A2"]), executor="eddy")
     for i in range(3):
         engine.push(f"a{i}", 0, numbers(np.arange(100)))

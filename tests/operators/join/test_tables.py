@@ -1,4 +1,4 @@
-"""Reference tables in the engine: what their rows do to results, states, checkpoints, plans and statistics."""
+"""Reference tables in the engine: the effect of their rows on results, states, checkpoints, plans and statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from operators.plan.choose import (
     sample_statistics,
 )
 from operators.plan.plan import parse_plan
-from operators.state.checkpoint import by_time
+from operators.state.checkpoint import blocks_by_time
 from schemas.errors import InvariantError
 from schemas.language.program import parse_program
 from schemas.query import TABLE_TS, Query, Stream
@@ -51,7 +51,7 @@ def case(select: str, plan: str = "", epoch_ms: int = 1, **given: str) -> Case:
 
 
 def run(of: Case, executor: str = "xjoin", **options: Any) -> list[dict[str, Any]]:
-    """The results, in order; what the oracle says."""
+    """The engine's results in order, and the oracle's."""
     got = feed(engine_of(of, executor, **options), of.rows, of.push_sizes, of.epoch_ms)
     assert canonical(got) == canonical(oracle.results(of.query, of.given))
     return got
@@ -75,7 +75,7 @@ def test_a_result_has_the_time_of_its_streams(executor: str) -> None:
 @pytest.mark.parametrize("executor", sorted(EXECUTORS))
 @pytest.mark.parametrize("plan", ["(((R S) A) B)", "((A B) (S R))", "(B (S (A R)))", "((R A) (B S))"])
 def test_two_tables_and_two_streams(executor: str, plan: str) -> None:
-    """What is joined of tables alone is there from the start, too; it does not outlive the streams' windows."""
+    """A join of tables alone exists from the start too; its results do not outlive the streams' windows."""
     select = "SELECT A.v, R.v, S.v, B.v FROM a A [RANGE 3 ms], r R, b B [ROWS 2], s S WHERE A.k = R.k AND R.v = S.v"
     of = case(
         f"{select} AND B.k = S.k",
@@ -127,7 +127,7 @@ def test_taken_away_through_changes_of_the_order(strategy: str) -> None:
 @pytest.mark.parametrize("executor", sorted(EXECUTORS))
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_migrates_to_plans_that_join_tables_first(strategy: str, executor: str) -> None:
-    """Also those that outlast a window end: a table's rows are not what they wait for."""
+    """Migrations that last until a window has passed end too: they do not wait for a table's rows."""
     where = "A.k = R.k AND R.v = S.v AND S.k = B.k AND B.v = C.k"
     of = case(
         f"SELECT A.v, R.v, S.d, B.v, C.v FROM a A [RANGE 9 ms], r R, b B [RANGE 9 ms], s S, c C [ROWS 3] WHERE {where}",
@@ -147,8 +147,8 @@ def test_every_strategy_migrates_to_plans_that_join_tables_first(strategy: str, 
     assert all(at is not None and at < 60 for at in ended)
 
 
-def test_a_checkpoint_has_no_rows_of_tables_and_what_is_restored_has_the_new_ones() -> None:
-    """Who has the file reads it again, changed or not: the streams' tuples of before meet what is there now."""
+def test_a_checkpoint_has_no_rows_of_tables_and_a_restored_engine_has_the_new_ones() -> None:
+    """A restart reads the file again, changed or not: the streams' earlier tuples meet its present rows."""
     select = "SELECT A.v, R.v, B.v FROM a A [RANGE 9 ms], r R, b B [RANGE 9 ms] WHERE A.k = R.k AND R.v = B.k"
     of = case(select, r="0 k=1 v=5")
     life = engine_of(of)
@@ -160,7 +160,7 @@ def test_a_checkpoint_has_no_rows_of_tables_and_what_is_restored_has_the_new_one
     assert checkpoint.live_from.keys() == {"a", "b"}
     assert life.unsaved_tuples == 0
     born = engine_of(replace(of, tables={"r": rows("0 k=1 v=6 | 0 k=1 v=7")}))
-    born.restore(checkpoint.cut, by_time(checkpoint.blocks))
+    born.restore(checkpoint.cut, blocks_by_time(checkpoint.blocks))
     assert born.unsaved_tuples == 0
     born.push("b", 0, to_batch(_stream(of, "b"), rows("5 k=5 v=1 | 6 k=6 v=2")))
     born.close("a", 0)
@@ -177,7 +177,7 @@ def test_rows_are_needed() -> None:
         Engine(query(ROOMS))
 
 
-def test_statistics_count_rows_as_what_does_not_come() -> None:
+def test_statistics_show_no_rate_for_tables() -> None:
     of = case(f"{ROOMS} AND R.v > 1", a="1 k=1 | 500 k=1 | 1000 k=1", r="0 k=1 v=1 | 0 k=2 v=2 | 0 k=3 v=3")
     task = engine_of(of)
     feed(task, of.rows, [1], 1)
@@ -194,7 +194,7 @@ THREE = (
 )
 
 
-def test_the_plan_goes_by_the_size_of_the_table() -> None:
+def test_the_plan_depends_on_the_size_of_the_table() -> None:
     """A table of few rows thins a stream out before it is joined; a table of many is left for later."""
     bound = query(THREE)
 
@@ -210,8 +210,8 @@ def test_the_plan_goes_by_the_size_of_the_table() -> None:
     assert declared_statistics(bound).rows == {}
 
 
-def test_tables_are_costed_as_what_does_not_come() -> None:
-    """Joined with a stream a table costs what the stream's tuples cost; with another table what is made, once."""
+def test_tables_are_costed_without_arrivals() -> None:
+    """A table joined with a stream costs what the stream's tuples cost; with another table its results, once."""
     bound = query("SELECT A.k FROM a A [RANGE 2000 ms], r R, s S WHERE A.k = R.k AND R.v = S.v")
     statistics = Statistics(
         rates={"A": 10.0},

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from operators.data.evaluate import evaluate
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as trials
-from operators.juggler.feedback import demand
-from operators.juggler.feedback import row_cost as worth
+from operators.feedback import guard_payoff as payoff
+from operators.juggler.feedback import demand, row_cost
 from operators.juggler.operator import Juggler
 from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch
@@ -57,7 +56,7 @@ def rows(*of: tuple[int, int, int], d: float = 0.5) -> list[dict[str, Any]]:
 
 
 def linear(alias: str, kinds: tuple[str, ...] = ("k", "v", "d", "ts", "_ts")) -> st.SearchStrategy[Expr]:
-    """`factor * column + addend`, whole or real, written in one of several ways."""
+    """`factor * column + addend`, whole or real, in one of several equivalent spellings."""
 
     @st.composite
     def build(draw: st.DrawFn) -> Expr:
@@ -226,7 +225,7 @@ def inputs(draw: st.DrawFn, *, most: int = 10) -> Rows:
 
 @dataclass
 class Runner:
-    """Feeds a group slice by slice, the way an engine does, and collects what each query gives."""
+    """Feeds a group slice by slice, like an engine, and collects the results of each query."""
 
     group: QueryGroup
     rows: Rows
@@ -272,21 +271,21 @@ class Runner:
 
 
 @contextmanager
-def eager(stake: float = 1e9, swept: float = 0.0) -> Iterator[None]:
-    """Guards watch from the first slice on, whether or not it pays, until they have lost a stake."""
+def eager(budget: float = 1e9, swept: float = 0.0) -> Iterator[None]:
+    """Guards watch from the first slice on, whether or not it pays, until they have lost a budget."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "BOOKED_TUPLES", 1)
-        patch.setattr(trials, "PURSE", 1e30)
-        patch.setattr(trials, "MARGIN", -1e30)
-        patch.setattr(trials, "STAKE", stake)
-        patch.setattr(worth, "KEPT", -1e30)
+        patch.setattr(payoff, "TUPLES_PER_UPDATE", 1)
+        patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e30)
+        patch.setattr(payoff, "MARGIN", -1e30)
+        patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
+        patch.setattr(row_cost, "BLACKLIST_NS", -1e30)
         patch.setattr(demand, "LEAST_SWEPT", 1)
         patch.setattr(demand, "SWEPT_SHARE", swept)
         yield
 
 
 def expected(query: Query, rows: Rows) -> list[dict[str, Any]]:
-    """What the oracle says of a query alone."""
+    """The oracle's results for a query alone."""
     return results(query, rows)
 
 
@@ -324,7 +323,7 @@ def come_and_go(runner: Runner, done: list[tuple[str, Any]]) -> dict[str, tuple[
 
 
 def judge(runner: Runner, asked: Mapping[str, tuple[Query, int, int]], rows: Rows) -> None:
-    """Each query has given what it gives alone."""
+    """Each query has produced the results that it produces alone."""
     for name, (query, begin, end) in asked.items():
         wanted = [row for row in expected(query, rows) if begin <= row["_ts"] < min(end, runner.cut)]
         assert canonical(runner.found.get(name, [])) == canonical(wanted), name

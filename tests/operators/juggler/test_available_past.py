@@ -1,4 +1,4 @@
-"""What a group stores of its streams, and what a query that comes sees of it."""
+"""What a group stores of its streams, and how much of it an added query sees."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_nobody_reads_or_selects_is_not_stored() -> None:
     stores = runner.sources.stores
     assert stores["S0"].columns == ("k", "v", "ts", "_ts")
     assert stores["S1"].columns == ("k", "v", "ts", "_ts")
-    assert list(stores["S0"].gather("_ts", stores["S0"].held_rows()).values) == [10, 14]
+    assert list(stores["S0"].gather("_ts", stores["S0"].stored_rows()).values) == [10, 14]
     # Of B one query takes all, whatever the other asks; they were purged by windows alone.
     assert len(stores["S1"]) >= 5
     runner.to(41)
@@ -58,7 +58,7 @@ def test_what_nobody_reads_or_selects_is_not_stored() -> None:
     ],
 )
 def test_who_comes_sees_what_was_kept(comes: Query, seen: dict[str, int]) -> None:
-    """As far back as its columns, and all that it selects, have been held."""
+    """It sees tuples as far back as its columns, and all tuples that it selects, have been stored."""
     runner = Runner(query_group([pairs("old", "AND A.v < 5")]), ROWS)
     runner.to(20)
     assert runner.juggler.add(comes, from_now=False, cut=20) == seen

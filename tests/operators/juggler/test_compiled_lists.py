@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.juggler.predicates.compiled_lists import REARRANGED_PAIRS, Left, Program, Side
+from operators.juggler.predicates.compiled_lists import REARRANGED_PAIRS, CompiledLists, PairSide, PairsLeft
 from operators.juggler.predicates.fields import Fields
-from operators.juggler.predicates.lists import JOIN, PredicateList, compiled, query_mask
-from operators.juggler.predicates.normal_form import Limits, Normal
+from operators.juggler.predicates.lists import JOIN, PredicateList, list_table, query_mask
+from operators.juggler.predicates.normal_form import Limits, NormalForm
 from schemas.columns import Column as Values
 from schemas.query import Column, Type
 from tests.operators.profiles import PROPERTY
@@ -35,8 +35,8 @@ def column(alias: str, name: str) -> Column:
     return Column(alias, name, Type.DOUBLE if name == "d" else Type.BIGINT)
 
 
-def listed(*asked: tuple[Normal, set[int]]) -> PredicateList:
-    """A list of predicates with those who ask."""
+def listed(*asked: tuple[NormalForm, set[int]]) -> PredicateList:
+    """A list of predicates with the queries that contain them."""
     one = PredicateList(JOIN, frozenset({"A", "B"}))
     for form, queries in asked:
         for query in queries:
@@ -45,7 +45,7 @@ def listed(*asked: tuple[Normal, set[int]]) -> PredicateList:
     return one
 
 
-def held(alias: str, rows: Rows, capacity: int, lo: int) -> Side:
+def input_state(alias: str, rows: Rows, capacity: int, lo: int) -> PairSide:
     """Rows as an input's fields hold them, from row id `lo` on."""
     fields = Fields()
     for name in ("v", "k", "d"):
@@ -60,7 +60,7 @@ def held(alias: str, rows: Rows, capacity: int, lo: int) -> Side:
 
     ids = np.arange(lo, lo + len(rows))
     fields.write(ids, resolve)
-    return Side(ids, fields)
+    return PairSide(ids, fields)
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ class Pairs:
         """Who may be satisfied of a pair at first."""
         return self.alive_a[a] & self.mask & (self.mask if self.alive_b is None else self.alive_b[b])
 
-    def program(self) -> tuple[Program, Left]:
+    def program(self) -> tuple[CompiledLists, PairsLeft]:
         """The program, and what it leaves."""
-        a, b = held("A", self.a, 8, 5), held("B", self.b, 16, 11)
-        program = Program([(one, compiled(one, WORDS)) for one in self.lists], "A", (a.fields, b.fields))
+        a, b = input_state("A", self.a, 8, 5), input_state("B", self.b, 16, 11)
+        program = CompiledLists([(one, list_table(one, WORDS)) for one in self.lists], "A", (a.fields, b.fields))
         return program, self.run(program, a, b)
 
-    def run(self, program: Program, a: Side, b: Side) -> Left:
+    def run(self, program: CompiledLists, a: PairSide, b: PairSide) -> PairsLeft:
         """What the program leaves."""
         probe, at = (np.array([pair[side] for pair in self.pairs], np.int64) for side in range(2))
         of_b = None
         if self.alive_b is not None:
             of_b = np.zeros((16, WORDS), np.uint64)
             of_b[b.rows & 15] = masks(self.alive_b)
-        found = Side(b.rows[at], b.fields)
+        found = PairSide(b.rows[at], b.fields)
         return program.run(probe, a, found, masks(self.alive_a), of_b, query_mask(self.mask, WORDS))
 
 
@@ -112,7 +112,7 @@ def masks(sets: list[set[int]]) -> Any:
     return np.array([query_mask(queries, WORDS) for queries in sets], np.uint64).reshape(len(sets), WORDS)
 
 
-def holds(form: Normal | None, row: dict[Column, Any]) -> bool:
+def holds(form: NormalForm | None, row: dict[Column, Any]) -> bool:
     """Whether a predicate holds; not where a value is null."""
     assert form is not None
     assert isinstance(form.x, Column)
@@ -131,7 +131,7 @@ def lists(draw: st.DrawFn, op: str) -> PredicateList:
     other = y if draw(st.integers(0, 3)) else None
     number = st.integers(-3, 3) if whole else st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0])
     form = st.builds(
-        lambda factor, addend, divisor: Normal(x, op, other, factor, addend, divisor, whole, Limits()),
+        lambda factor, addend, divisor: NormalForm(x, op, other, factor, addend, divisor, whole, Limits()),
         draw(st.sampled_from([st.just(1), number.filter(bool)])) if other else st.just(0 if whole else 0.0),
         number,
         draw(st.sampled_from([st.just(1), st.integers(1, 3) if whole else st.just(1)])),
@@ -168,7 +168,7 @@ def cases(draw: st.DrawFn, op: str) -> Pairs:
 @PROPERTY
 @given(st.data())
 def test_a_program_leaves_what_its_predicates_leave(op: str, data: st.DataObject) -> None:
-    """In the order of the pairs, each with the queries that all their predicates let through."""
+    """Pairs stay in order, each with the queries whose predicates all pass."""
     case = data.draw(cases(op))
     _, left = case.program()
     expected = case.left()
@@ -177,9 +177,9 @@ def test_a_program_leaves_what_its_predicates_leave(op: str, data: st.DataObject
     assert left.entered == sum(bool(case.wanted(a, b)) for a, b in case.pairs)
 
 
-def form(op: str, addend: int, factor: int = 1) -> Normal:
+def form(op: str, addend: int, factor: int = 1) -> NormalForm:
     """`A.v op factor * B.v + addend`."""
-    return Normal(column("A", "v"), op, column("B", "v"), factor, addend, 1, True, Limits())
+    return NormalForm(column("A", "v"), op, column("B", "v"), factor, addend, 1, True, Limits())
 
 
 def rows(alias: str, *values: int | None) -> Rows:
@@ -220,6 +220,6 @@ def test_the_list_that_takes_most_queries_away_comes_first() -> None:
     pairs = [(0, 0)] * REARRANGED_PAIRS
     case = Pairs([often, more], rows("A", 1), rows("B", 1), pairs, [{0, 2, 3}], None, {0, 2, 3})
     program, before = case.program()
-    after = case.run(program, held("A", case.a, 8, 5), held("B", case.b, 16, 11))
+    after = case.run(program, input_state("A", case.a, 8, 5), input_state("B", case.b, 16, 11))
     assert len(before.at) == len(after.at) == 0
     assert after.comparisons == len(pairs) < before.comparisons

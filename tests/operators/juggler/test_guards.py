@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from operators.data.tuples import FOREVER, Tuples
-from operators.juggler.feedback.guards import MOST_GUARDS, Guard, Partners, edges, guards_of
-from operators.juggler.feedback.idle import Idle
-from operators.juggler.routing.tuples_in_flight import Flight
+from operators.juggler.feedback.guards import MOST_GUARDS, PartnerTable, RowGuard, edges, guards_of
+from operators.juggler.feedback.idle import IdleQueries
+from operators.juggler.routing.tuples_in_flight import TuplesInFlight
 from schemas.columns import I64
 from schemas.groups import query_group
 from schemas.query import Compare, Query
@@ -30,32 +30,32 @@ def test_what_could_gain_nothing_is_not_guarded() -> None:
 
 
 def test_partners_are_forgotten_with_the_last_of_them() -> None:
-    partners = Partners("C", (), 1)
+    partners = PartnerTable("C", (), 1)
     both = np.array([[3], [1]], np.uint64)
     keys, all_valid = np.array([7, 8], np.uint64), np.ones(2, np.bool_)
-    assert partners.see(keys, all_valid, np.array([10, 20]), both, 0).tolist() == [7, 8]
+    assert partners.observe(keys, all_valid, np.array([10, 20]), both, 0).tolist() == [7, 8]
     left = np.array([[7], [7]], np.uint64)
-    partners.leave(keys, all_valid, np.array([3], np.uint64), 0, left)
+    partners.drop_unmatched(keys, all_valid, np.array([3], np.uint64), 0, left)
     assert left.tolist() == [[7], [5]], "bits of queries that do not ask stay"
     left = np.array([[7], [7]], np.uint64)
-    partners.leave(keys, all_valid, np.array([3], np.uint64), 11, left)
+    partners.drop_unmatched(keys, all_valid, np.array([3], np.uint64), 11, left)
     assert left.tolist() == [[4], [5]]
     # The dead one's bits are not added to.
-    assert partners.see(keys[:1], all_valid[:1], np.array([30]), np.array([[1]], np.uint64), 11).tolist() == [7]
+    assert partners.observe(keys[:1], all_valid[:1], np.array([30]), np.array([[1]], np.uint64), 11).tolist() == [7]
     left = np.array([[7]], np.uint64)
-    partners.leave(keys[:1], all_valid[:1], np.array([3], np.uint64), 11, left)
+    partners.drop_unmatched(keys[:1], all_valid[:1], np.array([3], np.uint64), 11, left)
     assert left.tolist() == [[5]]
     many = np.arange(1, 1000, dtype=np.uint64)
-    partners.see(many, np.ones(999, np.bool_), np.full(999, 40), np.ones((999, 1), np.uint64), 35)
+    partners.observe(many, np.ones(999, np.bool_), np.full(999, 40), np.ones((999, 1), np.uint64), 35)
     left = np.ones((999, 1), np.uint64)
-    assert partners.leave(many, np.ones(999, np.bool_), np.array([1], np.uint64), 35, left) == 0
-    assert partners.leave(many, np.zeros(999, np.bool_), np.array([1], np.uint64), 35, left) == 999
+    assert partners.drop_unmatched(many, np.ones(999, np.bool_), np.array([1], np.uint64), 35, left) == 0
+    assert partners.drop_unmatched(many, np.zeros(999, np.bool_), np.array([1], np.uint64), 35, left) == 999
 
 
 def test_an_idle_query_waits_for_an_input_of_its_own() -> None:
     group = query_group([hub("q"), Query("one", None, hub("q").sources[:1], (), ())])
-    idle = Idle(group, 1)
-    assert idle.busy(dict.fromkeys("ABC", -(2**62))).tolist() == [0]
+    idle = IdleQueries(group, 1)
+    assert idle.active(dict.fromkeys("ABC", -(2**62))).tolist() == [0]
 
 
 def test_the_guards_that_most_queries_ask_for_are_kept() -> None:
@@ -90,7 +90,7 @@ def some_rows(*ts: int, life: int = 10) -> Tuples:
     return Tuples(("A",), np.arange(len(ts), dtype=np.int64)[np.newaxis], times, times + life)
 
 
-def guard_of(tables: str = "") -> Guard:
+def guard_of(tables: str = "") -> RowGuard:
     """A's by C."""
     guards = guards_of(edges(query_group([hub("q")])), 1, frozenset(tables))
     return next(guard for guard in guards["A"] if guard.edge.by == "C")
@@ -136,48 +136,48 @@ def test_the_dead_are_let_go_by_time_and_by_row() -> None:
 
 
 def test_a_partner_without_a_value_is_nobodys() -> None:
-    partners = Partners("C", (), 1)
+    partners = PartnerTable("C", (), 1)
     keys, one = np.array([7], np.uint64), np.array([[1]], np.uint64)
-    assert len(partners.see(keys, np.zeros(1, np.bool_), np.array([10]), one, 0)) == 0
+    assert len(partners.observe(keys, np.zeros(1, np.bool_), np.array([10]), one, 0)) == 0
     left = one.copy()
-    assert partners.leave(keys, np.ones(1, np.bool_), np.array([1], np.uint64), 0, left) == 1
+    assert partners.drop_unmatched(keys, np.ones(1, np.bool_), np.array([1], np.uint64), 0, left) == 1
     assert left.tolist() == [[0]]
 
 
 def test_a_table_of_partners_grows_no_larger_than_the_living_need() -> None:
-    partners = Partners("C", (), 1)
+    partners = PartnerTable("C", (), 1)
     sizes = []
     for round in range(40):
         keys = np.arange(1, 101, dtype=np.uint64) + np.uint64(100 * round)
-        partners.see(keys, np.ones(100, np.bool_), np.full(100, round), np.ones((100, 1), np.uint64), round - 1)
+        partners.observe(keys, np.ones(100, np.bool_), np.full(100, round), np.ones((100, 1), np.uint64), round - 1)
         sizes.append(partners.size_bytes())
     assert max(sizes) == max(sizes[:10])
     assert partners.size_bytes() >= 200 * (8 + 8 + 8)
     partners.clear()
     assert partners.size_bytes() < max(sizes)
-    assert (
-        partners.leave(keys, np.ones(100, np.bool_), np.array([1], np.uint64), -5, np.ones((100, 1), np.uint64)) == 100
-    )
+    valid, asking, left = np.ones(100, np.bool_), np.array([1], np.uint64), np.ones((100, 1), np.uint64)
+    assert partners.drop_unmatched(keys, valid, asking, -5, left) == 100
 
 
 def test_a_query_is_idle_until_every_input_has_a_row_for_it() -> None:
     """And again when the latest of one is dead; inputs that it does not read are nothing to it."""
     pair = Query("pair", None, hub("q").sources[:2], (BY_K,), ())
-    idle = Idle(query_group([hub("q"), pair]), 1)
+    idle = IdleQueries(query_group([hub("q"), pair]), 1)
     least = {"A": -FOREVER, "B": 3, "C": 5}
 
     def seen(alias: str, ts: list[int], *sets: int) -> None:
         alive = np.array([[bits] for bits in sets], np.uint64)
         none: I64 = np.zeros((len(ts), 0), np.int64)
         rows = np.arange(len(ts), dtype=np.int64)[np.newaxis]
-        idle.see(Flight((alias,), rows, np.array(ts, np.int64), alive, none.view(np.uint64), none.view(np.uint64)))
+        sets = alive, none.view(np.uint64), none.view(np.uint64)
+        idle.observe(TuplesInFlight((alias,), rows, np.array(ts, np.int64), *sets))
 
-    assert idle.busy(least).tolist() == [0b00]
+    assert idle.active(least).tolist() == [0b00]
     seen("A", [0, 1], 0b01, 0b10)
     seen("B", [1, 3], 0b11, 0b01)
     seen("C", [])
-    assert idle.busy(least).tolist() == [0b10]
+    assert idle.active(least).tolist() == [0b10]
     seen("C", [4, 5], 0b01, 0b01)
-    assert idle.busy(least).tolist() == [0b11], "what is dead at 3 is not dead before"
-    assert idle.busy(least | {"B": 4}).tolist() == [0b00]
-    assert idle.busy(least | {"C": 6}).tolist() == [0b10]
+    assert idle.active(least).tolist() == [0b11], "what is dead at 3 is not dead before"
+    assert idle.active(least | {"B": 4}).tolist() == [0b00]
+    assert idle.active(least | {"C": 6}).tolist() == [0b10]

@@ -201,7 +201,7 @@ def run(
 
 @cache
 def answers() -> tuple[QueryGroup, dict[str, list[dict[str, Any]]]]:
-    """The group, and what engines of their own give for some of its queries."""
+    """The group, and the results of engines of their own for some of its queries."""
     group = many()
     batches = data(group)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -221,7 +221,7 @@ def answers() -> tuple[QueryGroup, dict[str, list[dict[str, Any]]]]:
     ("order", "encoding"), [*((order, QUERIES) for order in ("adaptive", *ORDERS)), ("WAJ", PREDICATES)]
 )
 def test_a_long_run(order: str, encoding: str) -> None:
-    """Every query gives what its own engine gives, in that order; results end when its own windows say."""
+    """Every query produces the results of its own engine in the same order; its own windows set their expiry."""
     group, expected = answers()
     juggler, sources, found = run(group, data(group), order, encoding)
     for member in group.members:
@@ -242,7 +242,9 @@ def test_a_long_run(order: str, encoding: str) -> None:
     assert juggler.size_bytes() > 8 * juggler.state_tuples()
     juggler.purge(END)
     assert juggler.state_tuples() == 0
-    assert all(len(held.by_time) == 0 and not any(held.by_key.values()) for held in juggler._held.values())
+    for input_state in juggler._input_states.values():
+        assert len(input_state.by_time) == 0
+        assert not any(input_state.by_key.values())
 
 
 FACTORS = [(1,), (-1,), (3,), (2, -1), (1, 2, -2)]
@@ -318,7 +320,7 @@ REAL = (2.0**53, 9.3e18, -9.3e18, 1e308, 5e-324, 7.0, float("inf"), float("nan")
 )
 @pytest.mark.parametrize("order", ["JAW", "WAJ"])
 def test_odd_values(condition: str, order: str) -> None:
-    """Overflow is NULL, whole numbers beyond 2**53 are no doubles: what no form says right is taken as written."""
+    """Overflow is NULL, and doubles beyond 2**53 lack whole numbers: such values are evaluated as written."""
     group = query_group(queries_of(condition, f"{condition} AND A.k = B.k"))
     rows: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
     for n, (v, d) in enumerate([*product(BIG, REAL[:1]), *product(BIG[-2:-1], REAL)]):

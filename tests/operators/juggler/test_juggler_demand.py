@@ -10,7 +10,7 @@ import pytest
 
 from operators.data.statistics import EdgeStatistics
 from operators.juggler.predicates.order import ORDERS
-from operators.juggler.state.sorted_runs import Runs
+from operators.juggler.state.sorted_runs import SortedRuns
 from schemas.groups import query_group
 from schemas.query import Compare, Expr, Literal, Query, Source, Type, Window
 from tests.cases import column
@@ -25,7 +25,7 @@ def watching() -> Iterator[None]:
 
 
 def said(runner: Runner, alias: str, by: str) -> EdgeStatistics:
-    """What one input has said of another."""
+    """The feedback statistics of one input by another."""
     return next(edge for edge in runner.juggler.feedback() if edge.consumer == f"{alias} -> {by}")
 
 
@@ -133,7 +133,7 @@ def test_who_waited_for_two_comes_back_once() -> None:
         assert len(runner.found[query.name]) == len(expected(query, given))
 
 
-def test_what_is_made_anew_is_no_news() -> None:
+def test_rebuilding_counts_no_new_rows() -> None:
     """With a memory budget the operator is made anew whenever rows leave: every time its rows were counted as new ones
     again, and guards were credited again with what they had spared before."""
     unwanted = Compare("<", column("C", "v"), Literal(-5, Type.BIGINT))
@@ -166,8 +166,8 @@ def test_what_is_made_anew_is_no_news() -> None:
     assert [edge.kept_back for edge in after] == [edge.kept_back for edge in before]
 
 
-def test_who_rests_lets_everything_in() -> None:
-    with eager(stake=0.0):
+def test_a_resting_guard_admits_everything() -> None:
+    with eager(budget=0.0):
         runner = Runner(
             query_group([hub("q")]),
             {"S0": rows((0, 1, 1)), "S1": rows((0, 1, 0), (2, 1, 0), (3, 1, 0)), "S2": rows((5, 0, 1))},
@@ -184,7 +184,7 @@ def test_late_rows_are_found_by_value_and_by_time(order: str) -> None:
     query = replace(hub("q"), predicates=(BY_K, less))
     given: Rows = {"S0": rows((0, 1, 4), (1, 1, 3)), "S1": rows((0, 9, 0), (3, 1, 0)), "S2": rows((0, 0, 5), (5, 0, 2))}
     runner = Runner(query_group([query]), given, order, feedback=True)
-    # Structures are not made anew meanwhile, which would put late rows in their place.
+    # No sweep rebuilds the structures meanwhile; it would sort late rows in.
     with eager(swept=2.0):
         for cut in range(1, 7):
             runner.to(cut)
@@ -209,11 +209,11 @@ def test_nothing_starts_while_an_input_has_nothing_for_a_query() -> None:
 
 
 def test_runs_are_merged_as_they_grow() -> None:
-    runs = Runs()
+    runs = SortedRuns()
     for n in range(40):
         runs.insert(np.array([-n]), np.array([n]), np.array([n]), 0)
     assert len(runs) == 40
-    assert len(runs.parts) <= 6
-    assert all((run.values[1:] >= run.values[:-1]).all() for run in runs.parts)
+    assert len(runs.runs) <= 6
+    assert all((run.values[1:] >= run.values[:-1]).all() for run in runs.runs)
     runs.purge(40)
-    assert runs.parts == []
+    assert runs.runs == []

@@ -61,11 +61,11 @@ def joined_groups(draw: st.DrawFn) -> QueryGroup:
     st.sampled_from([0.0, 0.3, 2.0]),
 )
 def test_each_query_alone(
-    group: QueryGroup, rows: Rows, order: str, encoding: str, step: int, stake: float, swept: float
+    group: QueryGroup, rows: Rows, order: str, encoding: str, step: int, budget: float, swept: float
 ) -> None:
     """Whatever is set aside, swept and let in, and though guards rest and watch again."""
     runner = Runner(group, rows, order, encoding, feedback=True)
-    with eager(stake, swept):
+    with eager(budget, swept):
         found = runner.all(step)
     for member in group.members:
         got = found[member.name]

@@ -1,4 +1,4 @@
-"""Random groups: what each query gives in the group is what the oracle says of it alone, whatever the order."""
+"""Random groups: under any order, each query produces the oracle's results for it alone."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_each_query_alone(group: QueryGroup, rows: Rows, order: str, encoding: s
 @FEWER
 @given(groups(), inputs(), st.integers(1, 15), st.sampled_from([adaptive.EVALUATED_NS, 1e9]))
 def test_orders_change_with_every_flight(group: QueryGroup, rows: Rows, step: int, attribute_ns: float) -> None:
-    """Every flight is sampled, and whether attributes are evaluated at once is decided with every slice, by a tuple."""
+    """Sample every batch, and decide with every slice, by one tuple, whether to evaluate attributes on entry."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptive, "SAMPLE_NS", 0.0)
-        patch.setattr(adaptive, "NOW_AND_THEN_TUPLES", 1)
-        patch.setattr(operator, "TRIED_TUPLES", 1)
+        patch.setattr(adaptive, "RECHECK_TUPLES", 1)
+        patch.setattr(operator, "SAMPLED_NEW_TUPLES", 1)
         patch.setattr(sampling, "SAMPLED_TUPLES", 1)
         patch.setattr(adaptive, "EVALUATED_NS", attribute_ns)
         runner = Runner(group, rows)
@@ -74,7 +74,7 @@ def test_orders_change_with_every_flight(group: QueryGroup, rows: Rows, step: in
 @FEWER
 @given(registrations(queries), inputs(), st.sampled_from(["adaptive", *ORDERS]), st.sampled_from(ENCODINGS))
 def test_queries_come_and_go(done: list[tuple[str, Any]], rows: Rows, order: str, encoding: str) -> None:
-    """A query gives what it gives alone of the time that it is registered, of the tuples that it may see."""
+    """While it is registered, a query produces the results that it produces alone from the tuples that it may see."""
     runner = Runner(query_group([]), rows, order, encoding)
     asked = come_and_go(runner, done)
     runner.to(runner.cut + 60)
@@ -91,7 +91,7 @@ def test_a_constant_that_does_not_hold_is_asked_of_each_query() -> None:
 
 
 def test_what_the_windows_hold_is_seen() -> None:
-    """A new query sees the past as far as the group's windows reach, and is told from when."""
+    """A new query sees history as far as the group's windows reach; `add` returns from when on."""
     long, short = (_pairs(name, size) for name, size in (("long", 20), ("short", 5)))
     rows: Rows = {"S0": [_row(ts) for ts in range(0, 40, 2)], "S1": [_row(ts) for ts in range(1, 40, 2)], "S2": []}
     runner = Runner(query_group([short]), rows)
@@ -99,7 +99,7 @@ def test_what_the_windows_hold_is_seen() -> None:
     assert runner.juggler.add(replace(short, name="again"), from_now=False, cut=20) == {}
     assert runner.juggler.add(long, from_now=False, cut=20) == {"A": 15, "B": 15}
     runner.to(25)
-    # What came after the first longer query is held for as long as that one asks.
+    # Tuples after the first query with a longer window are stored for as long as that window needs them.
     assert runner.juggler.add(replace(long, name="longer"), from_now=False, cut=25) == {"A": 15, "B": 15}
     assert runner.juggler.add(replace(long, name="new"), from_now=True, cut=25) == {"A": 25, "B": 25}
     runner.to(41)

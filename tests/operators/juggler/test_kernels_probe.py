@@ -1,4 +1,4 @@
-"""Where candidates are looked for: no narrower than what some query asks for, and no wider than a bound allows."""
+"""Bounds of candidates: no narrower than some query requires, and no wider than a bound allows."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_times_are_bounded_by_what_is_asked(
         good = list(range(-20, 30))
         if narrowed and some:
             pairs = {t: (t, time) if found_is_x else (time, t) for t in good}
-            held = [t for t, (x, y) in pairs.items() if any(HOLDS[op](x, y + a) for a in some)]
-            good = list(range(held[0], held[-1] + 1))
+            input_state = [t for t, (x, y) in pairs.items() if any(HOLDS[op](x, y + a) for a in some)]
+            good = list(range(input_state[0], input_state[-1] + 1))
         assert (lows[n], highs[n]) == (max(first, good[0]), min(last, good[-1]))
 
 
@@ -161,7 +161,7 @@ def test_values_are_bounded_by_what_is_asked(op: str, data: st.DataObject) -> No
 def test_places_are_scanned_piece_by_piece(
     tuples: list[tuple[int, int, int, int]], ts: list[int], room: int, ring: bool
 ) -> None:
-    """All rows of the right times, once each and in order, however little room there is."""
+    """All rows of the right times, once each and in order, however small the output is."""
     mask = 15 if ring else -1
     first = np.array([begin + 9 * ring for begin, *_ in tuples], np.int64)
     last = first + np.array([size for _, size, *_ in tuples], np.int64)

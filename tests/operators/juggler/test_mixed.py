@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from operators.engine.engine import Engine
 from operators.migration.strategies import BLACK_BOX, check_strategy
-from operators.plan.plan import Join, Plan, all_together, left_deep, parse_plan
+from operators.plan.plan import Join, Plan, left_deep, multiway_join, parse_plan
 from schemas.errors import QueryError, UsageError
 from schemas.language.program import parse_program
 from schemas.query import Window
@@ -42,7 +42,7 @@ def mixed(draw: st.DrawFn, plan: Plan) -> Plan:
     if not isinstance(plan, Join):
         return plan
     if draw(st.booleans()):
-        return all_together(plan)
+        return multiway_join(plan)
     return Join(draw(mixed(plan.left)), draw(mixed(plan.right)))
 
 
@@ -74,7 +74,7 @@ def test_what_follows_from_equalities_with_others_holds_within(text: str) -> Non
     took one for all."""
     rng = random.Random(7)
     rows = {"S": [[{"ts": at, "k": rng.randrange(4)} for at in range(60)]]}
-    case = Case(EQUAL, rows, parse_plan(text, EQUAL, several=True), [5], 10)
+    case = Case(EQUAL, rows, parse_plan(text, EQUAL, multiway=True), [5], 10)
     task = engine_of(case, "juggler")
     got = canonical(feed(task, case.rows, case.push_sizes, case.epoch_ms))
     assert got == canonical(oracle.results(case.query, case.given))
@@ -100,18 +100,18 @@ def test_strategies_that_move_states_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["((A B C) D)", "(A B C D)", "((A B) (C D))", "(A (B C D))"])
 def test_a_plan_is_written_as_it_is_read(text: str) -> None:
-    assert str(parse_plan(text, QUERY, several=True)) == text
+    assert str(parse_plan(text, QUERY, multiway=True)) == text
 
 
 def test_a_multi_way_join_is_another_plan_than_binary_ones() -> None:
-    assert parse_plan("(A B C D)", QUERY, several=True) != left_deep(["A", "B", "C", "D"])
+    assert parse_plan("(A B C D)", QUERY, multiway=True) != left_deep(["A", "B", "C", "D"])
 
 
 def test_several_inputs_are_refused_where_nobody_joins_them() -> None:
-    with pytest.raises(QueryError, match=r"two inputs, got 3, and more of --executor juggler alone"):
+    with pytest.raises(QueryError, match=r"two inputs, got 3, and more only with --executor juggler"):
         parse_plan("((A B C) D)", QUERY)
-    with pytest.raises(QueryError, match=r"of sources alone, not of \(A B\)"):
-        parse_plan("((A B) C D)", QUERY, several=True)
+    with pytest.raises(QueryError, match=r"joins sources only, not \(A B\)"):
+        parse_plan("((A B) C D)", QUERY, multiway=True)
 
 
 def test_windows_that_count_are_refused() -> None:

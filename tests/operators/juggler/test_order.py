@@ -16,7 +16,7 @@ from operators.juggler.predicates.adaptive import (
     CONFIRMING_WORK,
     FIRST_WORK,
     MOST_PATIENCE,
-    NOW_AND_THEN_TUPLES,
+    RECHECK_TUPLES,
     SAMPLE_NS,
     WORK_BETWEEN,
     AdaptiveEntry,
@@ -27,12 +27,12 @@ from operators.juggler.predicates.order import (
     ORDERS,
     PAIRED_NS,
     PIECE_NS,
-    Found,
-    Observed,
-    Work,
+    StructureSample,
+    VisitSample,
+    VisitWork,
     best_order,
     expected_costs,
-    folded,
+    smoothed,
 )
 from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch, Column
@@ -49,13 +49,13 @@ def left(attribute: float, join: float, window: float) -> dict[str, float]:
 
 def seen(
     attribute: float = 0.9, join: float = 0.9, window: float = 0.9, cost: float = 1.0, unknown: float = 1.0
-) -> Observed:
-    """1,000 rows, of which the structures give what their type lets through."""
+) -> VisitSample:
+    """1,000 rows, of which the structures return those that their type passes."""
     found = {
-        "J": Found(0.01, 1000 * join, 1000 * join, left(attribute, 1.0, window)),
-        "W": Found(0.01, 1000 * window, 1000 * window, left(attribute, join, 1.0)),
+        "J": StructureSample(0.01, 1000 * join, 1000 * join, left(attribute, 1.0, window)),
+        "W": StructureSample(0.01, 1000 * window, 1000 * window, left(attribute, join, 1.0)),
     }
-    return Observed(found, {"A": cost, "J": 1.0, "W": 1.0}, unknown)
+    return VisitSample(found, {"A": cost, "J": 1.0, "W": 1.0}, unknown)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def seen(
         (seen(attribute=1.0, cost=10_000.0, join=0.001), "J"),
     ],
 )
-def test_the_most_selective_comes_first(sample: Observed, order: str) -> None:
+def test_the_most_selective_comes_first(sample: VisitSample, order: str) -> None:
     """Or the first after the attributes, where those cost next to nothing."""
     costs = expected_costs(sample)
     best = min(ORDERS, key=costs.__getitem__)
@@ -75,10 +75,10 @@ def test_the_most_selective_comes_first(sample: Observed, order: str) -> None:
 
 
 def test_a_structure_that_looks_at_much_is_not_chosen_for_giving_little() -> None:
-    """A range of a sorted run gives few candidates where most rows in it are dead; each was looked at."""
+    """A range of a sorted run has few candidates if most rows in it are dead; each row was examined."""
     few = left(1.0, 1.0, 1.0)
-    found = {"J": Found(0.01, 5000.0, 90.0, few), "W": Found(0.01, 100.0, 100.0, few)}
-    costs = expected_costs(Observed(found, {"A": 0.0, "J": 1.0, "W": 1.0}))
+    found = {"J": StructureSample(0.01, 5000.0, 90.0, few), "W": StructureSample(0.01, 100.0, 100.0, few)}
+    costs = expected_costs(VisitSample(found, {"A": 0.0, "J": 1.0, "W": 1.0}))
     assert min(costs["AWJ"], costs["WJA"]) < min(costs[order] for order in ("AJW", "JAW", "JWA"))
 
 
@@ -98,10 +98,10 @@ def test_it_takes_clearly_less_to_change() -> None:
 
 
 def test_samples_fold_in() -> None:
-    """The first says all, later ones a part."""
-    first = folded({}, {"AJW": 100.0})
+    """The first sample counts fully, later samples in part."""
+    first = smoothed({}, {"AJW": 100.0})
     assert first == {"AJW": 100.0}
-    assert first["AJW"] < folded(first, {"AJW": 200.0})["AJW"] < 200.0
+    assert first["AJW"] < smoothed(first, {"AJW": 200.0})["AJW"] < 200.0
 
 
 def test_far_less_changes_at_once_and_clearly_less_when_confirmed() -> None:
@@ -115,9 +115,9 @@ def test_far_less_changes_at_once_and_clearly_less_when_confirmed() -> None:
     assert 0.7 < costs["AJW"] / costs["AWJ"] < 0.95
     choice.learn(sample)
     assert choice.order == "AWJ"
-    assert not choice.asks(1, 1, 0)
+    assert not choice.wants_sample(1, 1, 0)
     choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
-    assert choice.asks(1, 1, 0)
+    assert choice.wants_sample(1, 1, 0)
     choice.learn(sample)
     assert (choice.order, choice.changed) == ("AJW", 1)
 
@@ -125,15 +125,15 @@ def test_far_less_changes_at_once_and_clearly_less_when_confirmed() -> None:
 def test_samples_cost_a_share_of_the_work() -> None:
     """Not before there was work, and the next after many times what one costs."""
     choice = AdaptiveOrder("AJW")
-    assert not choice.asks(10, 1, 10)
-    assert choice.asks(10, 1, int(FIRST_WORK * SAMPLE_NS / LOOKED_NS))
+    assert not choice.wants_sample(10, 1, 10)
+    assert choice.wants_sample(10, 1, int(FIRST_WORK * SAMPLE_NS / LOOKED_NS))
     choice.learn(seen())
     choice.looked(10, 1, 1000, 1000)
-    assert not choice.asks(10, 1, 1000)
+    assert not choice.wants_sample(10, 1, 1000)
     choice.work.looked += int(WORK_BETWEEN * SAMPLE_NS / LOOKED_NS)
-    assert choice.asks(10, 1, 1000)
+    assert choice.wants_sample(10, 1, 1000)
     choice.learn(seen())
-    assert not choice.asks(10, 1, 1000)
+    assert not choice.wants_sample(10, 1, 1000)
 
 
 def test_a_surge_is_a_reason_before_it_is_paid_for() -> None:
@@ -141,22 +141,22 @@ def test_a_surge_is_a_reason_before_it_is_paid_for() -> None:
     choice = AdaptiveOrder("AJW")
     choice.learn(seen(join=0.001))
     choice.looked(1000, 1, 1000, 1000)
-    assert not choice.asks(1000, 1, 1900)
-    assert not choice.asks(10, 1, 1000)
-    assert choice.asks(1000, 1, 2100 + int(SAMPLE_NS / (LOOKED_NS + PAIRED_NS)))
+    assert not choice.wants_sample(1000, 1, 1900)
+    assert not choice.wants_sample(10, 1, 1000)
+    assert choice.wants_sample(1000, 1, 2100 + int(SAMPLE_NS / (LOOKED_NS + PAIRED_NS)))
     # What was known is of no use now: the newest sample decides alone.
     choice.learn(seen(window=0.001))
     assert choice.order == "AWJ"
 
 
 def test_a_burst_is_a_reason_too() -> None:
-    """Many more tuples than before, though each looks at no more: somebody wants what nobody wanted."""
+    """Many more tuples than before, though each examines no more: a query wants tuples that none wanted before."""
     choice = AdaptiveOrder("AJW")
     choice.learn(seen())
     enough = 1 + int(SAMPLE_NS / (LOOKED_NS + PAIRED_NS))
     choice.looked(10, 1, enough, enough)
-    assert not choice.asks(20, 1, 2 * enough)
-    assert choice.asks(60, 1, 6 * enough)
+    assert not choice.wants_sample(20, 1, 2 * enough)
+    assert choice.wants_sample(60, 1, 6 * enough)
 
 
 def test_a_shift_of_what_is_let_through_is_a_reason() -> None:
@@ -169,14 +169,14 @@ def test_a_shift_of_what_is_let_through_is_a_reason() -> None:
     choice.work.pieces += soon
     for after in (5, 9, 3):
         choice.passed("W", 100, after)
-    assert not choice.asks(1, 1, 0)
+    assert not choice.wants_sample(1, 1, 0)
     choice.passed("J", 10, 0)
-    assert not choice.asks(1, 1, 0)
+    assert not choice.wants_sample(1, 1, 0)
     for after in (250, 510, 250):
         choice.passed("J", 1000, after)
-        assert not choice.asks(1, 1, 0)
+        assert not choice.wants_sample(1, 1, 0)
     choice.passed("J", 1000, 240)
-    assert choice.asks(1, 1, 0)
+    assert choice.wants_sample(1, 1, 0)
 
 
 def test_a_great_shift_is_believed_at_once() -> None:
@@ -186,12 +186,12 @@ def test_a_great_shift_is_believed_at_once() -> None:
     choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
     choice.passed("J", 1000, 500)
     choice.passed("J", 1000, 130)
-    assert not choice.asks(1, 1, 0)
+    assert not choice.wants_sample(1, 1, 0)
     choice.learn(seen())
     choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
     choice.passed("J", 1000, 500)
     choice.passed("J", 1000, 120)
-    assert choice.asks(1, 1, 0)
+    assert choice.wants_sample(1, 1, 0)
 
 
 def test_what_is_usual_is_all_since_the_last_sample() -> None:
@@ -201,7 +201,7 @@ def test_what_is_usual_is_all_since_the_last_sample() -> None:
     choice.work.pieces += int(CONFIRMING_WORK * SAMPLE_NS / PIECE_NS) + 1
     for after in (380, 500, 540, 560, 600, 590, 580):
         choice.passed("J", 1000, after)
-        assert not choice.asks(1, 1, 0)
+        assert not choice.wants_sample(1, 1, 0)
 
 
 def test_samples_that_change_nothing_become_rare() -> None:
@@ -210,7 +210,7 @@ def test_samples_that_change_nothing_become_rare() -> None:
     after_pieces = []
     for _ in range(8):
         pieces = 0
-        while not choice.asks(0, 0, 0):
+        while not choice.wants_sample(0, 0, 0):
             choice.work.pieces += 10
             pieces += 10
         after_pieces.append(pieces)
@@ -222,16 +222,16 @@ def test_samples_that_change_nothing_become_rare() -> None:
 
 
 def test_work_is_counted_by_kind() -> None:
-    """And `taken` gives what is new."""
+    """And `work_since_last` returns the new work."""
     choice = AdaptiveOrder("AJW")
     choice.looked(10, 2, 30, 20)
     choice.passed("J", 20, 5)
-    assert choice.work == Work(2, 30, 20, 20, 5)
-    assert choice.taken() == choice.work.ns() > 0
-    assert choice.taken() == 0
-    both = Work(1, 1, 1, 1, 1)
+    assert choice.work == VisitWork(2, 30, 20, 20, 5)
+    assert choice.work_since_last() == choice.work.ns() > 0
+    assert choice.work_since_last() == 0
+    both = VisitWork(1, 1, 1, 1, 1)
     both.add(choice.work)
-    assert both == Work(3, 31, 21, 21, 6)
+    assert both == VisitWork(3, 31, 21, 21, 6)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_attributes_are_evaluated_at_once_where_it_spares_work(satisfied: int, w
     for now in (True, False):
         entry = AdaptiveEntry(2, now)
         entry.passed(1000, satisfied)
-        entry.end(NOW_AND_THEN_TUPLES, NOW_AND_THEN_TUPLES * work_ns)
+        entry.end(RECHECK_TUPLES, RECHECK_TUPLES * work_ns)
         assert entry.at_once == at_once
 
 
@@ -251,17 +251,17 @@ def test_work_is_what_is_left_where_attributes_have_refused() -> None:
     """One in ten is wanted: without the attributes there would be ten times the work, not twice."""
     entry = AdaptiveEntry(2, True)
     entry.passed(1000, 100)
-    entry.end(NOW_AND_THEN_TUPLES, NOW_AND_THEN_TUPLES * 20.0)
+    entry.end(RECHECK_TUPLES, RECHECK_TUPLES * 20.0)
     assert entry.at_once
 
 
 def test_it_is_looked_at_now_and_then() -> None:
     """Some are tried although none need be."""
     entry = AdaptiveEntry(1, False)
-    assert not entry.asks(NOW_AND_THEN_TUPLES - 1)
-    entry.end(NOW_AND_THEN_TUPLES - 1, 0.0)
-    assert entry.asks(1)
-    assert not AdaptiveEntry(1, True).asks(NOW_AND_THEN_TUPLES)
+    assert not entry.wants_sample(RECHECK_TUPLES - 1)
+    entry.end(RECHECK_TUPLES - 1, 0.0)
+    assert entry.wants_sample(1)
+    assert not AdaptiveEntry(1, True).wants_sample(RECHECK_TUPLES)
 
 
 TEXT = "".join(
@@ -321,9 +321,9 @@ def test_it_follows_a_drift() -> None:
 
 
 def test_samples_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample at every flight, and attributes decided anew with every slice."""
+    """Sample every batch, and decide about attributes with every slice."""
     monkeypatch.setattr(adaptive, "SAMPLE_NS", 0.0)
-    monkeypatch.setattr(adaptive, "NOW_AND_THEN_TUPLES", 1)
+    monkeypatch.setattr(adaptive, "RECHECK_TUPLES", 1)
     batches = drifting()
     juggler, _, rows = run("adaptive", batches)
     assert juggler.adaptive

@@ -22,7 +22,7 @@ import pytest
 
 from operators.juggler.operator import ORDERS
 from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, TYPES, WINDOW
-from operators.juggler.routing.tuples_in_flight import PREDICATES, Flight
+from operators.juggler.routing.tuples_in_flight import PREDICATES, TuplesInFlight
 from schemas.groups import query_group
 from schemas.language.program import parse_program
 from tests.operators.juggler.groups import Rows, Runner
@@ -87,11 +87,11 @@ def bits(runner: Runner, words: np.ndarray, kind: str) -> list[str]:
     def bit(place: int) -> str:
         return str(int(words[place >> 6]) >> (place & 63) & 1)
 
-    return ["".join(bit(entry.place) for entry in one.entries) for one in runner.juggler.lists.of(kind)]
+    return ["".join(bit(entry.bit) for entry in one.entries) for one in runner.juggler.lists.of(kind)]
 
 
 def test_predicate_lists(runner: Runner) -> None:
-    """Similar predicates are in one list, whichever way they were written (3.2.1)."""
+    """Similar predicates are in one list, however they were written (3.2.1)."""
     assert lists(runner, ATTRIBUTE) == [["H.beatrate = 52"], ["T.fluct = 51.5", "T.fluct = 103"]]
     assert lists(runner, JOIN) == [
         ["B.temp > H.vib"],
@@ -115,30 +115,31 @@ def test_query_encoding_dependencies(runner: Runner) -> None:
 
 
 class Steps:
-    """A joined tuple on its way through the types, one at a time (Fig. 4.4-4.11)."""
+    """A joined tuple that passes the types one at a time (Fig. 4.4-4.11)."""
 
     def __init__(self, runner: Runner, inputs: tuple[str, str], rows: tuple[int, int]) -> None:
         self.runner = runner
         self.evaluator = runner.juggler._evaluator
         none = np.zeros((1, self.evaluator.predicate_words), np.uint64)
         ids = np.array(rows, np.int64)[:, np.newaxis]
-        self.flight = Flight(inputs, ids, np.zeros(1, np.int64), np.array([[7]], np.uint64), none, none.copy())
+        alive = np.array([[7]], np.uint64)
+        self.in_flight = TuplesInFlight(inputs, ids, np.zeros(1, np.int64), alive, none, none.copy())
 
     def evaluate(self, kind: str) -> None:
         """Evaluate those lists of a type that read no other streams."""
-        own = [one for one in self.runner.juggler.lists.of(kind) if one.inputs <= set(self.flight.inputs)]
-        self.evaluator.evaluate(self.flight, own)
+        own = [one for one in self.runner.juggler.lists.of(kind) if one.inputs <= set(self.in_flight.inputs)]
+        self.evaluator.evaluate(self.in_flight, own)
 
     def relevant(self, kind: str) -> list[str]:
-        return bits(self.runner, self.flight.relevant[0], kind)
+        return bits(self.runner, self.in_flight.relevant[0], kind)
 
     def satisfied(self, kind: str) -> list[str]:
-        return bits(self.runner, self.flight.satisfied[0], kind)
+        return bits(self.runner, self.in_flight.satisfied[0], kind)
 
     @property
     def queries(self) -> list[int]:
         """The query list, by the thesis' numbers."""
-        return [q + 1 for q in range(3) if int(self.flight.alive[0, 0]) >> q & 1]
+        return [q + 1 for q in range(3) if int(self.in_flight.alive[0, 0]) >> q & 1]
 
 
 def test_temperature_with_heart(runner: Runner) -> None:
@@ -160,7 +161,7 @@ def test_temperature_with_heart(runner: Runner) -> None:
 
 
 def test_temperature_with_blood(runner: Runner) -> None:
-    """TB: T (1, 103, 101, 98) with B (2, 97, 101). Query 3 does not read B; here it never comes this way."""
+    """TB: T (1, 103, 101, 98) with B (2, 97, 101). Query 3 does not read B; here it never uses this visit."""
     runner.to(9000)
     pair = Steps(runner, ("T", "B"), (0, 1))
     pair.evaluate(WINDOW)

@@ -51,7 +51,7 @@ def test_zeros_take_no_memory(shape: int | tuple[int, ...], dtype: npt.DTypeLike
 
 @on_linux
 def test_a_ring_takes_what_is_counted_of_it() -> None:
-    """Rings that grow, and those that are made anew when little stays."""
+    """Rings that grow, and rings that are reallocated when little stays."""
     leave_holes()
     ring = np.arange(1 << 14)
     grown, thinned = ring_grow(ring, 0, 1 << 14, 1 << 17), ring_thinned(ring, 0, ring % 2 == 0, 1 << 17)

@@ -126,7 +126,7 @@ def test_thinning_moves_them_to_another_ring(lo: int, capacity: int) -> None:
 
 @pytest.mark.parametrize("room", [8, 16, 32])
 def test_strings_close_up_across_wraps(room: int) -> None:
-    """In their ring of bytes or another; each by the number it has."""
+    """In the same ring of bytes or another; strings keep their numbers."""
     texts = [b"one", b"", b"three", b"x", b"fifth", b"six"]
     data, starts, lengths = np.zeros(32, np.uint8), wrapped([], 0), wrapped([], 0)
     lo, at = 13, 1029

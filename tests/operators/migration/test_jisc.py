@@ -149,7 +149,7 @@ def test_a_slice_completes_each_state_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_rest_is_completed_with_no_fewer_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of six keys that CD and BCD lack, two asked for at once bring nothing else while four are left; of those four,
     two bring the others."""
-    monkeypatch.setattr(completion, "REST_LEAST", 2)
+    monkeypatch.setattr(completion, "MIN_KEYS_FOR_REST", 2)
     monkeypatch.setattr(completion, "REST_PER_KEY", 1)
     old = " | ".join(f"{n} k={n}" for n in range(1, 7))
     rows = inputs(b=old, c=old, d=old, a="20 k=1 | 20 k=2 | 21 k=3 | 22 k=3 | 22 k=4 | 23 k=6")
@@ -175,7 +175,7 @@ def test_the_rest_is_completed_with_no_fewer_keys(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_completed_at_once_is_in_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ascending by ts, as if they had come one by one: no second state is probed beside it."""
-    monkeypatch.setattr(completion, "REST_LEAST", 1)
+    monkeypatch.setattr(completion, "MIN_KEYS_FOR_REST", 1)
     rows = inputs(b="1 k=1 | 2 k=2 | 3 k=3", c="3 k=3 | 4 k=2 | 5 k=1", d="6 k=2 | 7 k=1 | 8 k=3", a="20 k=1 | 20 k=2")
     engine = started(ABCD, rows, LEFT_DEEP)
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from operators.engine.engine import Engine
 from operators.migration.jisc import completion
-from operators.migration.jisc.completion import REST_LEAST
+from operators.migration.jisc.completion import MIN_KEYS_FOR_REST
 from operators.migration.strategies import STRATEGIES
 from operators.plan.plan import Plan
-from operators.state.checkpoint import by_time
+from operators.state.checkpoint import blocks_by_time
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, cases, column, plan, with_tables
@@ -136,7 +136,11 @@ def test_a_migration_among_many_results_changes_nothing(
 
 @PROPERTY
 @given(
-    dense_cases(), st.sampled_from(["xjoin", "stairs"]), st.booleans(), st.sampled_from([1, 2, REST_LEAST]), st.data()
+    dense_cases(),
+    st.sampled_from(["xjoin", "stairs"]),
+    st.booleans(),
+    st.sampled_from([1, 2, MIN_KEYS_FOR_REST]),
+    st.data(),
 )
 def test_overlapping_lazy_migrations_change_nothing(
     case: Case, executor: str, tiny: bool, rest: int, data: st.DataObject
@@ -145,7 +149,7 @@ def test_overlapping_lazy_migrations_change_nothing(
     drawn = data.draw(changes_of(case, ["jisc"], 4))
     changes = [(data.draw(st.integers(30, 45)), to, by) for _, to, by in drawn]
     with cramped() if tiny else nullcontext(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completion, "REST_LEAST", rest)
+        patch.setattr(completion, "MIN_KEYS_FOR_REST", rest)
         got = migrated(case, changes, executor)
     assert got == run(case)
 
@@ -174,7 +178,7 @@ def test_a_task_that_dies_in_a_migration_goes_on(case: Case, executor: str, dies
         (max(c, dies), to, by) for (c, to, by), r in zip(changes, life.migrations, strict=True) if r.began_at is None
     ]
     born = begun(life.plan, waiting)
-    born.restore(checkpoint.cut, by_time(checkpoint.blocks))
+    born.restore(checkpoint.cut, blocks_by_time(checkpoint.blocks))
     for name, parts in case.rows.items():
         born.push(name, 0, to_batch(streams[name], [row for row in parts[0] if row["ts"] >= dies]))
         born.close(name, 0)

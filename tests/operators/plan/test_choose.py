@@ -1,4 +1,4 @@
-"""The first plan: the obvious one under given statistics, the same every time, quickly for many streams."""
+"""The first plan is the obvious one under given statistics, the same every time, and quickly found for many streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIRED = query(
 
 
 def test_joins_the_selective_pair_first() -> None:
-    """The pair with more distinct values gives fewer intermediate results."""
+    """The pair with more distinct values makes fewer intermediate results."""
     left = Statistics(distinct={("A", "k"): 1e6, ("B", "k"): 1e6, ("B", "v"): 10, ("C", "v"): 10})
     right = Statistics(distinct={("A", "k"): 10, ("B", "k"): 10, ("B", "v"): 1e6, ("C", "v"): 1e6})
     assert str(choose_plan(PAIRED, left)) == "((A B) C)"
@@ -47,7 +47,7 @@ def test_short_windows_first() -> None:
 
 
 def test_a_selection_makes_its_stream_small() -> None:
-    """Measured shares count; without them a selection is taken to keep a quarter."""
+    """Measured shares count; without them a selection is assumed to keep a quarter."""
     sources = "a A [RANGE 10000 ms], b B [RANGE 10000 ms], c C [RANGE 10000 ms]"
     selected = query(f"SELECT A.k FROM {sources} WHERE A.k = B.k AND B.v = C.v AND C.k > 3")
     assert str(choose_plan(selected)) == "(A (B C))"
@@ -67,7 +67,7 @@ def test_no_cross_products_where_predicates_connect() -> None:
 
 
 def test_unconnected_streams_get_a_plan_too() -> None:
-    """What is connected is joined first. Regression: with B connected to nothing, ((A B) C) was the only
+    """Connected streams are joined first. Regression: with B connected to nothing, ((A B) C) was the only
     shape considered, as its topmost join is connected."""
     loose = query("SELECT A.k FROM a A [ROWS 1], b B [ROWS 1], c C [ROWS 1] WHERE A.k = C.k")
     plan = choose_plan(loose)
@@ -92,7 +92,7 @@ def test_101_streams_within_seconds(star: bool) -> None:
 
 @pytest.mark.parametrize("count", [2, 5, 9, 10, 12])
 def test_deterministic_and_complete(count: int) -> None:
-    """The same text gives the same plan, on both sides of the limit of exhaustive search."""
+    """The same text always has the same plan, on both sides of the limit of exhaustive search."""
     first = choose_plan(chain(count))
     assert choose_plan(chain(count)) == first
     assert sorted(first.aliases) == sorted(f"A{i}" for i in range(count))
@@ -105,7 +105,7 @@ def test_greedy_does_as_well_as_exhaustive_on_a_chain(monkeypatch: pytest.Monkey
     five = query(f"SELECT A0.k FROM {sources} WHERE {where}", streams="abcde")
     statistics = Statistics(distinct={(f"A{i}", "k"): 1e6 if i == 4 else 10.0 for i in range(1, 5)})
     exhaustive = choose_plan(five, statistics)
-    monkeypatch.setattr(choose, "EXHAUSTIVE", 1)
+    monkeypatch.setattr(choose, "MAX_EXHAUSTIVE_ALIASES", 1)
     greedy = choose_plan(five, statistics)
     assert "(A3 A4)" in str(exhaustive)
     assert "(A3 A4)" in str(greedy)
@@ -130,7 +130,7 @@ def test_sampled_statistics() -> None:
 
 
 def test_estimates() -> None:
-    """Sizes follow the model by hand: rate x window, one in max(distinct)."""
+    """Sizes equal those computed by hand: rate x window, one pair in max(distinct)."""
     model = CostModel(PAIRED, Statistics(rates={"A": 100}, distinct={("A", "k"): 50, ("B", "k"): 500}))
     plan = parse_plan("((A B) C)", PAIRED)
     sizes = model.estimates(plan)
@@ -139,7 +139,7 @@ def test_estimates() -> None:
     assert sizes[frozenset("B")].rate == DEFAULT_RATE
     both = sizes[frozenset("AB")]
     assert both.rate == pytest.approx((100 * 10_000 + 1000 * 1000) / 500)
-    assert both.alive == pytest.approx(1000 * 10_000 / 500), "it lives as long as both"
+    assert both.alive == pytest.approx(1000 * 10_000 / 500), "a result is alive while both components are"
     assert both.cost == pytest.approx(100 + 1000 + both.rate)
     assert model.estimate(plan) == sizes[frozenset("ABC")]
     assert model.selectivity(frozenset("AB"), frozenset("C")) == 1 / DEFAULT_DISTINCT
@@ -150,7 +150,7 @@ COUNTS = {("A", "k"): 10.0, ("B", "k"): 100.0, ("C", "k"): 1000.0}
 
 
 def test_equalities_that_follow_from_others_join_too() -> None:
-    """B and C agree wherever both agree with A: the pair of fewest tuples comes first, though nobody wrote it."""
+    """B and C agree wherever both agree with A, so the pair of fewest tuples is joined first without any predicate."""
     star = query(f"{SHARED} A.k = B.k AND A.k = C.k")
     model = CostModel(star, Statistics(distinct=COUNTS))
     assert model.connected(frozenset("B"), frozenset("C"))
@@ -170,7 +170,7 @@ def test_equalities_that_follow_from_others_count_once() -> None:
     assert clique.shares("C", {"A", "B"}) == [1 / 1000]
     wider = SHARED.replace("WHERE", ", d D [ROWS 5] WHERE") + "A.k = B.k AND A.k = C.k AND A.v = D.v"
     beside = CostModel(query(wider), Statistics(distinct=COUNTS))
-    assert beside.selectivity(frozenset("A"), frozenset("D")) == 1 / DEFAULT_DISTINCT, "D has no part in the class"
+    assert beside.selectivity(frozenset("A"), frozenset("D")) == 1 / DEFAULT_DISTINCT, "D has no operand in the class"
     assert not beside.connected(frozenset("B"), frozenset("D"))
     assert (beside.shares("B", {"D"}), beside.shares("A", {"D"})) == ([], [1 / DEFAULT_DISTINCT])
     assert CostModel(star.query, Statistics()).selectivity(frozenset("B"), frozenset("C")) == 1 / DEFAULT_DISTINCT

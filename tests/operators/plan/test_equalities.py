@@ -1,4 +1,4 @@
-"""Equalities that follow from others: which do, where they act, and that results stay the oracle's."""
+"""Equalities that follow from others: which are found, where they act, and that results stay the oracle's."""
 
 from __future__ import annotations
 
@@ -47,21 +47,22 @@ def over(condition: str) -> Query:
 )
 def test_classes(condition: str, classes: list[list[str]]) -> None:
     found = equality_classes(over(condition).predicates)
-    assert [[text_of(e) for e in one.operands.values()] for one in dict.fromkeys(found.values())] == classes
+    operands = [list(equality_class.operands.values()) for equality_class in dict.fromkeys(found.values())]
+    assert [[text_of(operand) for operand in some] for some in operands] == classes
 
 
 @pytest.mark.parametrize(
     ("condition", "left", "right", "keys", "checks"),
     [
-        # No cross product of B and C, though nothing was written between them.
+        # No cross product of B and C, though no predicate was written between them.
         ("A.k = B.k AND A.k = C.k", "B", "C", ["B.k = C.k"], []),
         # One equality is enough, in whatever order the sides are joined.
         ("A.k = B.k AND A.k = C.k AND B.k = C.k", "AB", "C", ["A.k = C.k"], []),
         ("A.k = B.k AND A.k = C.k AND B.k = C.k", "CB", "A", ["B.k = A.k"], []),
         ("A.k = B.k AND B.k = C.k AND C.k = D.k", "BA", "DC", ["A.k = C.k"], []),
-        # Hashes of strings collide: what is joined by is compared, not what was written.
+        # Hashes of strings collide, so strings are compared again: by the join's equality, not by those written.
         ("A.s = B.s AND A.s = C.s", "B", "C", ["B.s = C.s"], ["B.s = C.s"]),
-        # Other predicates are where they were.
+        # Other predicates stay where they were.
         ("A.k = B.k AND A.k = C.k AND B.v < C.v", "B", "C", ["B.k = C.k"], ["B.v < C.v"]),
         ("A.k = B.k AND A.k = C.k AND A.v = C.v", "AB", "C", ["A.k = C.k", "A.v = C.v"], ["A.k = C.k", "A.v = C.v"]),
         ("A.k = B.k AND A.k = C.k AND A.v = D.v", "BC", "D", [], []),
@@ -83,7 +84,7 @@ def test_one_equality_per_class_joins_two_sides(
         ("A.k = B.k AND B.k = C.k", "ABC", []),
         ("A.k = B.k AND B.k = C.k AND A.k = C.k", "AC", []),
         ("A.k = B.k AND B.k = C.k AND B.k = D.k", "ACD", ["A.k = C.k", "A.k = D.k"]),
-        # Two pairs that agree each, and have to agree with each other.
+        # Two pairs agree each; the equality makes them agree with each other.
         ("A.k = B.k AND C.k = D.k AND B.k = C.k", "ABD", ["A.k = D.k"]),
         ("C.k = D.k AND D.k = A.k AND A.k = B.v", "BCD", ["C.k = B.v"]),
         ("D.k = A.k AND A.k = B.v AND C.k = B.v AND C.k = D.k", "BCD", []),
@@ -91,21 +92,21 @@ def test_one_equality_per_class_joins_two_sides(
         ("A.k = B.k AND B.k = C.k", "D", []),
     ],
 )
-def test_what_some_aliases_are_told_by_others(condition: str, among: str, missing: list[str]) -> None:
-    (one,) = set(equality_classes(over(condition).predicates).values())
-    assert [text_of(equality) for equality in one.missing(among)] == missing
+def test_missing_equalities_among_some_aliases(condition: str, among: str, missing: list[str]) -> None:
+    (equality_class,) = set(equality_classes(over(condition).predicates).values())
+    assert [text_of(equality) for equality in equality_class.missing(among)] == missing
 
 
 def test_a_state_has_the_same_key_in_every_plan() -> None:
-    """So that plans can share it as it is."""
+    """So plans can share the state unchanged."""
     sources = Sources(over("A.k = B.k AND B.k = C.k AND C.k = D.k"))
     one = Match(sources, ("B", "C"), ("A",), implied=True)
     other = Match(sources, ("D",), ("B", "C"), implied=True)
     assert one.signature(LEFT) == other.signature(RIGHT)
 
 
-def test_what_was_written_is_shown_and_else_what_follows() -> None:
-    """For `weir explain`."""
+def test_written_equalities_are_shown_and_implied_ones_where_none_is_written() -> None:
+    """`weir explain` prints these predicates."""
     sources = Sources(over("A.k = B.k AND A.k = C.k AND B.k = C.k AND C.k = D.k"))
     shown = {
         sides: [text_of(p) for p in Match(sources, *map(tuple, sides), implied=True).condition.predicates]
@@ -114,14 +115,14 @@ def test_what_was_written_is_shown_and_else_what_follows() -> None:
     assert shown == {("AB", "C"): ["A.k = C.k", "B.k = C.k"], ("B", "D"): ["B.k = D.k"]}
 
 
-def test_a_link_of_an_eddy_keeps_what_was_written() -> None:
-    """The way a tuple has come says nothing of the others: with (B C) visited nothing has compared B and C."""
+def test_a_link_of_an_eddy_keeps_the_written_equalities() -> None:
+    """A tuple's probe path need not have compared all aliases visited: with B and C visited, they may be unequal."""
     sources = Sources(over("A.k = B.k AND A.k = C.k AND A.v + B.v < C.v"))
     assert len(Match(sources, ("A",), ("B", "C")).condition.keys) == 2
 
 
 def test_a_plan_that_joins_the_unrelated_first_compares_little() -> None:
-    """B and C meet by what both have with A: 4 pairs of 16."""
+    """B and C are joined by the key that both share with A: 4 pairs of 16."""
     star = query(
         "SELECT A.v, B.v, C.v FROM a A [RANGE 99 ms], b B [RANGE 99 ms], c C [RANGE 99 ms] "
         "WHERE A.k = B.k AND A.k = C.k"

@@ -1,4 +1,4 @@
-"""Plans as text: what is accepted, and where the caret stands when it is not."""
+"""Plans as text: which are accepted, and where the caret points in the others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_accepted(text: str, plan: Join) -> None:
         ),
         (
             "(A B C)",
-            "plan: a join has two inputs, got 3, and more of --executor juggler alone; "
+            "plan: a join has two inputs, got 3, and more only with --executor juggler; "
             """a plan looks like ((A B) C) (line 1, column 1)
   (A B C)
   ^^^^^^^""",
@@ -129,10 +129,10 @@ def test_accepted(text: str, plan: Join) -> None:
     ],
 )
 def test_refused(text: str, shown: str) -> None:
-    """Each malformed shape says what is wrong, with a caret under the place.
+    """The error of each malformed plan states the fault, with a caret under its position.
 
-    Regressions: the caret stood under the white space before an unclosed quote, and beyond the first line of
-    a plan written on several.
+    Regressions: the caret pointed to the white space before an unclosed quote, and beyond the first line of a plan
+    written on several lines.
     """
     with pytest.raises(QueryError) as error:
         parse_plan(text, THREE)
@@ -140,7 +140,7 @@ def test_refused(text: str, shown: str) -> None:
     assert error.value.exit_code == 2
 
 
-def test_quoted_aliases_are_written_so_that_they_can_be_read() -> None:
+def test_quoted_aliases_are_written_so_that_they_can_be_parsed() -> None:
     """Regression: the plan of a query with the alias "my a" was printed as `(my a B)`."""
     odd = query('SELECT B.k FROM a AS "my a" [ROWS 1], b B [ROWS 1], c AS "(c" [ROWS 1]')
     plan = left_deep([source.alias for source in odd.sources])
@@ -149,7 +149,7 @@ def test_quoted_aliases_are_written_so_that_they_can_be_read() -> None:
     assert str(Leaf('say "hi"')) == '"say ""hi"""'
 
 
-def test_postorder_gives_children_before_parents() -> None:
+def test_postorder_yields_children_before_parents() -> None:
     """Left before right."""
     plan = parse_plan("((A B) C)", THREE)
     assert [str(node) for node in postorder(plan)] == ["A", "B", "(A B)", "C", "((A B) C)"]
@@ -162,7 +162,7 @@ def test_equality_is_of_trees_with_sides() -> None:
 
 
 def test_101_aliases_round_trip() -> None:
-    """Depth is no obstacle."""
+    """A deep plan is no obstacle."""
     long = chain(101)
     plan = left_deep([source.alias for source in long.sources])
     assert parse_plan(str(plan), long) == plan

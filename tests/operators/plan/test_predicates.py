@@ -1,4 +1,4 @@
-"""Where predicates act and in which form; moved forms let through all that the original accepts."""
+"""Where predicates act and in which form; a rearranged form accepts all that the original accepts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(condition: JoinCondition) -> list[str]:
 
 
 def placed(condition: str, left: str = "A", right: str = "B") -> list[str]:
-    """The forms that a condition over a A, b B, c C takes at the join of `left` and `right`."""
+    """The forms of a condition over a A, b B, c C at the join of `left` and `right`."""
     bound = query(f"SELECT A.k FROM a A [ROWS 1], b B [ROWS 1], c C [ROWS 1] WHERE {condition}")
     return shown(join_condition(bound.predicates, tuple(left), tuple(right)))
 
@@ -101,13 +101,13 @@ def test_forms(condition: str, forms: list[str]) -> None:
     ],
 )
 def test_forms_without_hash_joins(condition: str, forms: list[str]) -> None:
-    """Nothing is a key; what the nested-loop kernel cannot compare is checked on the pairs."""
+    """There are no keys; predicates that the nested-loop kernel cannot compare are evaluated on the pairs."""
     bound = query(f"SELECT A.k FROM a A [ROWS 1], b B [ROWS 1] WHERE {condition}")
     assert shown(join_condition(bound.predicates, ("A",), ("B",), hashed=False)) == forms
 
 
 def test_a_predicate_acts_at_the_lowest_join_that_covers_it() -> None:
-    """And nowhere else, whichever side its columns are on."""
+    """It acts nowhere else, whichever side its columns are on."""
     both = "A.k = B.k AND A.v + B.v = C.v AND B.k = C.k"
     assert placed(both, "A", "B") == ["key A.k = B.k"]
     assert placed(both, "AB", "C") == [
@@ -121,7 +121,7 @@ def test_a_predicate_acts_at_the_lowest_join_that_covers_it() -> None:
 
 
 def test_selections_and_constants_are_not_joined() -> None:
-    """One alias: a selection of that alias. None: a constant."""
+    """A predicate over one alias is a selection of that alias; one over no alias is a constant."""
     condition = "A.k = 1 AND B.k = 2 AND 1 = 1 AND A.k = B.k"
     bound = query(f"SELECT A.k FROM a A [ROWS 1], b B [ROWS 1] WHERE {condition}")
     assert [text_of(p) for p in selections(bound, "A")] == ["A.k = 1"]
@@ -141,11 +141,11 @@ OPS = {
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shape", ["A.v + B.v", "A.v - B.v", "B.v - A.v", "-A.v - B.v"])
 @pytest.mark.parametrize("constant", [-5, -1, 0, 1, 5])
-def test_moved_forms_accept_whatever_the_original_accepts(op: str, shape: str, constant: int) -> None:
-    """Over all pairs of int64's edges: nothing is lost, and nothing is let through but at saturation.
+def test_rearranged_forms_accept_whatever_the_original_accepts(op: str, shape: str, constant: int) -> None:
+    """Over all pairs of int64's edges no pair is lost, and a needless one passes only at saturation.
 
-    Regression: -v saturated before the constant was added, so that v = -2**63 met the wrong partners:
-    `A.v + B.v < 0` lost the pair (2**63 - 1, -2**63).
+    Regression: -v saturated before the constant was added. So v = -2**63 met the wrong partners, and `A.v + B.v < 0`
+    lost the pair (2**63 - 1, -2**63).
     """
     predicate = where(f"{shape} {op} {constant}")
     condition = join_condition([predicate], ("A",), ("B",))
@@ -171,7 +171,7 @@ def test_moved_forms_accept_whatever_the_original_accepts(op: str, shape: str, c
 
 
 def test_the_edge_pair_is_found_by_the_engine() -> None:
-    """The same through the whole engine."""
+    """The engine finds the edge pair too."""
     pair = query("SELECT A.v, B.v FROM a A [RANGE 5 ms], b B [RANGE 5 ms] WHERE A.v + B.v < 0")
     got, _ = run(pair, inputs(a=f"1 v={MOST}", b=f"1 v={LEAST}"))
     assert len(got) == 1

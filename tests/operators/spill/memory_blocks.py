@@ -11,19 +11,19 @@ class MemoryBlocks:
     """An `operators.spill.block_store.BlockStore`."""
 
     def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
+        self.stored: dict[str, bytes] = {}
 
     def put(self, key: str, raw: bytes) -> None:
-        self.held[key] = bytes(raw)
+        self.stored[key] = bytes(raw)
 
     def get(self, key: str) -> bytes:
-        if key not in self.held:
-            raise StateError(f"block {key!r} is not held, there are {len(self.held)} others")
-        return self.held[key]
+        if key not in self.stored:
+            raise StateError(f"block {key!r} is not stored, there are {len(self.stored)} others")
+        return self.stored[key]
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.held.pop(key, None)
+            self.stored.pop(key, None)
 
     def keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self.held if key.startswith(prefix))
+        return sorted(key for key in self.stored if key.startswith(prefix))

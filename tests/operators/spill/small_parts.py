@@ -1,4 +1,4 @@
-"""What leaves memory and what is cleaned up between two slices, made so small that all of it is interrupted."""
+"""Limits of eviction and cleanup between two slices, so small that both are always interrupted."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from operators.spill import eviction as leaving
-from operators.spill import spilling
-from operators.spill.cleanup import by_join as cleaning
-from operators.spill.cleanup import steps as instalments
+from operators.spill import eviction, spilling
+from operators.spill.cleanup import by_join, steps
 
 
 @contextmanager
 def small_parts() -> Iterator[None]:
-    """A few tuples leave, and a group or two are cleaned up, between two slices; late results go to disk."""
+    """Evict a few tuples and clean up a group or two between two slices; late results go to disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spilling, "LEAVE_BYTES", 300)
         patch.setattr(spilling, "LEAVE_GROWTH", 0)
-        patch.setattr(leaving, "CHUNK_BYTES", 200)
-        patch.setattr(instalments, "CLEAN_TUPLES", 1)
-        patch.setattr(instalments, "HELD_SHARE", 1_000.0)
-        patch.setattr(cleaning, "LATE_BYTES", 500)
+        patch.setattr(eviction, "CHUNK_BYTES", 200)
+        patch.setattr(steps, "CLEAN_TUPLES", 1)
+        patch.setattr(steps, "DEADLINE_SHARE", 1_000.0)
+        patch.setattr(by_join, "LATE_BYTES", 500)
         yield

@@ -1,4 +1,4 @@
-"""How many pairs are owed: those that a merge of the group's parts would compare."""
+"""The number of pending pairs: those that a merge of the group's parts would compare."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from operators.data.watermark import END
 from operators.spill.ledger import Ledger
-from operators.spill.spilled_part import FAR_PAST, Part, Piece
+from operators.spill.spilled_part import FAR_PAST, SpilledPart, SpilledPiece
 from schemas.columns import I64
 
 
-def part(left: int, right: int, since: int, *, late: bool = False) -> Part:
-    """One of so many tuples."""
-    a, b = ((Piece(rows, END, "block"),) if rows else () for rows in (left, right))
-    return Part((a, b), since, late)
+def part(left: int, right: int, since: int, *, late: bool = False) -> SpilledPart:
+    """A part with so many tuples."""
+    a, b = ((SpilledPiece(rows, END, "block"),) if rows else () for rows in (left, right))
+    return SpilledPart((a, b), since, late)
 
 
 def counts(*groups: int) -> I64:
@@ -21,29 +21,30 @@ def counts(*groups: int) -> I64:
 
 
 def shown(ledger: Ledger) -> dict[int, list[int]]:
-    return {join: since.tolist() for join, since in ledger.unmet_since(2).items()}
+    return {join: since.tolist() for join, since in ledger.unjoined_since(2).items()}
 
 
-def test_pairs_that_are_owed() -> None:
+def test_pending_pairs() -> None:
     ledger = Ledger([], [])
     nothing = {0: (counts(0, 0), counts(0, 0))}
-    assert ledger.owed_pairs(nothing) == 0
-    assert ledger.unmet_since(2) == {}
+    assert ledger.pending_pairs(nothing) == 0
+    assert ledger.unjoined_since(2) == {}
     ledger.add((0, 1), part(2, 3, 10))
-    assert ledger.owed_pairs(nothing) == 0, "a part has met itself"
+    assert ledger.pending_pairs(nothing) == 0, "tuples of a part have been joined with each other"
     ledger.add((0, 1), part(1, 0, 10))
     ledger.add((0, 1), part(0, 1, 10))
-    assert ledger.owed_pairs(nothing) == 0, "and what was of the same age"
+    assert ledger.pending_pairs(nothing) == 0, "and with those of the same age"
     ledger.add((0, 1), part(0, 4, 20))
-    assert ledger.owed_pairs(nothing) == 4 * 3
+    assert ledger.pending_pairs(nothing) == 4 * 3
     assert shown(ledger) == {0: [END, 10]}
     ledger.add((0, 1), part(5, 0, FAR_PAST, late=True))
     ledger.add((0, 1), part(0, 1, FAR_PAST, late=True))
-    assert ledger.owed_pairs(nothing) == 4 * 3 + 5 * 8 + 1 * 8
+    assert ledger.pending_pairs(nothing) == 4 * 3 + 5 * 8 + 1 * 8
     ledger.add((0, 0), part(7, 7, 15))
     memory = {0: (counts(0, 1), counts(0, 2))}
-    assert ledger.owed_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8
+    assert ledger.pending_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8
     assert shown(ledger) == {0: [15, FAR_PAST]}
     ledger.add((1, 0), part(1, 1, 15))
     assert shown(ledger) == {0: [15, FAR_PAST], 1: [15, END]}
-    assert ledger.owed_pairs({**memory, 1: (counts(3, 0), counts(0, 0))}) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8 + 3
+    memory[1] = counts(3, 0), counts(0, 0)
+    assert ledger.pending_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8 + 3

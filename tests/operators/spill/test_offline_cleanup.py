@@ -1,4 +1,4 @@
-"""Debts of a few tuples, in each of which one thing that a payment must keep in mind decides about the results."""
+"""Backlogs of a few tuples, in each of which one rule of the cleanup decides the results."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from operators.spill import plan_spilling as spills
-from operators.spill.backlog import Debt
-from operators.spill.cleanup.offline import Payer, pay_all
-from operators.spill.spilling import Budget
+from operators.spill import plan_spilling
+from operators.spill.backlog import Backlog
+from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
+from operators.spill.spilling import MemoryBudget
 from schemas.language.program import parse_program
 from schemas.query import Query
 from tests.feeding import to_batch, to_rows
@@ -22,7 +22,7 @@ NAMES = "abcd"
 
 
 def query(where: str, sources: int) -> Query:
-    """Over the first streams, each with keys k and j and an id."""
+    """A query over the first streams, each with keys k and j and an id."""
     declared = "".join(
         f"CREATE STREAM {name} (k BIGINT, j BIGINT, id STRING, at TIMESTAMP) "
         f"WITH (topic = '{name}', timestamp = 'at');"
@@ -34,36 +34,36 @@ def query(where: str, sources: int) -> Query:
     return parse_program(f"{declared} SELECT {select} FROM {windows} WHERE {where};").queries[0]
 
 
-class Owing:
-    """An engine that keeps nothing in memory: after every instant all that came leaves, as a part of its own."""
+class BacklogRun:
+    """An engine that keeps nothing in memory: after every instant all tuples leave, as a part of their own."""
 
     def __init__(self, of: Query, plan: str) -> None:
         self.query = of
         self.blocks = MemoryBlocks()
-        budget = Budget(0, "bottom-up", groups=1)
+        budget = MemoryBudget(0, "bottom-up", groups=1)
         self.engine = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=self.blocks)
         self.found: list[str] = []
 
     def at(self, ts: int, streams: str, k: int = 1, j: int | None = 1) -> None:
-        """A tuple of each of the streams."""
+        """Process a tuple of each of the streams."""
         for name in streams:
             stream = next(stream for stream in self.query.streams() if stream.name == name)
             self.engine.push(name, 0, to_batch(stream, [{"k": k, "j": j, "id": f"{name}{ts}", "at": ts}]))
         self.found += shown(to_rows(self.engine.advance(ts + 1)))
 
-    def debt(self) -> Debt:
-        """What it owes in the end."""
+    def write_backlog(self) -> Backlog:
+        """The backlog at the end of the run."""
         for stream in self.query.streams():
             self.engine.close(stream.name, 0)
         self.found += shown(to_rows(self.engine.advance()))
-        debt = self.engine.debt()
+        backlog = self.engine.write_backlog()
         self.found += shown(row for batch in self.engine.cleaned() for row in to_rows(batch))
-        assert debt is not None
-        return debt
+        assert backlog is not None
+        return backlog
 
-    def paid(self, debt: Debt) -> list[str]:
-        """What was owed."""
-        groups = pay_all(Payer(self.query, debt), debt, self.blocks)
+    def cleaned_up(self, backlog: Backlog) -> list[str]:
+        """The pending results."""
+        groups = clean_up_all(OfflineCleanup(self.query, backlog), backlog, self.blocks)
         return shown(row for _, batches in groups for batch in batches for row in to_rows(batch))
 
 
@@ -72,44 +72,44 @@ def shown(rows: Any) -> list[str]:
     return sorted(" ".join(row[name] for name in NAMES if name in row) for row in rows)
 
 
-def paid(run: Owing, moments: Sequence[tuple[int, str]]) -> list[str]:
-    """What a run owes that sees tuples of these streams at these times."""
-    for ts, streams in moments:
+def cleaned_up(run: BacklogRun, arrivals: Sequence[tuple[int, str]]) -> list[str]:
+    """The pending results of a run with tuples of these streams at these times."""
+    for ts, streams in arrivals:
         run.at(ts, streams)
-    return run.paid(run.debt())
+    return run.cleaned_up(run.write_backlog())
 
 
-def test_what_is_found_on_both_sides_below_meets() -> None:
-    """a0 b1 and c0 d1 are owed, so their group of the join above has nothing of its own."""
-    run = Owing(query("A.k = B.k AND C.k = D.k AND B.j = C.j", 4), "((A B) (C D))")
-    assert paid(run, [(0, "ac"), (1, "bd")]) == ["a0 b1 c0 d1"]
+def test_pending_results_of_both_sides_match() -> None:
+    """a0 b1 and c0 d1 are pending, so their group of the join above has no tuples of its own."""
+    run = BacklogRun(query("A.k = B.k AND C.k = D.k AND B.j = C.j", 4), "((A B) (C D))")
+    assert cleaned_up(run, [(0, "ac"), (1, "bd")]) == ["a0 b1 c0 d1"]
     assert run.found == []
 
 
-def test_what_a_null_keeps_from_matching_goes_nowhere() -> None:
-    """a0 b1 is owed, and nothing equals b1's key for the join above: not even another null."""
-    run = Owing(query("A.k = B.k AND B.j = C.j", 3), "((A B) C)")
+def test_tuples_that_a_null_keeps_from_matching_are_dropped() -> None:
+    """a0 b1 is pending, and nothing equals b1's key for the join above: not even another null."""
+    run = BacklogRun(query("A.k = B.k AND B.j = C.j", 3), "((A B) C)")
     run.at(0, "ac", j=None)
     run.at(1, "b", j=None)
     run.at(2, "ac", k=2)
     run.at(3, "b", k=2)
-    assert run.paid(run.debt()) == ["a2 b3 c2"]
+    assert run.cleaned_up(run.write_backlog()) == ["a2 b3 c2"]
     assert run.found == []
 
 
-def test_what_another_plan_has_delivered_is_not_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan changes when all of before 20 is out. What has left memory goes through the new plan, in slices, and
-    leaves again: so of what was out much is owed once more."""
-    monkeypatch.setattr(spills, "SLICE_LEAST", 1)
-    run = Owing(query("A.k = B.k AND B.k = C.k", 3), "((A B) C)")
+def test_results_that_another_plan_has_delivered_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan changes when all results before 20 are delivered. Spilled tuples go through the new plan, in slices, and
+    are spilled again: so many delivered results are found once more."""
+    monkeypatch.setattr(plan_spilling, "MIN_SLICE_TUPLES", 1)
+    run = BacklogRun(query("A.k = B.k AND B.k = C.k", 3), "((A B) C)")
     run.at(0, "ab")
     times = range(1, 16)
     for ts in times:
         run.at(ts, "c")
     run.engine.migrate(parse_plan("(A (B C))", run.query), "moving-state", 20)
     run.at(20, "a")
-    debt = run.debt()
-    assert debt.delivered == 20
-    rest = run.paid(debt)
+    backlog = run.write_backlog()
+    assert backlog.delivered == 20
+    rest = run.cleaned_up(backlog)
     assert sorted([*run.found, *rest]) == sorted(f"a{a} b0 c{ts}" for a in (0, 20) for ts in times)
     assert rest == sorted(f"a20 b0 c{ts}" for ts in times), "at the very instant of the change too"

@@ -23,7 +23,7 @@ from schemas.query import Query, Type
 
 GROUPS = 16
 ENTRY = 32
-"""Bytes of an entry beside 8 for each row id."""
+"""Bytes of an entry in addition to 8 for each row id."""
 
 
 def query(select: str, **columns: str) -> Query:
@@ -47,7 +47,7 @@ CHAIN = query(
 
 
 class Traced:
-    """A tree whose joins' results are noted, and kept for counting them again."""
+    """A tree whose joins' results are counted by `Productivity`, and kept for counting them again by hand."""
 
     def __init__(self, query: Query, plan: str, groups: int = GROUPS, **options: Any) -> None:
         self.sources = Sources(query)
@@ -134,7 +134,7 @@ def test_local_output_is_of_the_join_itself() -> None:
 
 
 def test_intermediate_results_are_traced_to_their_own_join_and_those_below() -> None:
-    """Fig. 11: a join's results are kept above, whoever made them possible; final ones are kept nowhere."""
+    """Fig. 11: a join's results are stored above, whichever groups they came from; final results are stored nowhere."""
     traced = Traced(CHAIN, "(((A B) C) D)")
     for seed in range(3):
         traced.slice(**chain_slice(seed))
@@ -144,7 +144,7 @@ def test_intermediate_results_are_traced_to_their_own_join_and_those_below() -> 
     assert traced.counts.inter[2].sum() == 0
 
 
-def test_one_tuple_and_all_that_comes_of_it() -> None:
+def test_all_results_of_one_tuple() -> None:
     """Fig. 11 in numbers: one tuple of A makes 2 results, they make 4, and 2 in the end; another makes nothing."""
     traced = Traced(CHAIN, "(((A B) C) D)", groups=1 << 16)
     traced.slice(B={"x": [1, 1], "y": [10, 11]}, C={"y": [10, 10, 11, 11], "z": [20, 21, 20, 22]}, D={"z": [20]})
@@ -191,7 +191,7 @@ def test_a_key_of_several_columns_and_a_join_without_one() -> None:
 
 def test_many_results_are_sampled_without_bias() -> None:
     """Two joined streams; each slice makes 16 times more results than are traced, of values in a pattern over time that
-    a fixed stride would meet at the same place each time."""
+    a fixed stride would meet at the same position each time."""
     pair = query("SELECT A.x FROM A [UNBOUNDED], B [UNBOUNDED] WHERE A.x = B.x;", A="x", B="x")
     traced = Traced(pair, "(A B)", groups=1 << 12)
     values = 8
@@ -207,22 +207,22 @@ def test_many_results_are_sampled_without_bias() -> None:
         assert share == pytest.approx(1 / values, rel=0.1)
 
 
-def test_no_place_in_a_slice_is_left_out_or_preferred() -> None:
-    """Each slice makes twice as many results as are traced, and one of a certain group, always at the same place."""
+def test_no_position_in_a_slice_is_left_out_or_preferred() -> None:
+    """Each slice makes twice as many results as are traced, and one of a certain group, always at the same position."""
     pair = query("SELECT A.x FROM A [UNBOUNDED], B [UNBOUNDED] WHERE A.x = B.x;", A="x", B="x")
     slices, made = 40, 2 * SAMPLED_RESULTS
-    for place in (0, 1_000, made - 1):
+    for position in (0, 1_000, made - 1):
         traced = Traced(pair, "(A B)", groups=1 << 12)
         traced.slice(B={"x": [1, 2]})
         values = np.ones(made, np.int64)
-        values[place] = 2
+        values[position] = 2
         for _ in range(slices):
             traced.slice(A={"x": values.tolist()})
         assert traced.counts.output[0, group_of(2, 1 << 12)] == pytest.approx(slices, rel=0.15)
 
 
-def test_what_a_group_gave_before_it_was_spilled_is_not_what_the_rest_gives() -> None:
-    """Totals with fade 0: only the groups that left begin anew."""
+def test_counts_of_a_spilled_group_restart() -> None:
+    """Totals with fade 0: only the counts of the spilled groups restart."""
     traced = Traced(CHAIN, "(((A B) C) D)", fade=0.0)
     traced.slice(**chain_slice(5))
     before = traced.counts.output.copy()
@@ -253,7 +253,7 @@ def test_counts_fade_alike_however_the_spills_are_cut() -> None:
         totals.counts.spilled(none, none, 1.5)
 
 
-def test_counts_halve_while_a_half_life_of_tuples_comes() -> None:
+def test_counts_halve_while_a_half_life_of_tuples_arrives() -> None:
     lasting, fading = (Traced(CHAIN, "(((A B) C) D)") for _ in range(2))
     for traced in (lasting, fading):
         traced.slice(**chain_slice(7))

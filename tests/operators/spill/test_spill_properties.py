@@ -1,4 +1,4 @@
-"""With any memory budget, strategy and plan, results while running and of cleanups are the oracle's, each once."""
+"""With any memory budget, strategy and plan, the results while running and of cleanups are the oracle's, each once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from operators.engine.engine import Engine
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.plan.plan import parse_plan
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import STRATEGIES
 from schemas.language.program import parse_program
 from schemas.query import Window
@@ -42,7 +42,7 @@ def counting(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
 SPILLABLE = st.one_of(cases(most_aliases=5), dense_cases(), dense_cases(), counting(dense_cases()))
 
 BUDGETS = st.builds(
-    Budget,
+    MemoryBudget,
     st.sampled_from([0, 2_000, 4_000, 8_000]),
     st.sampled_from(sorted(STRATEGIES)),
     st.sampled_from([1, 2, 7, 64]),
@@ -50,7 +50,9 @@ BUDGETS = st.builds(
 )
 
 
-def spilled(case: Case, budget: Budget, **options: Any) -> tuple[Engine, list[dict[str, Any]], list[dict[str, Any]]]:
+def spilled(
+    case: Case, budget: MemoryBudget, **options: Any
+) -> tuple[Engine, list[dict[str, Any]], list[dict[str, Any]]]:
     """The engine at its end, the results of the run and those of cleanups."""
     blocks = MemoryBlocks()
     task = engine_of(case, budget=budget, blocks=blocks, **options)
@@ -66,7 +68,7 @@ def spilled(case: Case, budget: Budget, **options: Any) -> tuple[Engine, list[di
 
 @PROPERTY
 @given(SPILLABLE, BUDGETS)
-def test_nothing_is_lost_or_doubled(case: Case, budget: Budget) -> None:
+def test_nothing_is_lost_or_doubled(case: Case, budget: MemoryBudget) -> None:
     _, while_running, later = spilled(case, budget)
     assert canonical(while_running + later) == canonical(oracle.results(case.query, case.given))
     assert [row["_ts"] for row in while_running] == sorted(row["_ts"] for row in while_running)
@@ -74,7 +76,7 @@ def test_nothing_is_lost_or_doubled(case: Case, budget: Budget) -> None:
 
 @PROPERTY
 @given(SPILLABLE, BUDGETS)
-def test_nor_when_all_of_it_is_interrupted(case: Case, budget: Budget) -> None:
+def test_nothing_is_lost_or_doubled_when_all_of_it_is_interrupted(case: Case, budget: MemoryBudget) -> None:
     with small_parts():
         _, while_running, later = spilled(case, budget)
     assert canonical(while_running + later) == canonical(oracle.results(case.query, case.given))
@@ -82,7 +84,9 @@ def test_nor_when_all_of_it_is_interrupted(case: Case, budget: Budget) -> None:
 
 @PROPERTY
 @given(SPILLABLE, BUDGETS, st.booleans(), st.data())
-def test_nor_when_plans_change(case: Case, budget: Budget, feedback: bool, data: st.DataObject) -> None:
+def test_nothing_is_lost_or_doubled_when_plans_change(
+    case: Case, budget: MemoryBudget, feedback: bool, data: st.DataObject
+) -> None:
     changes = data.draw(changes_of(case, sorted(MIGRATIONS), 3))
     task = engine_of(case, budget=budget, blocks=MemoryBlocks(), feedback=feedback)
     for cut, to, strategy in changes:
@@ -104,13 +108,15 @@ FROM sa A [RANGE 25 MILLISECONDS], sb B [RANGE 25 MILLISECONDS], sc C [RANGE 25 
      sd D [RANGE 25 MILLISECONDS], se E [ROWS 9]
 WHERE B.k >= C.k AND A.k < D.k + 1 AND A.k > D.k AND D.k < E.k
 """
-"""The join of A and D finds nothing, so tuples of B and E are kept back: feedback tells their join that nobody asks."""
+"""The join of A and D finds nothing, so tuples of B and E are suppressed: feedback reports that no consumer needs
+them."""
 
 
 @pytest.mark.parametrize("budget", [5_000, 6_000, 7_000, 8_000])
 def test_tuples_kept_back_may_have_left_their_rows_window(budget: int) -> None:
-    """Feedback ends when memory is short for the first time. What it had kept back came into the states behind the
-    purge, also tuples of a ROWS window whose rows the stores no longer had, and the engine ended with an IndexError."""
+    """Feedback ends when memory is short for the first time. The tuples that it had suppressed entered the states
+    behind the purge, among them tuples of a ROWS window whose rows the stores no longer had, and the engine ended with
+    an IndexError."""
     (query,) = parse_program(ROWS_KEPT_BACK).queries
     rng = random.Random(2)
     rows = {
@@ -122,7 +128,7 @@ def test_tuples_kept_back_may_have_left_their_rows_window(budget: int) -> None:
         plan=parse_plan("((B E) (C (D A)))", query),
         partitions={stream: [0] for stream in rows},
         feedback=True,
-        budget=Budget(budget, "global-output", 1, 0),
+        budget=MemoryBudget(budget, "global-output", 1, 0),
         blocks=MemoryBlocks(),
     )
     found = feed(task, rows, [1], 1)

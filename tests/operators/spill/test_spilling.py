@@ -12,13 +12,10 @@ import pytest
 
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from operators.spill import eviction as leaving
-from operators.spill import spilled_part as part
-from operators.spill import spilling
-from operators.spill.cleanup import by_join as cleaning
-from operators.spill.cleanup import steps as instalments
-from operators.spill.spilled_part import Reader, Writer
-from operators.spill.spilling import Budget
+from operators.spill import eviction, spilled_part, spilling
+from operators.spill.cleanup import by_join, steps
+from operators.spill.spilled_part import PieceReader, PieceWriter
+from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import STRATEGIES
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch, Column
@@ -84,13 +81,13 @@ def expected(window: str) -> Counter[str]:
 def test_some_groups_leave(window: str, strategy: str) -> None:
     for plan, limit, groups in zip(PLANS, (20_000, 40_000, 60_000), (64, 7, 20), strict=True):
         of, blocks = query(window), MemoryBlocks()
-        budget = Budget(limit, strategy, groups)
+        budget = MemoryBudget(limit, strategy, groups)
         task = Engine(of, plan=parse_plan(plan, of), budget=budget, blocks=blocks)
         found = feed(task)
         running = task.statistics().spill
         assert running is not None
-        written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.held.items())
-        assert running.on_disk_tuples <= written, "what has left is written; a shared block may have dead tuples too"
+        written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.stored.items())
+        assert running.on_disk_tuples <= written, "spilled tuples are written; a shared block may have dead tuples too"
         task.clean()
         cleaned = [to_rows(batch) for batch in task.cleaned()]
         late = [row for rows in cleaned for row in rows]
@@ -99,7 +96,7 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
         orders = [[(row["_ts"], int(row["s"][1:])) for row in rows] for rows in cleaned]
         assert orders == [sorted(order) for order in orders]
         assert counted(found + late) == expected(window), (plan, strategy, limit)
-        assert blocks.held == {}
+        assert blocks.stored == {}
         said = task.statistics().spill
         assert said is not None
         assert said.spills > 1
@@ -109,15 +106,15 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was chosen leaves over several slices, few groups are merged together, and late results go to disk."""
+    """The chosen groups leave over several slices, few groups are merged together, and late results go to disk."""
     monkeypatch.setattr(spilling, "LEAVE_BYTES", 2_000)
     monkeypatch.setattr(spilling, "LEAVE_GROWTH", 0)
-    monkeypatch.setattr(leaving, "CHUNK_BYTES", 1_000)
-    monkeypatch.setattr(instalments, "CLEAN_TUPLES", 60)
-    monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
-    monkeypatch.setattr(cleaning, "LATE_BYTES", 2_000)
+    monkeypatch.setattr(eviction, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(steps, "CLEAN_TUPLES", 60)
+    monkeypatch.setattr(by_join, "MERGED_TUPLES", 40)
+    monkeypatch.setattr(by_join, "LATE_BYTES", 2_000)
     of = query(window)
-    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(60_000, "local-output"), blocks=MemoryBlocks())
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=MemoryBudget(60_000, "local-output"), blocks=MemoryBlocks())
     found = feed(task)
     task.clean()
     found += [row for batch in task.cleaned() for row in to_rows(batch)]
@@ -125,11 +122,12 @@ def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never is more used than the budget has, and what leaves is all written, though no more would have to be."""
+    """The engine never uses more than the budget, and everything that leaves is written, even when memory is no longer
+    short."""
     monkeypatch.setattr(spilling, "LEAVE_BYTES", 4_000)
-    monkeypatch.setattr(leaving, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(eviction, "CHUNK_BYTES", 1_000)
     of, blocks, limit = query("endless"), MemoryBlocks(), 150_000
-    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(limit, "local-output"), blocks=blocks)
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=MemoryBudget(limit, "local-output"), blocks=blocks)
     used = [0]
     for begin in range(0, 10 * TUPLES, 10):
         for name, batch in batches().items():
@@ -142,16 +140,17 @@ def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for more in range(1, 200):
         task.advance(10 * TUPLES + more)
     said = task.statistics().spill
-    written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.held.items())
+    written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.stored.items())
     assert said is not None
     assert said.on_disk_tuples <= written
 
 
 def test_results_are_taken_while_more_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds all that is owed need not hold all of it."""
-    monkeypatch.setattr(cleaning, "MERGED_TUPLES", 40)
+    """The caller of a complete cleanup need not keep all of its results in memory."""
+    monkeypatch.setattr(by_join, "MERGED_TUPLES", 40)
     of = query("endless")
-    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(30_000, "bottom-up", 20), blocks=MemoryBlocks())
+    budget = MemoryBudget(30_000, "bottom-up", 20)
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=budget, blocks=MemoryBlocks())
     found, turns = feed(task), []
 
     def take() -> None:
@@ -164,9 +163,9 @@ def test_results_are_taken_while_more_are_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(spilled_part, "BLOCK_BYTES", 300)
     blocks = MemoryBlocks()
-    writer = Writer(blocks)
+    writer = PieceWriter(blocks)
     batch = batches()["a"]
     expiry = batch.ts + 5
     pieces = writer.write("0/1/0", batch, expiry)
@@ -174,26 +173,26 @@ def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [piece.last for piece in pieces] == [
         int(expiry[end - 1]) for end in np.cumsum([piece.rows for piece in pieces])
     ]
-    assert to_rows(Batch.concat(Reader(blocks).read(pieces))) == to_rows(batch)
+    assert to_rows(Batch.concat(PieceReader(blocks).read(pieces))) == to_rows(batch)
     writer.forget(pieces)
-    assert blocks.held == {}
+    assert blocks.stored == {}
 
 
-def test_a_damaged_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_block_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     of, blocks = query("endless"), MemoryBlocks()
-    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=Budget(30_000, "bottom-up"), blocks=blocks)
+    task = Engine(of, plan=parse_plan(PLANS[0], of), budget=MemoryBudget(30_000, "bottom-up"), blocks=blocks)
     feed(task)
     key = blocks.keys("")[0]
-    blocks.held[key] = blocks.held[key][:-1] + bytes([blocks.held[key][-1] ^ 1])
+    blocks.stored[key] = blocks.stored[key][:-1] + bytes([blocks.stored[key][-1] ^ 1])
     with pytest.raises(StateError, match=f"spilled block {key} is damaged: checksum"):
         task.clean()
 
 
 def test_small_groups_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shared block goes with the last of its pieces; a group that is large for it has blocks of its own."""
-    monkeypatch.setattr(part, "BLOCK_BYTES", 600)
+    """A shared block is deleted with the last of its pieces; a group that is too large for it has blocks of its own."""
+    monkeypatch.setattr(spilled_part, "BLOCK_BYTES", 600)
     blocks = MemoryBlocks()
-    writer, reader = Writer(blocks), Reader(blocks)
+    writer, reader = PieceWriter(blocks), PieceReader(blocks)
     batch = batches()["a"].slice(0, 100)
     sizes = [2, 0, 3, 70, 2, 1, 22]
     groups = writer.write_groups("0/0", batch, batch.ts + 5, sizes)
@@ -206,9 +205,9 @@ def test_small_groups_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max([piece.last for piece in pieces], default=0) == (int(own.ts.max()) + 5 if size else 0)
     assert groups[0][0].key == groups[2][0].key
     assert groups[4][0].key == groups[5][0].key
-    # What lies together in a block is read together.
+    # Adjacent pieces of a block are read together.
     assert [len(read) for read in reader.read([*groups[0], *groups[2], *groups[4]])] == [5, 2]
     assert [len(read) for read in reader.read([*groups[2], *groups[0]])] == [3, 2]
     for number, pieces in enumerate(groups):
         writer.forget(pieces)
-        assert blocks.held.keys() == {piece.key for left in groups[number + 1 :] for piece in left}
+        assert blocks.stored.keys() == {piece.key for left in groups[number + 1 :] for piece in left}

@@ -1,4 +1,4 @@
-"""Checkpoints: each source tuple once, blocks that die, and what restoring refuses."""
+"""Checkpoints: each source tuple once, blocks that expire, and the blocks that a restore refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operators.data.slices import slices
 from operators.data.watermark import END
 from operators.engine.engine import Engine
 from operators.state import checkpoint
-from operators.state.checkpoint import Block, by_time
+from operators.state.checkpoint import Block, blocks_by_time
 from schemas.columns import Batch
 from schemas.errors import InvariantError, StateError
 from schemas.query import Query
@@ -42,7 +42,7 @@ def running(one: Query = PAIR) -> Engine:
 
 
 def test_each_tuple_is_exported_once() -> None:
-    """A checkpoint holds what was stored since the one before: neither what waits nor what was told."""
+    """A checkpoint has the tuples stored since the last checkpoint, not those that wait or that an earlier one has."""
     engine = running()
     first = engine.checkpoint()
     assert first.cut == 30
@@ -73,7 +73,7 @@ def test_cost_is_that_of_new_tuples() -> None:
     assert sizes(engine.checkpoint().blocks) == [("a", 10_000, 1)]
 
 
-def test_only_what_is_needed_is_kept_of_a_tuple() -> None:
+def test_only_needed_columns_of_a_tuple_are_stored() -> None:
     """Columns of the output and of joins; those of selections only where they are asked again."""
     joined = "SELECT A.v FROM a A [RANGE 9 ms], {} B [RANGE 9 ms] WHERE A.k = B.k AND A.d > 1.0"
     engine = Engine(query(joined.format("b")))
@@ -87,8 +87,8 @@ def test_only_what_is_needed_is_kept_of_a_tuple() -> None:
     assert sorted(own.checkpoint().blocks[0].batch.columns) == ["_ts", "d", "k", "v"]
 
 
-def test_dead_blocks_are_told() -> None:
-    """Rows below live_from are needed no more; what died before it was ever exported is left out."""
+def test_dead_blocks_are_reported() -> None:
+    """Rows below live_from are no longer needed; tuples that died before any checkpoint are left out."""
     engine = running()
     engine.checkpoint()
     push(engine, "a", "300 k=9 v=9 | 900 k=9 v=9")
@@ -111,7 +111,7 @@ def test_restored_state_is_the_state(one: Query) -> None:
     second = engine.checkpoint()
     blocks += second.blocks
     born = Engine(one)
-    born.restore(second.cut, by_time(blocks))
+    born.restore(second.cut, blocks_by_time(blocks))
     assert born.cut == 45
     assert born.statistics().state_tuples == engine.statistics().state_tuples
     assert born.statistics().results == 0
@@ -128,11 +128,11 @@ def test_restored_state_is_the_state(one: Query) -> None:
 
 
 def test_restoring_takes_no_smaller_pieces_than_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces are cut by the intermediate results per tuple: those restored count like those that came."""
+    """Slices are cut by the intermediate results per tuple: restored tuples count like arriving ones."""
     made: list[float] = []
 
     def spied(batches: dict[str, Batch], cut: int, **options: Any) -> Iterator[tuple[dict[str, Batch], int]]:
-        made.append(options["made"])
+        made.append(options["made_per_tuple"])
         return slices(batches, cut, **options)
 
     three = query("SELECT A.v FROM a A, b B, c C WINDOW RANGE 1 SECONDS WHERE A.k = B.k AND A.v = C.v")
@@ -148,7 +148,7 @@ def test_restoring_takes_no_smaller_pieces_than_running(monkeypatch: pytest.Monk
     assert joined > 1.0
     monkeypatch.setattr("operators.engine.engine.slices", spied)
     monkeypatch.setattr(checkpoint, "PIECE_TUPLES", 300)
-    Engine(three).restore(999, by_time(blocks))
+    Engine(three).restore(999, blocks_by_time(blocks))
     assert len(made) > 5
     assert max(made) < 2 * joined
 
@@ -163,7 +163,7 @@ def test_restoring_in_pieces_and_interleaved() -> None:
         Block("a", 1_001, a.batch.slice(1, 2)),
     ]
     born = Engine(PAIR)
-    born.restore(30, by_time(pieces))
+    born.restore(30, blocks_by_time(pieces))
     assert born.statistics().state_tuples == engine.statistics().state_tuples
     push(born, "a", "31 k=1 v=5 | 99")
     push(born, "b", "99")
@@ -172,12 +172,12 @@ def test_restoring_in_pieces_and_interleaved() -> None:
 
 
 def test_selections_are_asked_again_where_a_store_is_shared() -> None:
-    """The store of a stream under two aliases holds what either selects; each still sees its own only."""
+    """A store of two aliases has the tuples that either selects; each alias still sees only its own."""
     engine = Engine(OWN)
     push(engine, "a", "1 k=1 v=1 | 2 k=1 v=2 | 3 k=1 v=3 | 10")
     engine.advance(5)
     born = Engine(OWN)
-    born.restore(5, by_time(engine.checkpoint().blocks))
+    born.restore(5, blocks_by_time(engine.checkpoint().blocks))
     assert born.statistics().state_tuples == engine.statistics().state_tuples == 4
     for each in (engine, born):
         each.set_clock("a", 0, 5)
@@ -202,7 +202,7 @@ def test_gaps_are_refused(order: list[int], message: str) -> None:
 
 
 def test_blocks_out_of_order_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has been processed is not waited for: a block that comes too late would meet less than it should."""
+    """A block of tuples before those already processed is refused, since its tuples would miss matches."""
     monkeypatch.setattr(checkpoint, "PIECE_TUPLES", 1)
     engine = running()
     (a, b) = engine.checkpoint().blocks
@@ -224,7 +224,7 @@ def test_only_a_fresh_engine_is_restored() -> None:
     waiting = Engine(PAIR)
     push(waiting, "a", "1 k=1")
     restored = Engine(PAIR)
-    restored.restore(0, by_time(running().checkpoint().blocks))
+    restored.restore(0, blocks_by_time(running().checkpoint().blocks))
     for engine in (running(), running(BY_ROWS), waiting, restored):
         with pytest.raises(InvariantError, match="restore needs a fresh engine"):
             engine.restore(30, [])

@@ -68,7 +68,7 @@ def hashed(life: int = 10) -> SideState:
 # --- By eye ------------------------------------------------------------------------------------------
 
 
-def test_pairs_come_by_probe_row_newest_entry_first() -> None:
+def test_pairs_ascend_by_probe_row_newest_entry_first() -> None:
     """1:7 2:8 3:7; keys 7, 8, 9 probe at 5."""
     side = hashed()
     side.insert(single([1, 2, 3]), words([7, 8, 7]))
@@ -76,7 +76,7 @@ def test_pairs_come_by_probe_row_newest_entry_first() -> None:
 
 
 def test_keys_that_earlier_entries_have() -> None:
-    """1:7 2:8 3:7 4:9, and 2:11 of what was computed later; 7 and 11 are in one bucket."""
+    """Entries ts:key 1:7 2:8 3:7 4:9, and 2:11 in `older`; keys 7 and 11 share a bucket."""
     side = hashed()
     side.insert(single([1, 2, 3, 4]), words([7, 8, 7, 9]))
     side.older = hashed()
@@ -101,15 +101,15 @@ def test_only_earlier_entries_are_met() -> None:
     assert probed(side, [7], [3]) == []
 
 
-def test_the_end_of_a_life_is_inclusive() -> None:
-    """An entry at 1 with life 10 is met at 11, not at 12; 2:7 hides nothing behind it."""
+def test_the_end_of_a_lifetime_is_inclusive() -> None:
+    """An entry at 1 with lifetime 10 is met at 11, not at 12; entry 2:7 hides no entry behind it."""
     side = hashed()
     side.insert(single([1, 2]), words([7, 7]))
     assert probed(side, [7, 7, 7], [11, 12, 13]) == [(0, 1), (0, 0), (1, 1)]
 
 
-def test_kept_expiry_decides_before_life() -> None:
-    """An intermediate result may die long before its newest part's life ends; older ones may outlive it."""
+def test_stored_expiry_decides_before_lifetime() -> None:
+    """An intermediate result may die long before its newest component expires; older ones may outlive it."""
     side = SideState(("A", "B"), 10, hashed=True)
     side.insert(
         Tuples(("A", "B"), np.arange(6).reshape(2, 3), np.array([1, 2, 3]), np.array([11, 5, 9])),
@@ -152,7 +152,7 @@ def test_more_probes_than_are_looked_up_ahead() -> None:
 
 
 def test_wrapping_leaves_no_stale_entry() -> None:
-    """Capacity 4, entries come and go: heads of gone entries name slots that others have taken."""
+    """Capacity 4, entries added and purged: heads of purged entries refer to slots that other entries have taken."""
     side = hashed(life=2)
     for t in range(0, 100, 1):
         side.purge(t)
@@ -163,7 +163,7 @@ def test_wrapping_leaves_no_stale_entry() -> None:
         assert probed(side, [5], [t]) == [], "bucket 1 of 4, where only other keys are"
 
 
-def test_growth_keeps_what_is_held() -> None:
+def test_growth_keeps_all_entries() -> None:
     """Doubling as often as necessary at once."""
     side = hashed(life=FOREVER)
     side.insert(single([1, 2, 3], FOREVER), words([1, 2, 1]))
@@ -203,7 +203,7 @@ def test_now_is_still_alive_when_room_is_made() -> None:
 
 
 def test_purge_by_watermark() -> None:
-    """An entry goes when no tuple at or after the cut can meet it; at the end all go."""
+    """An entry is dropped when no tuple with ts >= cut can meet it; at the end all are dropped."""
     side = hashed(life=10)
     side.insert(single([1, 2, 2, 5]), words([7] * 4))
     side.purge(11)
@@ -311,7 +311,7 @@ def test_size_bytes() -> None:
 
 @dataclass
 class Model:
-    """What a state should hold, as a list of (ts, key, value, row, expiry)."""
+    """The expected content of a state, as a list of (ts, key, value, row, expiry)."""
 
     life: int
     entries: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -327,7 +327,7 @@ class Model:
 
 STEPS = st.lists(
     st.tuples(
-        st.integers(0, 4),  # how far time goes on
+        st.integers(0, 4),  # how far time advances
         st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=9),  # (ts step, key) to insert
         st.booleans(),  # purge?
         st.integers(1, 7),  # room

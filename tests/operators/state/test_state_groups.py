@@ -1,4 +1,4 @@
-"""Partition groups of a state, and taking them out: what stays behaves as if the rest had never come."""
+"""Partition groups of a state and their removal: the rest behaves as if the removed entries had never existed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_any_number_of_groups(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 64])
 def test_entries_by_group(count: int) -> None:
-    """Those that live, group by group; a ring that has gone round, expiries kept or not."""
+    """Living entries, group by group, in a ring that has wrapped, with expiries stored or not."""
     side = parted(KEYS, count, life=3)
     side.lo = 3
     expected = [group(key, count) for key in KEYS]
@@ -68,7 +68,7 @@ def test_entries_by_group(count: int) -> None:
 
 
 def test_marked_rows() -> None:
-    """Of entries that live, in a ring that has gone round; expiries kept or not, several aliases."""
+    """Rows of living entries in a ring that has wrapped, with expiries stored or not, and several aliases."""
     side = parted(KEYS, 2, life=3)
     side.lo = 3
     held = np.zeros(9, np.bool_)
@@ -114,7 +114,7 @@ def test_bytes_of_groups() -> None:
     assert terms.entry_bytes() == 16 + 8 + 8 + 16 + 8
 
 
-def test_what_stays_is_found() -> None:
+def test_remaining_entries_are_found() -> None:
     """Four of 0:7 1:8 2:7 3:9 4:8 5:7 stay; the index knows them by their new numbers."""
     side = parted([7, 8, 7, 9, 8, 7], 64)
     side.take_out(np.array([True, False, False, False, True, False]))
@@ -126,7 +126,7 @@ def test_what_stays_is_found() -> None:
 
 
 def test_the_older_stay() -> None:
-    """Taking out speaks of a state's own entries."""
+    """`take_out` only concerns a state's own entries."""
     side = parted([7, 8], 64)
     side.older = hashed(FOREVER)
     side.older.insert(single([0], FOREVER, 40), words([7]))
@@ -151,7 +151,7 @@ def test_retracted_entries_are_counted_on() -> None:
 
 
 def test_dead_rows_still_make_room() -> None:
-    """What a ROWS window has killed goes when the ring is full, after a part has left too."""
+    """Entries dead by a ROWS window are dropped when the ring is full, also after a removal of groups."""
     pairs = SideState(("A", "B"), FOREVER, hashed=True)
     rows = np.array([[10, 11, 12, 13], [20, 21, 22, 23]])
     pairs.insert(Tuples(("A", "B"), rows, np.arange(4), np.full(4, FOREVER)), words([7] * 4))
@@ -163,7 +163,7 @@ def test_dead_rows_still_make_room() -> None:
 
 
 def test_memory_is_given_back() -> None:
-    """Rings as small as what stays allows, with room; no larger than before; as they were for little."""
+    """Rings shrink to fit the remaining entries, with room; they never grow; they stay where little is removed."""
     side = parted(list(range(1000)), 64)
     assert side.capacity == 1024
     full = side.touched_bytes()
@@ -183,8 +183,8 @@ def test_memory_is_given_back() -> None:
 
 @pytest.mark.skipif(not state.GIVES_BACK, reason="memory is given back page by page on Linux")
 def test_large_rings_give_pages_back() -> None:
-    """Rings stay as they are, what stays is where it belongs, and other pages are nobody's; for very little, or when
-    they are small, rings are made anew."""
+    """Rings stay, the remaining entries keep their slots, and other pages are given back. Rings are replaced where very
+    few entries remain or where the rings are small."""
     n = 40_000
     side = parted(list(range(n)), 64)
     side.purge_rows("A", 25_000)
@@ -205,7 +205,7 @@ def test_large_rings_give_pages_back() -> None:
     assert (side.capacity, side.hi - side.lo) == (512, 300)
 
 
-def test_what_was_written_counts_until_rings_are_made_anew() -> None:
+def test_written_memory_counts_until_rings_are_replaced() -> None:
     """Purged and compacted entries still take memory; `trim` gives it back."""
     side = hashed(life=10)
     for begin in range(0, 500, 100):
@@ -222,7 +222,7 @@ def test_what_was_written_counts_until_rings_are_made_anew() -> None:
     assert probed(side, [0], [505]) == [(0, 500)]
 
 
-def test_growing_holds_one_ring_twice() -> None:
+def test_growing_keeps_one_ring_twice() -> None:
     """Under a budget growth must not need the whole state a second time, nor a copy in between."""
     capacity = 1 << 16
     rows, ts, key = np.zeros((4, capacity), np.int64), np.arange(capacity), words([1])
@@ -274,12 +274,12 @@ STEPS = st.lists(
 @PROPERTY
 @given(steps=STEPS, groups=st.sampled_from([1, 5, 64]), pages=st.booleans())
 def test_a_state_is_a_list(kept_expiry: bool, life: int, steps: list[Any], groups: int, pages: bool) -> None:
-    """Inserts, parts taken out, retractions, purges: probes give the pairs of a list, in its order; whether memory is
-    given back by new rings or page by page."""
+    """Through inserts, removals, retractions and purges, probes return the pairs of a list in its order, whether memory
+    is given back by new rings or page by page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FIRST_CAPACITY", 4)
         if pages:
-            patch.setattr(state, "GIVEN_BACK_FROM", 4)
+            patch.setattr(state, "GIVE_BACK_MIN_CAPACITY", 4)
         _is_a_list(kept_expiry, life, steps, groups)
 
 

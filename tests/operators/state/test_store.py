@@ -1,4 +1,4 @@
-"""The store of source tuples: what is written is read, through wraps, growth, late nulls and purging."""
+"""The store of source tuples returns what was written, through wraps, growth, late nulls and purging."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nulls_may_come_late() -> None:
     assert of.gather("s", np.array([0, 4])).valid is None
 
 
-def test_a_null_is_gone_with_its_slot() -> None:
+def test_a_null_disappears_with_its_slot() -> None:
     """A valid value that takes over a null's slot is valid."""
     of = SourceStore(FIELDS)
     for t in range(50):
@@ -81,7 +81,7 @@ def test_a_null_is_gone_with_its_slot() -> None:
 
 
 def test_strings_wrap_and_grow() -> None:
-    """Bytes lie in a ring of their own, which wraps at other places and doubles when full."""
+    """Bytes lie in a ring of their own, which wraps at other positions and doubles when full."""
     of = SourceStore([("s", Type.STRING)])
     texts: list[str] = []
     for t in range(300):
@@ -105,8 +105,8 @@ def test_strings_of_a_slice() -> None:
     assert of.gather("s", np.arange(4)).to_values() == ["one", None, "three", "three"]
 
 
-def test_purge_by_life() -> None:
-    """By whole epochs: one goes when its last tuple is dead at the cut, that is ts + life < cut."""
+def test_purge_by_lifetime() -> None:
+    """Whole epochs are dropped: when the last tuple is dead at the cut, that is ts + lifetime < cut."""
     of = SourceStore([])
     for ts in ([1, 2], [3, 5], [6]):
         of.append(Batch(np.array(ts), {}))
@@ -141,7 +141,7 @@ def test_purge_by_rows() -> None:
 
 
 def test_purge_by_both() -> None:
-    """A row that one alias holds by RANGE and another by ROWS goes when it is dead for both."""
+    """A row in a RANGE window of one alias and a ROWS window of another is dropped when it is dead for both."""
     of = SourceStore([("_ts", Type.TIMESTAMP)])
     for t in range(10):
         of.append(Batch(np.array([t]), {}))
@@ -160,7 +160,7 @@ def test_purge_by_both() -> None:
 
 
 def test_horizons_are_columns_that_are_not_exported() -> None:
-    """They are gathered like any other, and whoever restores computes them anew."""
+    """They are gathered like any other column, and a restore computes them again."""
     of = SourceStore([("_ts", Type.TIMESTAMP)], horizons=["#b"], lasting_ts=True)
     of.append(Batch(np.array([1, 2, 3]), {"#b": Column(Type.BIGINT, np.array([-1, 4, 4]))}))
     assert of.gather("#b", np.array([0, 2])).to_values() == [-1, 4]
@@ -168,7 +168,7 @@ def test_horizons_are_columns_that_are_not_exported() -> None:
 
 
 def test_begin_at() -> None:
-    """A restored store goes on with its numbers."""
+    """A restored store continues its numbers."""
     of = SourceStore(FIELDS)
     of.begin_at(1_000_001)
     assert of.append(batch([(1, 1.0, True, "a")] * 5, [1] * 5)).tolist() == list(range(1_000_001, 1_000_006))

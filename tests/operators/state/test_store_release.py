@@ -1,4 +1,4 @@
-"""Rows that leave a store out of turn: whatever is released, purged, added and grown, a dict says what is held."""
+"""Rows that leave a store out of order: through releases, purges, appends and growth it has the rows of a dict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values(row: int, nulls_from: int) -> tuple[Any, ...]:
-    """What row `row` holds; nulls come late."""
+    """The values of row `row`; nulls come late."""
     if row >= nulls_from and row % 7 == 3:
         return (None, None, None, None)
     text = TEXTS[row * 5 % len(TEXTS)]
@@ -66,13 +66,13 @@ def column(of: SourceStore, name: str, rows: list[int]) -> list[Any]:
 
 
 def test_the_others_keep_their_ids() -> None:
-    """Released rows are gone from what is read; the rest is found by the ids it had."""
+    """Released rows are no longer read; the other rows keep their ids."""
     of = filled(6)
     of.release(dead(of, 0, 3, 4))
     assert (of.lo, of.hi, len(of)) == (0, 6, 3)
-    assert of.held_rows().tolist() == [1, 2, 5]
-    assert of.held_rows(2, 5).tolist() == [2]
-    assert of.held(np.array([5, 4, 1, 0, 6, -1])).tolist() == [True, False, True, False, False, False]
+    assert of.stored_rows().tolist() == [1, 2, 5]
+    assert of.stored_rows(2, 5).tolist() == [2]
+    assert of.are_stored(np.array([5, 4, 1, 0, 6, -1])).tolist() == [True, False, True, False, False, False]
     assert column(of, "v", [5, 1, 2, 5]) == [-35, -47, -44, -35]
     assert column(of, "s", [1, 5]) == [values(1, 0)[3], values(5, 0)[3]]
     assert of.read(0, 6).ts.tolist() == [10, 20, 50]
@@ -90,16 +90,16 @@ def test_a_row_may_be_named_again() -> None:
     of.release(dead(of, 1))
     of.release(dead(of, 1, 2))
     of.release(dead(of))
-    assert of.held_rows().tolist() == [0, 3, 4]
+    assert of.stored_rows().tolist() == [0, 3, 4]
     assert column(of, "v", [0, 3, 4]) == [values(row, 0)[0] for row in (0, 3, 4)]
 
 
 def test_all_may_be_released() -> None:
-    """And the store goes on."""
+    """The store continues after that."""
     of = filled(70)
     of.release(np.ones(70, np.bool_))
     assert (of.lo, of.hi, len(of), of.capacity) == (0, 70, 0, 2)
-    assert of.held_rows().tolist() == []
+    assert of.stored_rows().tolist() == []
     assert of.first_at(0) == 70
     assert of.spaced_rows(5).tolist() == []
     assert len(of.read(0, 70)) == 0
@@ -108,7 +108,7 @@ def test_all_may_be_released() -> None:
     assert column(of, "s", [70]) == [values(70, 0)[3]]
 
 
-def test_first_at_finds_held_rows() -> None:
+def test_first_at_finds_stored_rows() -> None:
     """0, 10 .. 90 without 30 and 40."""
     of = filled(10)
     of.release(dead(of, 3, 4))
@@ -118,7 +118,7 @@ def test_first_at_finds_held_rows() -> None:
 
 
 def test_times_stay_for_rows_windows() -> None:
-    """A released row is still a successor of others: its ts counts."""
+    """A released row is still a successor of other rows: its ts counts."""
     of = filled(6, lasting_ts=True)
     of.release(dead(of, 2, 3))
     assert column(of, "_ts", [2, 3, 5]) == [20, 30, 50]
@@ -128,11 +128,11 @@ def test_times_stay_for_rows_windows() -> None:
     assert column(of, "_ts", list(range(2, 15))) == [20, 30, 40, 50, *[60] * 9]
     of.purge(0, 61, 12)
     assert (of.lo, len(of)) == (3, 11)
-    assert of.held_rows().tolist() == list(range(4, 15))
+    assert of.stored_rows().tolist() == list(range(4, 15))
 
 
-def test_purging_what_was_released_ends_its_cost() -> None:
-    """No directory once all live rows are held again; numbers and values go on."""
+def test_purging_released_rows_ends_their_cost() -> None:
+    """There is no directory once all live rows are stored again; numbers and values continue."""
     of = SourceStore(FIELDS)
     for first in range(0, 60, 10):
         of.append(batch(first, [first] * 10))
@@ -148,30 +148,30 @@ def test_purging_what_was_released_ends_its_cost() -> None:
     assert of.spaced_rows(4).tolist() == [40, 45, 50, 55]
     of.append(batch(60, [60] * 3))
     of.release(dead(of, 41))
-    assert of.held_rows().tolist() == [40, *range(42, 63)]
+    assert of.stored_rows().tolist() == [40, *range(42, 63)]
     assert column(of, "v", [40, 42, 62]) == [70, 76, 136]
 
 
-def test_memory_goes_with_the_rows() -> None:
-    """Rings are as small as what stays allows; 2 bits are left of a row."""
+def test_memory_is_freed_with_the_rows() -> None:
+    """Rings shrink to fit the remaining rows; 2 bits are left of a released row."""
     of = filled(4096)
     before = of.touched_bytes()
     of.release(np.arange(4096) % 64 > 0)
     assert of.capacity == 128
     per_row = 8 + 8 + 1 + 8 + 8 + 8 + 3
     assert before >= 4096 * per_row
-    assert of.touched_bytes() <= 64 * (per_row + 40) + 4096 * 2 // 8 + store.MARK_BYTES
+    assert of.touched_bytes() <= 64 * (per_row + 40) + 4096 * 2 // 8 + store.EPOCH_END_BYTES
     of.release(np.arange(4096) % 128 > 0)
-    assert of.held_rows().tolist() == list(range(0, 4096, 128))
+    assert of.stored_rows().tolist() == list(range(0, 4096, 128))
 
 
 def test_the_bytes_of_strings_go_too() -> None:
-    """Their ring is made anew by what it holds, not by how many they are."""
+    """Their ring is replaced by the bytes in it, not by the number of strings."""
     of = SourceStore([("s", Type.STRING)])
     text = Column.from_values(["x" * 100] * 999 + ["y" * 300], Type.STRING)
     of.append(Batch(np.zeros(1000, np.int64), {"s": text}))
     rest = of.touched_bytes() - 1000 * 16 - 999 * 100 - 300
-    assert rest == store.MARK_BYTES
+    assert rest == store.EPOCH_END_BYTES
     of.release(np.arange(1000) % 10 < 9)
     directory = 2 * 8 * 16
     assert of.touched_bytes() - rest == 100 * 16 + 99 * 100 + 300 + directory
@@ -181,8 +181,8 @@ def test_the_bytes_of_strings_go_too() -> None:
     assert column(of, "s", [49, 999]) == ["x" * 100, "y" * 300]
 
 
-def test_little_is_closed_up_in_place() -> None:
-    """What a few rows leave behind is not worth new rings; it still counts as taken, until much has left."""
+def test_few_rows_are_compacted_in_place() -> None:
+    """The memory of few rows does not pay for new rings; it still counts as taken, until many rows have left."""
     of = filled(1000)
     taken = of.touched_bytes()
     of.release(dead(of, *range(0, 1000, 20)))
@@ -194,7 +194,7 @@ def test_little_is_closed_up_in_place() -> None:
     assert of.touched_bytes() < 0.9 * taken
 
 
-def test_trim_returns_what_purging_left() -> None:
+def test_trim_returns_the_memory_of_purged_rows() -> None:
     """Rings of the rows that live now."""
     of = SourceStore(FIELDS)
     for first in range(0, 640, 64):
@@ -240,7 +240,7 @@ STEPS = st.lists(
     nulls_from=0,
 )
 def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_from: int) -> None:
-    """Appends, sweeps by pattern and by stretch, purges by life and rows, trims, in any order."""
+    """Appends, releases by pattern and by stretch, purges by lifetime and rows, trims, in any order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "FIRST_CAPACITY", 2)
         patch.setattr(ranks, "FIRST_WORDS", 1)
@@ -274,11 +274,11 @@ def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_fr
             of.trim()
         held = sorted(model)
         assert (of.hi, len(of)) == (following, len(held))
-        assert of.held_rows().tolist() == held
+        assert of.stored_rows().tolist() == held
         middle = (of.lo + of.hi) // 2
-        assert of.held_rows(middle, of.hi).tolist() == [row for row in held if row >= middle]
+        assert of.stored_rows(middle, of.hi).tolist() == [row for row in held if row >= middle]
         around = np.arange(of.lo - 70, of.hi + 70)
-        assert of.held(around).tolist() == [row in model for row in around.tolist()]
+        assert of.are_stored(around).tolist() == [row in model for row in around.tolist()]
         asked = held[::-3] + held[::2]
         for number, (name, _) in enumerate(FIELDS[:-1]):
             assert column(of, name, asked) == [model[row][number] for row in asked]
@@ -293,7 +293,7 @@ def test_a_store_is_a_dict(tracked: bool, steps: list[Any], start: int, nulls_fr
         assert of.spaced_rows(5).tolist() == held[::step]
         if tracked:
             assert column(of, "_ts", list(range(of.lo, of.hi))) == [stamps[row] for row in range(of.lo, of.hi)]
-        assert 0 <= of.touched_bytes() - len(of._marks) * store.MARK_BYTES <= of.size_bytes()
+        assert 0 <= of.touched_bytes() - len(of._epoch_ends) * store.EPOCH_END_BYTES <= of.size_bytes()
 
 
 def test_endless_streams_are_never_purged() -> None:
@@ -301,4 +301,4 @@ def test_endless_streams_are_never_purged() -> None:
     of = filled(10)
     of.release(dead(of, *range(9)))
     of.purge(FOREVER, END, None)
-    assert (of.lo, of.held_rows().tolist()) == (0, [9])
+    assert (of.lo, of.stored_rows().tolist()) == (0, [9])

@@ -1,4 +1,4 @@
-"""`weir bench engine` at tiny sizes: it runs, its table is whole, all its programs agree."""
+"""`weir bench engine` at tiny sizes: it runs, its table is complete, all its programs agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weir bench files` at tiny sizes: it runs, its table is whole, every program gives the same results."""
+"""`weir bench files` at tiny sizes: it runs, its table is complete, every program produces the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weir bench jit` at tiny sizes: workloads are the paper's, figures are drawn, JIT makes less and finds all."""
+"""`weir bench jit` at tiny sizes: workloads are the paper's, figures are drawn, JIT makes less and finds everything."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_jit_makes_less_and_finds_the_same(hashed: bool, scale: float) -> None:
 
 def test_where_all_tuples_match_nothing_is_saved() -> None:
     ref, jit = compare(AllMatch(3, 200), hashed=True, windows=1.0, seed=1, slices=5, repeats=3)
-    # The first window's tuples find what has come of the others.
+    # The first window's tuples find only the other streams' tuples that have arrived.
     assert ref.results == jit.results == 2 * 4 * 200 - 3 * 200
     assert jit.intermediate_results == ref.intermediate_results > 0
 
@@ -130,7 +130,7 @@ def test_jit_has_every_figure() -> None:
     for figure in suite.figures[:8]:
         pairs = zip(*(medians(figure, 1, name) for name in ("REF", "JIT")), strict=True)
         assert all(0 < jit <= 1.05 * ref for ref, jit in pairs)
-    # Every clique once, and each figure's default in the others.
+    # Every clique is in its figure, and each figure's default is in the others too.
     labels = [line[0] for line in suite.figures[-1].table[1:]]
     assert len(labels) == len(set(labels)) == (9 + 9) + 2 + 2 + 4
 

@@ -1,4 +1,5 @@
-"""`weir bench jit --kafka`: its workloads are what they say, its tables tell losses, a tiny run finds all results."""
+"""`weir bench jit --kafka`: workloads have their declared properties, tables show losses, a tiny run finds all
+results."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from operators.distributed.decompose import decompose
 from operators.plan.plan import parse_plan
 from ops.bench.jit_kafka import MEASURES, TASKS, JitKafkaSettings, bench_jit_kafka, details, overview, quantile, ratios
-from ops.bench.jit_kafka_runs import PlacedTask, Sent, Traffic, closing, expected_results, records, shown
+from ops.bench.jit_kafka_runs import DistributedTask, Sent, Traffic, closing, expected_results, records, shown
 from ops.bench.measure import Progress
 from schemas.errors import UsageError
 from tests import oracle
@@ -25,13 +26,13 @@ TINY = replace(TASKS[0].scaled(0.1), window_ms=1_000)
 
 
 def sent(tuples: int, block_bytes: int, **more: int) -> Sent:
-    """What a worker sent."""
+    """The costs of a worker."""
     traffic = Traffic(blocks=10, block_bytes=block_bytes, **more)
     return Sent(tuples, 5, 0, 100, traffic, 0, 2.0, 3, [10.0, 20.0, 30.0], 0.001)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
-def test_a_workload_has_a_plan_over_its_streams_and_joins_that_speak(task: PlacedTask) -> None:
+def test_a_workload_has_a_plan_over_its_streams_and_joins_with_feedback(task: DistributedTask) -> None:
     query = task.query()
     plan = parse_plan(task.plan, query)
     operators = decompose(query, plan, dict.fromkeys(task.rates, 1), 1, feedback=True)
@@ -88,7 +89,7 @@ def test_ratios_are_of_one_run_and_of_what_is_there() -> None:
     assert quantile([], 0.5) == 0.0
 
 
-def test_losses_are_told() -> None:
+def test_losses_are_reported() -> None:
     saves = [(sent(100, 1000), sent(10, 100, requests=1, request_bytes=50))]
     costs = [(sent(100, 1000), sent(100, 1000, notices=5, notice_bytes=300, requests=10, request_bytes=200))]
     figure = overview([(TASKS[0], saves), (TASKS[1], costs)])
@@ -104,8 +105,8 @@ def test_losses_are_told() -> None:
     assert lines["delay of a result, p50, ms"] == ("20", "20", "1.00x")
 
 
-def test_what_is_missing_is_told() -> None:
-    """A wait in vain said only what it was for: neither which worker, nor whether results were lost or not read."""
+def test_missing_results_are_described() -> None:
+    """A wait that failed named only its goal: neither the worker, nor whether results were lost or not read."""
     expected, read = Counter({(1, 2): 1, (1, 3): 2}), Counter({(1, 3): 1, (4, 4): 1})
     metrics = {"late_tuples_total": 2.0, "commits_total": 9.0, "pending_tuples": 0.0}
     assert shown(expected, read, expected, metrics) == (

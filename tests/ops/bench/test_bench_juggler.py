@@ -1,4 +1,4 @@
-"""`weir bench juggler` at tiny sizes: every figure is drawn and says what is asked; counters have their shapes."""
+"""`weir bench juggler` at tiny sizes: every figure is drawn with its limits; counters have the right shapes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY = JugglerSettings(
 
 
 def test_juggler_draws_every_figure(tmp_path: Path) -> None:
-    """With what the thesis says and what is asked beside what was seen; results are those of every query alone."""
+    """The figures show the thesis' numbers and the limits beside ours; results are those of every query alone."""
     with Progress() as progress:
         suite = bench_juggler(TINY, progress)
     text = drawn(suite, tmp_path)
@@ -47,14 +47,14 @@ def test_juggler_draws_every_figure(tmp_path: Path) -> None:
     assert {series.name for series in plans.panels[0].series} == {*BINARY, *MULTI}
     assert {series.name for series in orders.panels[0].series} == {ADAPTIVE, *ORDERS}
     assert {series.name for series in overlap.panels[0].series} == {*ENCODINGS, APART}
-    # All plans give the same results, and the thesis' encoding has more to compare than ours.
+    # All plans have the same results, and the thesis' encoding has more to compare than ours.
     outputs = [medians(plans, 0, name)[-1] for name in (*BINARY, *MULTI)]
     assert len(set(outputs)) == 1
     assert medians(overlap, 0, QUERIES)[-1] < medians(overlap, 0, PREDICATES)[-1]
 
 
 def test_juggler_draws_one_figure(tmp_path: Path) -> None:
-    """And the thesis has no others."""
+    """The thesis has no other figures."""
     with Progress() as progress:
         suite = bench_juggler(TINY, progress, 11)
         with pytest.raises(UsageError, match=r"5\.4 to 5\.7"):
@@ -64,7 +64,7 @@ def test_juggler_draws_one_figure(tmp_path: Path) -> None:
 
 
 def test_hundred_queries_are_asked_ten_times_the_pace() -> None:
-    """Whatever the size; and full sizes are larger than those that fit minutes."""
+    """The limit holds at every size; full sizes are larger than those that take minutes."""
     for settings in (BENCH.quick, BENCH.default, BENCH.full):
         assert 100 in settings.groups
         assert settings.apart_at_most >= 100
@@ -74,7 +74,7 @@ def test_hundred_queries_are_asked_ten_times_the_pace() -> None:
 
 
 def test_in_each_phase_of_the_drift_another_order_is_the_best() -> None:
-    """By comparisons, which depend on no machine: no order comes near the adaptive one, nor is best throughout."""
+    """By comparisons, which depend on no machine: no fixed order comes near the adaptive one, or is best throughout."""
     size = Size(2_400, 12)
     counts = {}
     for how in (ADAPTIVE, *ORDERS):

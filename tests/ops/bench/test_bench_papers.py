@@ -50,7 +50,7 @@ def test_a_window_of_the_workload_has_every_key_once() -> None:
             assert sorted(stream.tolist()) == list(range(16))
     feed = Feed(star, keys)
     feed.rows(0, 40)
-    # The first window's tuples find what has come of the others; from then on each makes one result.
+    # The first window's tuples find only what has arrived of the others; from then on each makes one result.
     assert feed.results == 4 * 40 - 3 * 16
 
 
@@ -76,7 +76,7 @@ def test_jisc_draws_every_figure(tmp_path: Path) -> None:
     assert [figure.name for figure in suite.figures] == [f"jisc-{n:02d}" for n in range(7, 13)]
     for heading in ("commit:", "9.8x at 100 joins", "JISC Fig. 12", "Moving State"):
         assert heading in text
-    # Comparisons per tuple: one plan does less than two, and a state that is there costs less than one to complete.
+    # Comparisons per tuple: one plan does less than two, and a complete state costs less than one to be completed.
     for figure in suite.figures[:2]:
         assert medians(figure, 2, "JISC")[-1] < medians(figure, 2, "Parallel Track")[-1]
     best, worst = (statistics.mean(medians(figure, 2, "JISC")) for figure in suite.figures[:2])
@@ -151,7 +151,7 @@ def test_the_clique_has_the_papers_selectivities(shared: bool) -> None:
 
 
 def test_counters_have_the_shapes_of_the_paper() -> None:
-    """Fig. 15, 16, 20, 21: HybMig does less than Parallel Track and loses nothing of its pace."""
+    """Fig. 15, 16, 20, 21: HybMig does less than Parallel Track and keeps its pace."""
     clique = Clique(1.0, 1.0, 6, shared=True)
     traces = {name: run(clique, clique.right_deep(), name, capacity=ENOUGH) for name in STRATEGIES}
     w = clique.minutes * 60
@@ -163,7 +163,7 @@ def test_counters_have_the_shapes_of_the_paper() -> None:
     for name in ("PT", "HybMig", "GPT"):
         assert w <= traces[name].finished_s <= w + 1.0
     for name in ("MS", "HybMig+BSC", "GMS", "GHM"):
-        assert traces[name].finished_s < 1.0, name  # there is time enough to spare
+        assert traces[name].finished_s < 1.0, name  # there is enough spare time
     assert traces["JISC"].finished_s <= w + 1.0
 
     share = {

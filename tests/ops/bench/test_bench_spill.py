@@ -1,4 +1,4 @@
-"""`weir bench spill` at tiny sizes: its data has the ratios that it promises, and figures the shapes of the paper."""
+"""`weir bench spill` at tiny sizes: its data has the declared ratios, and its figures have the paper's shapes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_every_strategy_delivers_the_same_results(traces: Traces) -> None:
 
 
 def test_strategies_rank_as_in_the_paper(traces: Traces) -> None:
-    """Not by how much, which takes more than a tiny run."""
+    """The ranks only, not the distances, which take more than a tiny run."""
     (bottom_up,), (whole_plan,), (penalty,) = (
         traces[name] for name in ("bottom-up", "global-output", "global-output-penalty")
     )
@@ -140,7 +140,7 @@ def test_figures_are_drawn(traces: Traces, tmp_path: Path) -> None:
     assert [figure.name for figure in figures] == ["spill-16", "spill-17", "spill-18"]
     for heading in ("State spill Fig. 18", "global-output-penalty", "fewest (7 against 10)", "results of cleanup"):
         assert heading in text
-    # A spill: memory falls, more than it ever does between two steps otherwise.
+    # A spill: memory falls by more than it ever does between two other steps.
     used = medians(figures[2], 0, "global-output-penalty")
     assert min(after / before for before, after in pairwise(used)) < 0.95
     for name in STRATEGIES:
@@ -148,7 +148,7 @@ def test_figures_are_drawn(traces: Traces, tmp_path: Path) -> None:
         assert curve == sorted(curve)
 
 
-def test_claims_tell_whose_results_are_wrong(traces: Traces) -> None:
+def test_claims_name_the_strategy_with_wrong_results(traces: Traces) -> None:
     """A run that has lost a result, or has another in its place, counts as not equal."""
     figure = Figure("x", "x", "x")
     lost = replace(traces["local-output"][0], cleanup_results=0)
@@ -160,7 +160,7 @@ def test_claims_tell_whose_results_are_wrong(traces: Traces) -> None:
         assert claim.met == (share == 100.0)
 
 
-def test_a_budget_that_was_not_kept_is_told(traces: Traces) -> None:
+def test_a_budget_that_was_exceeded_is_reported(traces: Traces) -> None:
     (trace,) = traces["bottom-up"]
     assert trace.budget_bytes > 0 == traces[ALL_IN_MEMORY][0].budget_bytes
     over = replace(trace, memory_bytes=[*trace.memory_bytes, 2 * trace.budget_bytes])
@@ -197,7 +197,7 @@ def test_the_longest_step_of_all_runs_counts(traces: Traces) -> None:
     ]
 
 
-def test_a_digest_tells_rows_apart_but_not_their_order() -> None:
+def test_a_digest_distinguishes_rows_but_not_their_order() -> None:
     rows = np.array([[1, 2, 3], [4, 5, 6]])
     assert digest(rows.T) == digest(rows[::-1].T)
     assert (
@@ -207,7 +207,7 @@ def test_a_digest_tells_rows_apart_but_not_their_order() -> None:
 
 @pytest.mark.parametrize("memory_bytes", [1, 1 << 22])
 def test_all_in_rocksdb_gives_the_results_of_all_in_memory(memory_bytes: int) -> None:
-    """Lists of more than a chunk, slices of few tuples and of many."""
+    """With lists longer than a chunk, and with slices of few tuples and of many."""
     workload = Workload((1.0, 1.0, 4.0), tuple_range=100, tuples=200, partitions=16)
     counts = np.bincount(workload.column("D", 2, 1) - workload.values(2, 1)[0][0])
     assert counts.max() ** 2 > CHUNK_ROWS
@@ -234,7 +234,7 @@ def test_figures_beyond_the_paper_are_drawn(tmp_path: Path) -> None:
 
 
 def test_the_process_takes_what_the_account_says(tmp_path: Path) -> None:
-    """About: megabytes of imports and buffers weigh more in so small a run."""
+    """Approximately: megabytes of imports and buffers weigh more in so small a run."""
     with Progress() as progress:
         figure = accounting(replace(TINY, wide_range=8_000, steps=10), progress)
     assert "account" in drawn(Suite("spill", "the paper", {}, [figure]), tmp_path)

@@ -1,4 +1,4 @@
-"""What executors do of a cleanup, without a Spark: groups in any partition."""
+"""The executors' part of a cleanup, without Spark: groups in any partition."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.spill.cleanup.offline import Payer, pay_all
-from operators.spill.spilling import Budget
+from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
+from operators.spill.spilling import MemoryBudget
 from ops.spark.cleanup import rows_of
-from ops.spark.cleanup_task import Paying, Row
+from ops.spark.cleanup_task import CleanupTask, Row
 from schemas.codecs.blocks import decode_block
-from services.spill.backlog import OpenDebt
+from services.spill.backlog import OpenBacklog
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
-from tests.ops.debts import owing
+from tests.ops.debts import run_with_backlog
 
 Found = dict[int, list[dict[str, Any]]]
 """Results by group of the root."""
 
 
 def shuffled(rows: list[Row], joins: list[int], chance: random.Random) -> list[list[Row]]:
-    """The rows of some joins as Spark gives them to tasks: a group's together, in order."""
+    """The rows of some joins as Spark passes them to tasks: those of a group together, in order."""
     places = {group: chance.randrange(3) for group in sorted({row[:2] for row in rows})}
     return [sorted(row for row in rows if row[0] in joins and places[row[:2]] == place) for place in range(3)]
 
 
-def clustered(debt: OpenDebt, chance: random.Random) -> Found:
-    """What is owed, found level by level."""
+def clustered(debt: OpenBacklog, chance: random.Random) -> Found:
+    """The pending results, computed level by level."""
     rows = list(rows_of(debt))
-    payer = Payer(debt.query, debt.manifest.debt)
-    paying = Paying(debt.query, msgspec.json.encode(msgspec.structs.replace(debt.manifest.debt, owed=())))
-    for height in sorted(set(payer.heights)):
-        joins = [j for j, own in enumerate(payer.heights) if own == height]
+    cleanup = OfflineCleanup(debt.query, debt.manifest.debt)
+    cleanup_task = CleanupTask(debt.query, msgspec.json.encode(msgspec.structs.replace(debt.manifest.debt, owed=())))
+    for height in sorted(set(cleanup.heights)):
+        joins = [j for j, own in enumerate(cleanup.heights) if own == height]
         for task in shuffled(rows, joins, chance):
-            once, again = (list(paying(iter(task))) for _ in range(2))
+            once, again = (list(cleanup_task(iter(task))) for _ in range(2))
             # A task that is repeated writes the same bytes.
             assert once == again
             rows += once
-    found = [row for row in rows if row[0] == payer.joins]
+    found = [row for row in rows if row[0] == cleanup.joins]
     assert len({(row[1], row[4]) for row in found}) == len(found)
     groups: Found = {}
     for own in found:
@@ -53,9 +53,9 @@ def clustered(debt: OpenDebt, chance: random.Random) -> Found:
     return groups
 
 
-def locally(debt: OpenDebt) -> Found:
-    """The same, found by one process."""
-    groups = pay_all(Payer(debt.query, debt.manifest.debt), debt.manifest.debt, debt.blocks)
+def locally(debt: OpenBacklog) -> Found:
+    """The same results, computed by one process."""
+    groups = clean_up_all(OfflineCleanup(debt.query, debt.manifest.debt), debt.manifest.debt, debt.blocks)
     found = {group: [row for batch in batches for row in to_rows(batch)] for group, batches in groups}
     return {group: rows for group, rows in found.items() if rows}
 
@@ -66,11 +66,11 @@ def in_order(found: Found) -> dict[int, list[str]]:
 
 @settings(PROPERTY, max_examples=max(PROPERTY.max_examples // 4, 15))
 @given(SPILLABLE, BUDGETS, st.randoms(use_true_random=False))
-def test_levels_of_tasks_find_all_that_is_owed(case: Case, budget: Budget, chance: random.Random) -> None:
-    found, debt = owing(case, budget, MemoryBlocks())
+def test_levels_of_tasks_find_all_pending_results(case: Case, budget: MemoryBudget, chance: random.Random) -> None:
+    found, debt = run_with_backlog(case, budget, MemoryBlocks())
     if debt is not None:
-        owed = clustered(debt, chance)
-        # Groups of the root are what is delivered together, by whoever found it.
-        assert in_order(owed) == in_order(locally(debt))
-        found += [row for rows in owed.values() for row in rows]
+        pending = clustered(debt, chance)
+        # A destination takes the results of one root group together, so both must find the same per group.
+        assert in_order(pending) == in_order(locally(debt))
+        found += [row for rows in pending.values() for row in rows]
     assert canonical(found) == canonical(oracle.results(case.query, case.given))

@@ -31,7 +31,7 @@ BASE = 1_700_000_000_000
 
 @pytest.fixture(scope="module", autouse=True)
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The commands find a Spark that runs and leave it running."""
+    """A running Spark, which the commands find and leave running."""
     quick = {
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.codegen.wholeStage": "false",
@@ -54,7 +54,7 @@ def command(case: Case, name: str, *options: str) -> tuple[int, str, str]:
 
 
 def send(feed: Feed, count: int, seed: int) -> None:
-    """Rows of ten keys, some of them late, one that is no tuple, and at the end what closes all partitions."""
+    """Send rows of ten keys, some of them late, one that is not a tuple, and at the end the closing rows."""
     chance = random.Random(seed)
     partitions = feed.case.partitions
     for n in range(count):
@@ -70,7 +70,7 @@ def send(feed: Feed, count: int, seed: int) -> None:
 def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
     topics: Topics, tmp_path: Path, workers: Workers, partitions: int
 ) -> None:
-    # The oracle knows one count of rows only, that of a single task.
+    # The oracle supports one count of rows only, that of a single task.
     split, window = (" PARTITION BY A.x, B.x", "[RANGE 90 MILLISECONDS]") if partitions > 1 else ("", "[ROWS 8]")
     text = DECLARED.replace("IDLE", "") + "INSERT INTO '{sink}' " + JOIN.replace("{window}", window) + split
     case = Case.make(topics, tmp_path, text, partitions=partitions)
@@ -88,7 +88,7 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
         assert code == 0, shown + said
         return f"expected {sum(expected.values()):,} results" in shown
 
-    # The last results may be out a moment before the cut of another partition is.
+    # The last results may become visible a moment before another partition's cut does.
     wait_for(clean, lambda: f"an audit of {sum(expected.values())} results, the last said: {shown}")
     assert canonical(reader.rows()) == expected
 
@@ -107,7 +107,7 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
 
 
 def damage(case: Case, reader: Reader) -> None:
-    """Take the first three results of a partition away, write its last one twice more, and one that is none."""
+    """Delete the first three results of a partition, write its last result twice more, and one that is wrong."""
     records = [record for record in reader.poll() if record.partition == 0]
     again, odd = records[-1], orjson.loads(records[-2].value or b"")
     producer = Producer({"bootstrap.servers": case.bootstrap, "log_level": 0})
@@ -117,7 +117,7 @@ def damage(case: Case, reader: Reader) -> None:
     Topics(case.bootstrap).delete_before(case.sink, records[2].offset + 1)
 
 
-def test_what_came_too_late_after_an_idle_timeout_is_in_no_exact_answer(
+def test_the_exact_answer_lacks_tuples_that_were_late_after_an_idle_timeout(
     topics: Topics, tmp_path: Path, workers: Workers
 ) -> None:
     text = DECLARED.replace("IDLE", ", idle_timeout = '300 MILLISECONDS'") + "INSERT INTO '{sink}' "
@@ -142,7 +142,7 @@ def test_what_came_too_late_after_an_idle_timeout_is_in_no_exact_answer(
     assert f"found {len(reader.poll()):,}" in out
 
 
-def test_a_plan_whose_joins_run_apart_is_audited_as_far_as_its_last_join_has_come(
+def test_a_distributed_plan_is_audited_up_to_the_cut_of_its_last_join(
     topics: Topics, tmp_path: Path, workers: Workers
 ) -> None:
     text = DECLARED.replace("IDLE", "") + (

@@ -1,4 +1,4 @@
-"""`weir cleanup --spark` on a real Spark: what is owed, each result once, whatever fails on the way."""
+"""`weir cleanup --spark` on a real Spark: all pending results, each once, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from operators.spill.cleanup.offline import Payer, pay_all
-from ops.spark.cleanup import Cluster, forget, results_of_debt
-from ops.spark.cleanup_task import Paying, Row
+from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
+from ops.spark.cleanup import Cluster, forget, results_of_backlog
+from ops.spark.cleanup_task import CleanupTask, Row
 from ops.spark.session import spark_session
 from ops.spark.share import Share
 from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
-from services.spill.backlog import OpenDebt, debt_in, open_debt
+from services.spill.backlog import OpenBacklog, manifest_in, open_backlog
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
-from tests.ops.debts import owing
+from tests.ops.debts import run_with_backlog
 from tests.services.spill.test_cleanup import Left, rows_of, weir
 from tests.worker_harness import wait_for
 
@@ -42,7 +42,7 @@ QUICK = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
 }
-"""What makes Spark quick on rows that can be counted by hand."""
+"""Settings that make Spark quick on few rows."""
 
 Found = dict[int, list[dict[str, Any]]]
 
@@ -66,7 +66,7 @@ def folder(left: Left, tmp_path: Path) -> Path:
 
 
 def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
-    """Results by group of the root, in an order that does not depend on who found them."""
+    """Results by group of the root, in an order that does not depend on the program that found them."""
     found: Found = {}
     for group, batches in groups:
         assert group not in found
@@ -77,14 +77,14 @@ def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
     return found
 
 
-def locally(debt: OpenDebt) -> Found:
+def locally(debt: OpenBacklog) -> Found:
     owed = debt.manifest.debt
-    return read(pay_all(Payer(debt.query, owed), owed, debt.blocks))
+    return read(clean_up_all(OfflineCleanup(debt.query, owed), owed, debt.blocks))
 
 
 @dataclass(frozen=True)
-class FailingOnce(Paying):
-    """Dies in the middle of the first task that it is given."""
+class FailingOnce(CleanupTask):
+    """Dies in the middle of its first task."""
 
     mark: str = ""
 
@@ -97,19 +97,19 @@ class FailingOnce(Paying):
 
 
 def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    """Same results as here, though a task was killed; once more, they are taken from what is in the share."""
+    """The results are those of a local cleanup, although a task was killed; a second run reads them from the share."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     mark, said = tmp_path / "died", []
 
-    def failing(query: Any, debt: bytes) -> Paying:
+    def failing(query: Any, debt: bytes) -> CleanupTask:
         return FailingOnce(query, debt, str(mark))
 
-    with open_debt(folder) as debt:
+    with open_backlog(folder) as debt:
         here = Cluster("local[2]")
         expected = locally(debt)
-        assert read(results_of_debt(debt, here, said.append, failing)) == expected
+        assert read(results_of_backlog(debt, here, said.append, failing)) == expected
         assert mark.exists()
         assert said == [
             "exporting parts",
@@ -121,7 +121,7 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
 
         share = folder / "share" / debt.manifest.id
         files = {path: path.stat().st_mtime_ns for path in share.rglob("*")}
-        assert read(results_of_debt(debt, here, said.append)) == expected
+        assert read(results_of_backlog(debt, here, said.append)) == expected
         assert {path: path.stat().st_mtime_ns for path in share.rglob("*")} == files
         forget(debt, here)
     assert not (folder / "share").exists()
@@ -136,25 +136,26 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
 )
 @given(case=SPILLABLE, budget=BUDGETS)
 def test_any_debt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case, budget: Any) -> None:
-    found, debt = owing(case, replace(budget, limit_bytes=0), MemoryBlocks(), tmp_path_factory.mktemp("debt"))
+    no_memory = replace(budget, limit_bytes=0)
+    found, debt = run_with_backlog(case, no_memory, MemoryBlocks(), tmp_path_factory.mktemp("debt"))
     if debt is not None:
         here = Cluster("local[2]", str(tmp_path_factory.mktemp("share")))
-        for rows in read(results_of_debt(debt, here, lambda text: None)).values():
+        for rows in read(results_of_backlog(debt, here, lambda text: None)).values():
             found += rows
     assert canonical(found) == canonical(oracle.results(case.query, case.given))
 
 
 @pytest.mark.slow
 def test_what_was_not_written_to_its_end_is_written_again(spark: SparkSession, folder: Path) -> None:
-    with open_debt(folder) as debt:
+    with open_backlog(folder) as debt:
         here = Cluster("local[2]")
-        expected = read(results_of_debt(debt, here, lambda text: None))
+        expected = read(results_of_backlog(debt, here, lambda text: None))
         share = folder / "share" / debt.manifest.id
         for name in ("parts", "level-1"):
             (share / name / "_SUCCESS").unlink()
             for path in (share / name).glob("part-*"):
                 path.unlink()
-        assert read(results_of_debt(debt, here, lambda text: None)) == expected
+        assert read(results_of_backlog(debt, here, lambda text: None)) == expected
         assert (share / "level-1" / "_SUCCESS").exists()
 
 
@@ -189,19 +190,20 @@ def test_a_run_that_lets_spark_clean_up(spark: SparkSession, left: Left, tmp_pat
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed(left: Left, folder: Path, tmp_path: Path) -> None:
-    """Killed when the first level is there; the second one takes that as it is, and ends as if nothing had been."""
+    """The driver is killed after the first level; the second driver uses that level, and ends as if nothing
+    happened."""
     rest = tmp_path / "rest.jsonl"
     command = [sys.executable, "-m", "services.cli", "cleanup", str(folder), "--spark", "local[2]", "--out", str(rest)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    share = folder / "share" / debt_in(folder).id
+    share = folder / "share" / manifest_in(folder).id
     try:
         wait_for(lambda: (share / "level-0" / "_SUCCESS").exists() or rest.exists(), "the first level", 300)
     finally:
         process.kill()
         process.wait()
     first = (share / "level-0" / "_SUCCESS").stat().st_mtime_ns
-    with open_debt(folder) as debt:
-        read(results_of_debt(debt, Cluster("local[2]"), lambda text: None))
+    with open_backlog(folder) as debt:
+        read(results_of_backlog(debt, Cluster("local[2]"), lambda text: None))
     assert (share / "level-0" / "_SUCCESS").stat().st_mtime_ns == first
     code, _, said = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""`weir cleanup --spark spark://...` on a Spark of its own processes: what the compose file starts, on this machine."""
+"""`weir cleanup --spark spark://...` on a Spark cluster like that of the compose file, started on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACE = "spark://spark-master:7077"
 
 
 def command_of(service: str, **replaced: str) -> list[str]:
-    """A Spark service's command, with what is of its network replaced."""
+    """A Spark service's command, with the parts replaced that depend on the container network."""
     assert COMPOSE[service]["entrypoint"] == ["spark-class"]
     given: list[str] = COMPOSE[service]["command"]
     assert set(replaced.values()).isdisjoint(given)
@@ -38,7 +38,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
     check_installed()
     said = {name: tmp_path / f"{name}.log" for name in ("spark-master", "spark-worker")}
-    # Executors see Weir as they would when it is installed beside them.
+    # Executors find Weir as if it were installed beside them.
     environment = os.environ | {"SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": str(ROOT)}
     with ExitStack() as ending:
 
@@ -69,12 +69,12 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_debt_is_paid_by_a_cluster(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_cleans_up_a_backlog(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = Left(tmp_path)
     monkeypatch.chdir(tmp_path)
     code, _, said = weir("cleanup", "debt", "--spark", master, "--out", "rest.jsonl")
     assert code == 0, said
     assert left.exact(rows_of(tmp_path / "rest.jsonl"))
-    # By executors of the worker.
+    # The worker's executors did it.
     assert list((tmp_path / "work").glob("app-*/0"))
     assert not (tmp_path / "debt" / "share").exists()

@@ -1,4 +1,4 @@
-"""`weir backfill` and `weir audit` on a real Spark: held against the oracle and against `weir run`."""
+"""`weir backfill` and `weir audit` on a real Spark, compared with the oracle and with `weir run`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ QUICK = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
 }
-"""What makes Spark quick on rows that can be counted by hand."""
+"""Settings that make Spark quick on few rows."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ TELLING: list[Expr] = [
     Call("ABS", (ROW["v"],), Type.BIGINT),
     *[Compare(op, ROW[name], ROW["d"]) for op in ("=", "<>", "<", "<=", ">", ">=") for name in ("k", "v")],
 ]
-"""What random expressions might miss."""
+"""Expressions that the random ones might miss."""
 
 
 class Expressions:
@@ -165,7 +165,7 @@ class Expressions:
 
 
 def shown(value: Any) -> Any:
-    """Without the sign of zero, of which Python's own functions lose some."""
+    """A value without the sign of zero, which some of Python's own functions lose."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -255,7 +255,7 @@ def busy_joins(draw: st.DrawFn) -> Case:
 
 
 def telling(strategy: st.SearchStrategy[Case], least: int) -> st.SearchStrategy[Case]:
-    """Cases with results: without, there is nothing to be wrong."""
+    """Cases with results: a case without results cannot fail."""
     return strategy.filter(lambda case: len(oracle.results(case.query, case.given)) >= least)
 
 
@@ -269,10 +269,10 @@ def check(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
     assert [row["_ts"] for row in found] == [row["_ts"] for row in expected]
 
 
-def check_apart(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
-    """Where partitions are apart the answer is that of each, up to an end of its own."""
+def check_copartitioned(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
+    """The answer of copartitioned streams is that of each partition, up to the partition's own end."""
     ends, begin = {0: 9, 1: 23}, 4
-    found = batch_answer(spark, case, make("answer"), apart=True, begin=begin, ends=ends)
+    found = batch_answer(spark, case, make("answer"), copartitioned=True, begin=begin, ends=ends)
     expected: list[dict[str, Any]] = []
     for number, end in ends.items():
         rows = {name: parts[number : number + 1] for name, parts in case.rows.items()}
@@ -304,9 +304,9 @@ test_busy_joins_equal_the_oracles = property_of(busy_joins(), 2)
 test_set_differences_equal_the_oracles_in_order = property_of(subtractions(), 2)
 test_aggregates_equal_the_oracles_in_order = property_of(aggregated(busy_joins()), 2)
 test_many_joins = pytest.mark.slow(property_of(cases(), 60))
-test_partitions_apart_answer_each_for_itself = property_of(busy_joins(), 1, check_apart)
-test_many_partitions_apart = pytest.mark.slow(
-    property_of(st.one_of(busy_joins(), subtractions(), aggregated(busy_joins())), 30, check_apart)
+test_copartitioned_streams_answer_per_partition = property_of(busy_joins(), 1, check_copartitioned)
+test_many_copartitioned_streams = pytest.mark.slow(
+    property_of(st.one_of(busy_joins(), subtractions(), aggregated(busy_joins())), 30, check_copartitioned)
 )
 test_many_busy_joins = pytest.mark.slow(property_of(busy_joins(), 40))
 test_many_ranged_joins = pytest.mark.slow(property_of(cases(ranged=True, most_rows=30), 40))
@@ -317,7 +317,7 @@ test_many_aggregates = pytest.mark.slow(property_of(aggregated(cases(most_aliase
 
 
 def check_unborn(spark: SparkSession, make: Callable[[str], Path]) -> None:
-    """A match that dies at the instant at which it comes changes nothing."""
+    """A match that dies at the instant at which it arrives changes nothing."""
     a, b = (Stream(name, FIELDS, name, timestamp="ts") for name in ("a", "b"))
     sources = (Source("A", a, Window("RANGE", 20)), Source("B", b, Window("ROWS", 1)))
     part = Subtraction("B", (Compare("=", column("A", "k"), column("B", "k")),))
@@ -337,7 +337,7 @@ def test_values_of_groups_follow_their_events() -> None:
 
 
 def check_fold() -> None:
-    """Values enter and leave two groups; what is said after each multiple is the oracle's aggregate of those inside."""
+    """Values enter and leave two groups; the row at each multiple is the oracle's aggregate of the values inside."""
     chance = random.Random(11)
     functions = [(name, double) for name in ("COUNT", "SUM", "MIN", "MAX", "AVG", "MEDIAN") for double in (False, True)]
     functions = [(name, double or name in ("AVG", "MEDIAN")) for name, double in functions]

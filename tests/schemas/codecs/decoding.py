@@ -1,4 +1,4 @@
-"""What a decoder made of its records, to compare with what it should have."""
+"""Brings a decoder's output into a form that tests can compare."""
 
 from __future__ import annotations
 

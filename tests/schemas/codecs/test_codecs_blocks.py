@@ -1,4 +1,4 @@
-"""Blocks: any batch comes back as it was; any changed bit is noticed."""
+"""Blocks: any batch survives a round trip; any changed bit is noticed."""
 
 from __future__ import annotations
 

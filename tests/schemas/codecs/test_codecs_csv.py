@@ -1,4 +1,4 @@
-"""CSV decoding: the compiled pass against the definition, quoting, and what headers are refused."""
+"""CSV decoding: the compiled pass compared with the definition, quoting, and refused headers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_reads_what_the_csv_module_writes(rows: list[tuple[int, int, str, str]])
 
 @given(st.lists(LINE, max_size=4), st.integers(0, 80))
 def test_blocks_are_cut_between_records(lines: list[str], at: int) -> None:
-    """Whatever a block ends with, the whole records before it and the rest add up to the file."""
+    """Wherever a block ends, its whole records and the rest add up to the file."""
     whole = "".join(line + "\n" for line in lines).encode()
     cut = end_of_records(whole[:at])
     head, rest = DECODER.decode_lines(whole[:cut]), DECODER.decode_lines(whole[cut:])
@@ -119,8 +119,8 @@ def test_blocks_are_cut_between_records(lines: list[str], at: int) -> None:
     assert [d.raw for d in head.dead + rest.dead] == [d.raw for d in decoded.dead]
 
 
-def test_undeclared_columns_never_make_a_record_dead() -> None:
-    """One byte of Latin-1 in a column that nobody declares once made its record a dead letter."""
+def test_undeclared_columns_never_make_a_record_a_dead_letter() -> None:
+    """One byte of Latin-1 in an undeclared column once made its record a dead letter."""
     decoded = DECODER.decode_lines(b"1,7,\xff,,,\n2,8,1e999,,,\n")
     assert decoded.dead == []
     assert decoded.batch.columns["i"].to_values() == [7, 8]

@@ -1,4 +1,4 @@
-"""Encoding results: what is written reads back to the same values, keys in order, records sliceable."""
+"""Encoding results: records read back to the same values, keys are in order, records can be sliced."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_reserved_output_names(name: str) -> None:
 
 
 def test_upserts_have_keys() -> None:
-    """JSON objects, named as the SELECT list names the group; `{}` where there is one group of all."""
+    """The keys are JSON objects, with the group's names in the SELECT list; `{}` where all results are one group."""
     text = "CREATE STREAM a (k BIGINT, s STRING); SELECT {} FROM a [ROWS 1] {} EMIT EVERY 1 SECOND"
     query = parse_program(text.format("a.s AS name, COUNT(*) AS n", "GROUP BY a.s, a.k % 2")).queries[0]
     names = key_names(query)

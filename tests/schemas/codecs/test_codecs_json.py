@@ -1,4 +1,4 @@
-"""JSON decoding: the compiled pass against the record-at-a-time definition, and the rules themselves."""
+"""JSON decoding: the compiled pass compared with the record-at-a-time definition, and the rules themselves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def decode(*lines: bytes | str) -> Decoded:
 def defined(
     raws: list[bytes], skip_blank: bool
 ) -> tuple[list[int], list[list[object]], list[tuple[int, str]]]:
-    """What the definition says of the records."""
+    """The definition's rows, values and errors for the records."""
     rows, values, dead = [], [], []
     for row, raw in enumerate(raws):
         if skip_blank and not raw.strip(b" \t\r\n"):
@@ -173,7 +173,7 @@ def record(rng: Random, fitting: dict[str, list[str]], nested: list[str]) -> byt
 
 @st.composite
 def records(draw: st.DrawFn) -> list[bytes]:
-    """Records of a few values of each kind. Hypothesis draws the values and a seed for the rest: to draw every choice
+    """Records of a few values of each kind. Hypothesis draws the values and a seed for the rest: drawing every choice
     took most of the time."""
     fitting = {name: draw(st.lists(values, min_size=1, max_size=2)) for name, values in FITTING.items()}
     nested = draw(st.lists(NESTED, min_size=1, max_size=3))
@@ -329,9 +329,9 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd[:12])
-def test_undeclared_fields_never_make_a_record_dead(odd: str) -> None:
-    """The manual says that they are ignored; a number beyond the doubles, half of a surrogate pair or deep nesting in
-    one made the whole record a dead letter, as "not JSON"."""
+def test_undeclared_fields_never_make_a_record_a_dead_letter(odd: str) -> None:
+    """The manual promises that they are ignored; a number beyond the doubles, half of a surrogate pair or deep nesting
+    in one of them made the whole record a dead letter, as "not JSON"."""
     lines = [
         f'{{"at":1,"x":{odd}}}',
         f'{{"\\ud800":{odd}, "at" : 2 , "i":7,"s":"\\u00e4"}}',
@@ -350,8 +350,8 @@ def test_undeclared_fields_never_make_a_record_dead(odd: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(records())
 def test_the_grammar_refuses_what_orjson_refuses_but_for_odd_values(raws: list[bytes]) -> None:
-    """Both ways of the definition agree: what orjson reads the grammar reads alike, and what Python's parser refuses
-    the grammar refuses."""
+    """Both parts of the definition agree: what orjson reads, the grammar reads in the same way, and what Python's
+    parser refuses, the grammar refuses."""
     for raw in raws:
         try:
             found = {json.loads(key): json.loads(value) for key, value in members(raw)}
@@ -419,7 +419,7 @@ def test_large_record_between_small_ones() -> None:
 
 
 def test_many_fields() -> None:
-    """More fields and keys than the remembered order holds."""
+    """A record has more fields and keys than the remembered order."""
     stream = Stream(
         "W",
         (*(Field(f"f{i}", Type.BIGINT) for i in range(150)), Field("at", Type.TIMESTAMP)),

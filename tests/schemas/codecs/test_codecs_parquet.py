@@ -1,4 +1,4 @@
-"""Parquet: which types are taken, how they are converted, and which records are dead letters."""
+"""Parquet: which types are accepted, how they are converted, and which records are dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refused text's error says."""
+"""Helpers that inspect the errors of refused texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def underlined(error: QueryError) -> str:
 
 
 def refused(text: str, place: str, piece: str) -> QueryError:
-    """The error, of which a place is underlined and whose message contains a piece."""
+    """Check that the error underlines a place and that its message contains a piece; returns the error."""
     error = failure(text)
     assert piece in error.message
     assert underlined(error) == place

@@ -1,4 +1,4 @@
-"""What the language means: programs that are accepted and the model that they bind to."""
+"""The meaning of the language: accepted programs and the model that they bind to."""
 
 from __future__ import annotations
 

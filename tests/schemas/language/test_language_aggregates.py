@@ -1,4 +1,4 @@
-"""GROUP BY, EMIT EVERY and aggregates: what they mean, and what is refused."""
+"""GROUP BY, EMIT EVERY and aggregates: what they mean, and which uses are refused."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from schemas.durations import MAX_DURATION_MS, duration_ms, format_duration, parse_duration
+from schemas.durations import MAX_DURATION_MS, duration_ms, parse_duration
 from schemas.errors import UsageError
 
 
@@ -55,24 +53,3 @@ def test_refused(text: str, piece: str) -> None:
 
 def test_a_sign_is_for_windows_to_judge() -> None:
     assert duration_ms("-5", "SECONDS") == -5000
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [
-        (0, "0s"),
-        (1, "1ms"),
-        (1500, "1500ms"),
-        (1000, "1s"),
-        (300_000, "5m"),
-        (5_400_000, "90m"),
-        (86_400_000, "1d"),
-    ],
-)
-def test_formatted(ms: int, text: str) -> None:
-    assert format_duration(ms) == text
-
-
-@given(st.integers(0, MAX_DURATION_MS))
-def test_what_is_formatted_is_parsed_back(ms: int) -> None:
-    assert parse_duration(format_duration(ms)) == ms

@@ -1,4 +1,4 @@
-"""What the language refuses, and how: each error has a place, what is accepted, and a caret."""
+"""Errors of the language: each has a position, the accepted form, and a caret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT = f"SELECT T.mote {FROM}"
 
 # Text, what is underlined, and a piece of the message.
 CASES = [
-    # Syntax: what is expected, and what stands there.
+    # Syntax: what is expected, and what was found.
     ("SELECT", "", "the text ends too early: expected an expression or '*'"),
     ("SELECT FROM light", "FROM", "expected an expression or '*'; got 'FROM'"),
     ("SLECT * FROM light", "SLECT", "got 'SLECT'; did you mean SELECT?"),
@@ -60,7 +60,7 @@ CASES = [
     ("CREATE STREAM x (a)", ")", "expected a type (BIGINT, DOUBLE, STRING, BOOLEAN or TIMESTAMP)"),
     ("CREATE STREAM x (a BIGINT) SELECT 1", "SELECT", "expected WITH or ';'; got 'SELECT'"),
     ("CREATE STREAM x (a BIGINT) WITH (topic = x)", "x", "expected a number or a string"),
-    # SQL that is left out.
+    # SQL that the language leaves out.
     ("CREATE VIEW x (a BIGINT)", "VIEW", "CREATE VIEW is not part of this version's language, which accepts"),
     ("SELECT * FROM light LEFT JOIN temperature", "LEFT", "LEFT JOIN is not part of"),
     ("SELECT * FROM light HAVING lux > 1", "HAVING", "HAVING is not part of this version's language"),
@@ -299,7 +299,7 @@ def test_whole_programs_are_accepted(text: str) -> None:
 
 @pytest.mark.parametrize("text", WHOLE)
 def test_truncated_at_every_character(text: str) -> None:
-    """A cut inside a statement is an error; cuts that leave whole statements, or shorter ones, may not be."""
+    """A cut inside a statement is an error; a cut that leaves whole statements, or shorter ones, may not be."""
     errors = sum(isinstance(outcome(text[:end]), QueryError) for end in range(len(text)))
     assert errors > len(text) * 0.5
 

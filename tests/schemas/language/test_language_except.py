@@ -1,4 +1,4 @@
-"""EXCEPT: what it means, and what is refused."""
+"""EXCEPT: what it means, and which uses are refused."""
 
 from __future__ import annotations
 

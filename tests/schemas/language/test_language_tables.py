@@ -1,4 +1,4 @@
-"""Reference tables in the query language: CREATE TABLE, tables in FROM, and what makes no sense of them."""
+"""Reference tables in the query language: CREATE TABLE, tables in FROM, and uses that make no sense."""
 
 from __future__ import annotations
 

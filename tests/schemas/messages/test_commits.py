@@ -1,4 +1,4 @@
-"""Commit messages: what is written is read back, what is not ours is refused, nothing grows too long."""
+"""Commit messages: they survive a round trip, foreign messages are refused, no message grows too long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_round_trip(commit: Commit) -> None:
 
 
 def test_the_longest_message_fits() -> None:
-    """As many floors as a lane lets come about, far apart, and one more."""
+    """A message has the largest number of floors that a lane permits, far apart, and one more."""
     floors: tuple[Floor, ...] = ()
     while floor_bytes(floors) < MAX_FLOOR_BYTES:
         floors = (*floors, Floor(2**62 + 10**17 * len(floors), 10**12 * (len(floors) + 1)))
@@ -54,8 +54,8 @@ def test_the_longest_message_fits() -> None:
     assert len(commit.encode()) <= MAX_COMMIT_BYTES
 
 
-def test_a_query_without_tables_says_nothing_of_them() -> None:
-    """As before there were any: older versions read it."""
+def test_the_message_of_a_query_without_tables_has_no_field_for_them() -> None:
+    """It is as before there were tables, so older versions can read it."""
     assert '"t"' not in Commit("f" * 16, 1, 1, 1, 1, (StreamPoint(1, 1),)).encode()
 
 
@@ -86,7 +86,7 @@ def test_needed_floors() -> None:
     floors = [Floor(10, 100), Floor(20, 200), Floor(30, 300), Floor(40, 400)]
     assert needed_floors(floors, 0, 0) == tuple(floors)
     assert needed_floors(floors, 0, 200) == (Floor(30, 300), Floor(40, 400))
-    # Of those at or before the replay's beginning the last says it all.
+    # Of those at or before the replay's beginning the last is sufficient.
     assert needed_floors(floors, 30, 0) == (Floor(30, 300), Floor(40, 400))
     assert needed_floors(floors, 35, 0) == (Floor(30, 300), Floor(40, 400))
     assert needed_floors(floors, 99, 400) == ()

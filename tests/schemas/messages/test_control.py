@@ -1,4 +1,4 @@
-"""Control messages: what is written is read back, what is not ours is refused, additions are passed over."""
+"""Control messages: they survive a round trip, foreign messages are refused, unknown fields are ignored."""
 
 from __future__ import annotations
 

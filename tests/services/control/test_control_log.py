@@ -53,9 +53,9 @@ def test_all_readers_see_what_anybody_appends(logs: list[ControlLog]) -> None:
     one.append(request("a"), request("b"))
     two.append(Withdraw(id="c", reason="", by=""))
     view = two.open(3, "life")
-    assert view.lives == {3: "life"}
+    assert view.incarnations == {3: "life"}
     for log in logs:
-        wait_until(lambda log=log: len(log.view.waiting) == 2 and len(log.view.lives) == 1, "both requests")
+        wait_until(lambda log=log: len(log.view.waiting) == 2 and len(log.view.incarnations) == 1, "both requests")
     assert [r.id for r in one.view.waiting] == ["a", "b"]
 
 

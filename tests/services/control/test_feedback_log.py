@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from operators.distributed.decompose import Edge, decompose
-from operators.distributed.demand import Demand
+from operators.distributed.demand import ConsumerFeedback
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.codecs.exchange import encode_exchange
@@ -114,7 +114,7 @@ def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.M
 
 
 @contextmanager
-def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, Demand, TaskMetrics]]:
+def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, ConsumerFeedback, TaskMetrics]]:
     """The part in feedback of the task of ((A B) C), what it says of (A B), and its metrics."""
     clients = KafkaClients(topics.bootstrap)
     group = topics("group")
@@ -125,11 +125,11 @@ def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, Demand, TaskMetrics
     metrics = WorkerMetrics("q").of("0")
     task = TaskFeedback(Part(top, 0), log, {}, 0, metrics, get_log("task", task=0))
     engine = Engine(
-        top.query, plan=top.plan, partitions={s.name: (0,) for s in top.query.streams()}, feedback=task.placed.of
+        top.query, plan=top.plan, partitions={s.name: (0,) for s in top.query.streams()}, feedback=task.operator_feedback.of
     )
-    task.placed.attach(engine)
+    task.operator_feedback.attach(engine)
     task.restore()
-    (demand,) = task.placed.demands.values()
+    (demand,) = task.operator_feedback.consumer_ends.values()
     try:
         yield task, demand, metrics
     finally:
@@ -138,28 +138,28 @@ def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, Demand, TaskMetrics
         control.close()
 
 
-def note(task: TaskFeedback, demand: Demand, number: int, suspended: Words, resumed: Words) -> None:
-    """A notice is read."""
-    task.placed.note(demand.stream, Notice(0, number, False, suspended, resumed, nothing(demand.edge)))
+def note(task: TaskFeedback, demand: ConsumerFeedback, number: int, suspended: Words, resumed: Words) -> None:
+    """Let the task read a notice."""
+    task.operator_feedback.note(demand.stream, Notice(0, number, False, suspended, resumed, nothing(demand.edge)))
 
 
 def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
     """Once, and asks again every second; an answer ends it."""
     with top_task(topics) as (task, demand, metrics):
         note(task, demand, 1, WORDS, NONE)
-        demand.want(WORDS, 5)
+        demand.request_resume(WORDS, 5)
         for now in (100.0, 100.5, 101.5, 131.0, 132.0):
-            task.say(now)
+            task.send_requests(now)
         warnings = [record for record in caplog.records if "results wait for tuples" in record.getMessage()]
         assert len(warnings) == 1
         assert task.limit == 5
         assert metrics.feedback_requests._value.get() == 4, "at once, then every second"
-        assert not task.attend(watermark=50, now=132.1)
+        assert not task.serve(watermark=50, now=132.1)
         note(task, demand, 2, NONE, WORDS)
         assert task.limit > 5
-        assert task.attend(watermark=50, now=132.2), "the task can go on"
-        assert not task.attend(watermark=50, now=132.2)
-        assert task.clear()
+        assert task.serve(watermark=50, now=132.2), "the task can go on"
+        assert not task.serve(watermark=50, now=132.2)
+        assert task.nothing_suspended()
 
 
 def test_what_is_not_demanded_is_said_together(topics: Topics) -> None:
@@ -172,9 +172,9 @@ def test_what_is_not_demanded_is_said_together(topics: Topics) -> None:
                 demand.suspend(np.array([number], np.uint64), 1_000)
             if now == 100.5:
                 note(task, demand, 1, WORDS, NONE)
-                demand.want(WORDS, 5)
-            task.say(now)
+                demand.request_resume(WORDS, 5)
+            task.send_requests(now)
             if metrics.feedback_requests._value.get() > before:
                 said.append(now)
         assert said == [100.0, 100.05, 100.26, 100.47, 100.5]
-        assert not demand.unsaid
+        assert not demand.has_requests

@@ -1,7 +1,7 @@
-"""What is written again of transactions that Kafka has ended in part: the decision alone, over partitions in memory.
+"""The decision which records of torn transactions are written again, over partitions in memory.
 
 `Disk` is what Kafka holds of one task. A transaction appends to it, and then each of its parts gets a marker, the wrong
-one, or none. Incarnations of the task die at any point, in the middle of a repair as well; at the end each epoch must
+marker, or none. Incarnations of the task die at any point, even in the middle of a repair. At the end each epoch must
 be visible once and in order in every partition.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from schemas.errors import StateError
 from schemas.messages.commits import Commit, StreamPoint, decode_commit
 from schemas.messages.prepared import Partition, Prepared, Written, decode_prepared
-from services.delivery.completion import Completion, Fate, Mark, Stretch, Transaction, complete, fate
+from services.delivery.completion import CommitId, Completion, Fate, RecordRun, Transaction, complete, fate
 
 LOG: Partition = ("log", 0)
 OFFSETS: Partition = ("__consumer_offsets", 0)
@@ -60,16 +60,16 @@ class Disk:
         own = [what for producer, _, what in self.logs.get(lane, ()) if producer == PRODUCER]
         return bool(own) and not isinstance(own[-1], bool)
 
-    def stretches(self, lane: Partition, since: int) -> list[Stretch]:
+    def runs(self, lane: Partition, since: int) -> list[RecordRun]:
         found, offset = [], 0
         for producer, epoch, what in self.logs.get(lane, ()):
             if isinstance(what, bool):
-                found.append(Stretch(producer, epoch, offset, 0, what))
+                found.append(RecordRun(producer, epoch, offset, 0, what))
             else:
                 assert isinstance(what, list)
-                found.append(Stretch(producer, epoch, offset, len(what)))
+                found.append(RecordRun(producer, epoch, offset, len(what)))
             offset += _size(what)
-        return [stretch for stretch in found if stretch.offset >= since]
+        return [run for run in found if run.offset >= since]
 
     def records(self, lane: Partition, since: int, epoch: int, count: int) -> list[object]:
         found: list[object] = []
@@ -98,12 +98,12 @@ class Task:
         self.name = f"incarnation {number}"
 
     def open(self, outcomes: Outcomes | None) -> int:
-        """Complete what is to be completed; `outcomes` is what becomes of that, None for a commit. The last epoch."""
+        """Make the repair, which ends with `outcomes` (None for a commit); returns the last committed epoch."""
         found = self._transactions()
         for lane in (*SINKS, LOG, OFFSETS):
             if self.disk.is_open(lane):
                 self.disk.append(lane, self.number, False)
-        completion = complete(found, self._mark())
+        completion = complete(found, self._committed_id())
         todo = completion.missing
         records: dict[Partition, list[object]] = {}
         offsets: dict[Partition, tuple[int, str]] = {}
@@ -117,7 +117,7 @@ class Task:
             self.transaction(records, offsets, outcomes)
             if outcomes is not None:
                 raise Died
-        committed = self._mark()
+        committed = self._committed_id()
         assert completion.commit is None or committed == completion.commit
         return 0 if committed is None else committed.epoch
 
@@ -134,11 +134,11 @@ class Task:
         offsets: Mapping[Partition, tuple[int, str]],
         outcomes: Outcomes | None,
     ) -> None:
-        """All parts are written; then each gets what `outcomes` says, a commit where it says nothing."""
+        """Write all parts; then each gets its outcome, a commit if `outcomes` is None."""
         disk = self.disk
         written = {lane: Written(disk.end(lane), len(own)) for lane, own in records.items()}
         for lane, own in records.items():
-            # In two batches, and another producer between them.
+            # Two batches, and another producer's records between them.
             disk.append(lane, self.number, own[:1])
             disk.append(lane, 0, ["other"], OTHER)
             disk.append(lane, 0, True, OTHER)
@@ -153,7 +153,7 @@ class Task:
                 disk.append(lane, self.number, outcome == COMMIT)
 
     def dies_writing(self, epoch: int, sinks: Mapping[Partition, int], lanes: Mapping[Partition, str]) -> None:
-        """Only some partitions have been reached, the log among them or not; Kafka aborts, or forgets to."""
+        """Write to some partitions only, the log among them or not; Kafka aborts, or forgets to."""
         since = {lane: self.disk.end(lane) for lane in sinks}
         for lane, outcome in lanes.items():
             if lane == LOG:
@@ -166,12 +166,12 @@ class Task:
             if outcome == ABORT:
                 self.disk.append(lane, self.number, False)
 
-    def _mark(self) -> Mark | None:
+    def _committed_id(self) -> CommitId | None:
         seen = self.disk.visible(OFFSETS)
         if not seen:
             return None
         messages = [decode_commit(text, "") for found in seen for _, text in found.values()]  # type: ignore[attr-defined]
-        return Mark(messages[-1].incarnation, messages[-1].epoch)
+        return CommitId(messages[-1].incarnation, messages[-1].epoch)
 
     def _transactions(self) -> list[Transaction]:
         found, offset = [], 0
@@ -179,10 +179,10 @@ class Task:
             if isinstance(what, list):
                 prepared = decode_prepared(what[0], "")
                 own = {
-                    lane: fate(self.disk.stretches(lane, part.since), (producer, epoch), part)
+                    lane: fate(self.disk.runs(lane, part.since), (producer, epoch), part)
                     for lane, part in prepared.written.items()
                 }
-                own[LOG] = fate(self.disk.stretches(LOG, offset), (producer, epoch), Written(offset, 1))
+                own[LOG] = fate(self.disk.runs(LOG, offset), (producer, epoch), Written(offset, 1))
                 found.append(Transaction(prepared, (producer, epoch), own))
             offset += _size(what)
         return found
@@ -200,11 +200,11 @@ incarnation = st.tuples(
 
 
 COUNTS = st.lists(st.integers(0, 2), min_size=7, max_size=7)
-"""How many records epochs give to sinks; see `_sinks`."""
+"""How many records epochs write to sinks; see `_sinks`."""
 
 
 def _sinks(counts: list[int], epoch: int) -> dict[Partition, int]:
-    """What an epoch gives: always the same, as the input says."""
+    """Records per sink of an epoch: always the same, a function of the input."""
     return {lane: counts[(epoch * len(SINKS) + i) % len(counts)] for i, lane in enumerate(SINKS)}
 
 
@@ -222,7 +222,7 @@ def test_every_epoch_is_visible_once(
         try:
             epoch = task.open(repair)
         except Died:
-            confirmed = 0  # What was forgotten everywhere can be computed once more.
+            confirmed = 0  # A transaction that Kafka forgot everywhere may be computed again.
             continue
         assert epoch >= confirmed
         for outcomes in deliveries:
@@ -234,11 +234,11 @@ def test_every_epoch_is_visible_once(
         elif death is not None:
             task.dies_writing(epoch + 1, _sinks(counts, epoch + 1), death[1])
     last = Task(disk, len(incarnations))
-    goes_on(last, confirmed, counts)
+    run_last(last, confirmed, counts)
 
 
-def goes_on(last: Task, confirmed: int, counts: list[int]) -> None:
-    """The last incarnation dies of nothing, and all is right in the end."""
+def run_last(last: Task, confirmed: int, counts: list[int]) -> None:
+    """Run a last incarnation without faults, and check every partition."""
     disk = last.disk
     reached = last.open(None)
     assert reached >= confirmed
@@ -247,12 +247,12 @@ def goes_on(last: Task, confirmed: int, counts: list[int]) -> None:
     for lane in SINKS:
         expected = [(epoch, i) for epoch in range(1, reached + 3) for i in range(_sinks(counts, epoch)[lane])]
         assert [found for found in disk.visible(lane) if found != "other"] == expected
-    assert last._mark() == Mark(last.name, reached + 2)
+    assert last._committed_id() == CommitId(last.name, reached + 2)
 
 
 @pytest.mark.parametrize("more", [None, 0, 1])
 def test_all_combinations(more: int | None) -> None:
-    """One transaction that is torn in any way, of a task that dies with it, or in the next one, which is aborted in all
+    """One transaction is torn in any way. The task dies with it, or in the next transaction, which is aborted in all
     partitions that it writes to."""
     for outcomes in product([COMMIT, ABORT, OPEN], repeat=len(PARTS)):
         if more is not None and ABORT in outcomes:
@@ -262,11 +262,11 @@ def test_all_combinations(more: int | None) -> None:
         task.deliver(2, dict.fromkeys(SINKS, 1), dict(zip(PARTS, outcomes, strict=True)))
         if more is not None:
             task.deliver(3, dict.fromkeys(SINKS, more), dict.fromkeys(PARTS, ABORT))
-        goes_on(Task(task.disk, 1), 1 if more is None else 2, [1])
+        run_last(Task(task.disk, 1), 1 if more is None else 2, [1])
 
 
 @pytest.mark.parametrize(
-    ("stretches", "expected"),
+    ("runs", "expected"),
     [
         ([(7, 1, 2), (7, 1, True)], Fate.COMMITTED),
         ([(7, 1, 1), (8, 1, 9), (8, 1, False), (7, 1, 1), (7, 2, True)], Fate.COMMITTED),
@@ -286,75 +286,78 @@ def test_all_combinations(more: int | None) -> None:
         ([(GAP, 0, 1), (8, 1, 1)], Fate.PARTIAL),
     ],
 )
-def test_what_became_of_two_records(stretches: list[tuple[int, int, int | bool]], expected: Fate) -> None:
-    """Of producer 7 in its epoch 1, among what other producers and other epochs have left, or compaction has taken."""
+def test_fate_of_two_records(runs: list[tuple[int, int, int | bool]], expected: Fate) -> None:
+    """The records are of producer 7 in epoch 1, among those of other producers and epochs; compaction leaves gaps."""
     found, offset = [], 10
-    for producer, epoch, what in stretches:
+    for producer, epoch, what in runs:
         if isinstance(what, bool):
-            found.append(Stretch(producer, epoch, offset, 0, what))
+            found.append(RecordRun(producer, epoch, offset, 0, what))
         elif producer != GAP:
-            found.append(Stretch(producer, epoch, offset, what))
+            found.append(RecordRun(producer, epoch, offset, what))
         offset += int(what) or 1
     assert fate(found, (7, 1), Written(10, 2)) is expected
 
 
 def test_what_compaction_has_taken_is_not_missed() -> None:
-    """A keyed sink that is compacted may have dropped the last transaction's records of a task that has been idle."""
+    """Compaction of a keyed sink may have dropped the last transaction's records of an idle task."""
     task = Task(Disk(), 0)
     task.deliver(1, dict.fromkeys(SINKS, 2))
     (found,) = task._transactions()
     thinned = Transaction(found.prepared, found.producer, {**found.fates, SINKS[0]: Fate.THINNED})
-    assert complete([thinned], Mark(task.name, 1)) == Completion((), Mark(task.name, 1))
+    assert complete([thinned], CommitId(task.name, 1)) == Completion((), CommitId(task.name, 1))
     hanging = {lane: Fate.THINNED if lane == SINKS[0] else Fate.OPEN for lane in found.fates}
     assert complete([Transaction(found.prepared, found.producer, hanging)], None) == Completion()
 
 
 def test_a_log_of_other_commits_is_left_alone() -> None:
-    """A Weir that kept no log has committed since: its commits are the truth."""
+    """A Weir version without a transaction log has committed since: its commits are valid."""
     task = Task(disk := Disk(), 0)
     for epoch in (1, 2):
         task.deliver(epoch, dict.fromkeys(SINKS, 1), dict.fromkeys(PARTS, COMMIT if epoch == 1 else ABORT))
     disk.append(SINKS[0], 0, False)
     found = task._transactions()
     found[1] = Transaction(found[1].prepared, found[1].producer, {**found[1].fates, SINKS[1]: Fate.COMMITTED})
-    completion = complete(found, Mark(task.name, 1))
+    completion = complete(found, CommitId(task.name, 1))
     assert [each.transaction for each in completion.missing] == [found[1]]
-    assert completion.commit == Mark(task.name, 2)
-    assert complete(found, Mark("", 5)) == Completion()
+    assert completion.commit == CommitId(task.name, 2)
+    assert complete(found, CommitId("", 5)) == Completion()
 
 
 def test_offsets_that_are_older_than_the_log() -> None:
-    """A group coordinator that is just being loaded answers with old offsets or with none: the log knows better."""
+    """A group coordinator that is just loading its topic reports old offsets or none; the log knows the newest."""
     task = Task(Disk(), 0)
     for epoch in range(1, 6):
         task.deliver(epoch, dict.fromkeys(SINKS, 1))
     known = task._transactions()[2:]
-    for committed in (None, Mark(task.name, 1), Mark(task.name, 4)):
+    for committed in (None, CommitId(task.name, 1), CommitId(task.name, 4)):
         completion = complete(known, committed)
-        assert completion.commit == Mark(task.name, 5)
+        assert completion.commit == CommitId(task.name, 5)
         assert [each.partitions for each in completion.missing] == [()] * len(completion.missing)
-    assert complete(known, Mark(task.name, 5)) == Completion((), Mark(task.name, 5))
+    assert complete(known, CommitId(task.name, 5)) == Completion((), CommitId(task.name, 5))
 
 
-def test_lost_records_are_told() -> None:
-    """Kafka has lost what it made visible elsewhere: nothing that could be written again."""
+def test_lost_records_are_reported() -> None:
+    """Kafka has lost records of a transaction that it made visible elsewhere: they cannot be written again."""
     task = Task(Disk(), 0)
     task.deliver(1, dict.fromkeys(SINKS, 2))
     (found,) = task._transactions()
     lost = Transaction(found.prepared, found.producer, {**found.fates, ("out", 0): Fate.PARTIAL})
     with pytest.raises(StateError, match=r"out\[0\] does not hold the 2 records from offset 0 on"):
-        complete([lost], Mark(task.name, 1))
+        complete([lost], CommitId(task.name, 1))
 
 
 def test_a_repair_without_offsets_names_the_newest_commit() -> None:
-    """Epoch 2 hangs in one sink, epoch 3 is aborted; the repair writes records alone. The next incarnation took epoch 3
-    for the newest commit, because the log tells of it, and waited for its offsets in vain."""
+    """Epoch 2 hangs in one sink, epoch 3 is aborted, and the repair writes only records.
+
+    The next incarnation used to take epoch 3 for the newest commit, because the log holds it, and waited for its
+    offsets in vain.
+    """
     task = Task(Disk(), 0)
     task.deliver(1, dict.fromkeys(SINKS, 1))
     task.deliver(2, dict.fromkeys(SINKS, 1), {**dict.fromkeys(PARTS, COMMIT), SINKS[0]: OPEN})
     task.deliver(3, {SINKS[1]: 1}, dict.fromkeys(PARTS, ABORT))
     for number in (1, 2):
-        heir = Task(task.disk, number)
-        assert heir.open(None) == 2
-        assert complete(heir._transactions(), heir._mark()).commit == Mark(task.name, 2)
-    goes_on(Task(task.disk, 3), 2, [1])
+        successor = Task(task.disk, number)
+        assert successor.open(None) == 2
+        assert complete(successor._transactions(), successor._committed_id()).commit == CommitId(task.name, 2)
+    run_last(Task(task.disk, 3), 2, [1])

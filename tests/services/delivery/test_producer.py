@@ -31,7 +31,7 @@ from tests.worker_harness import Reader, wait_for
 
 
 def test_calls_are_made_elsewhere_and_answered_here() -> None:
-    """What a call raises arrives; one that does not return is left behind, and holds up nobody."""
+    """The caller receives what a call raises; a call that does not return is abandoned and blocks nothing."""
     calls, seen, never = CallThread("calls"), [], threading.Event()
     calls.run(lambda: seen.append(threading.current_thread().name), 20)
     assert seen == ["calls"]
@@ -54,7 +54,7 @@ def test_calls_are_made_elsewhere_and_answered_here() -> None:
 
 
 def delivery(lane: Lane, number: int, name: str = "epoch", incarnation: str = "") -> Delivery:
-    """One result, and an offset that says how far it goes; signed as its task does."""
+    """One result, and its offset; the commit message carries the incarnation."""
     text = b'{"%s": %d}\n' % (name.encode(), number)
     message = Commit("query", number, number, 0, 1, (StreamPoint(number, number),), incarnation=incarnation).encode()
     return Delivery([(lane[0], Encoded(text, np.array([0, len(text)])))], [], {lane: (number, message)})
@@ -74,8 +74,10 @@ def transactional_sink(bootstrap: str, topics: OutputTopics, group: str) -> Tran
 
 
 def test_a_sink_that_is_closed_is_gone() -> None:
-    """Whatever it could not deliver: a worker that opens tasks again and again had a producer and its threads more
-    each time."""
+    """Closing frees the producer even with undelivered records.
+
+    A worker that reopened tasks again and again used to leak a producer with its threads each time.
+    """
     give_up = threading.Event()
     give_up.set()
     topics = OutputTopics("out", "out", "out", {"out": 1}, {"out": 1 << 20})
@@ -91,11 +93,11 @@ def test_a_sink_that_is_closed_is_gone() -> None:
 
 @pytest.mark.kafka
 def test_a_sink_that_is_fenced_can_be_closed(topics: Topics) -> None:
-    """And is gone after it: librdkafka raises its fatal error out of the next call, whichever that is."""
+    """Closing also frees it: librdkafka raises its fatal error out of the next call, whichever that is."""
     topic = topics("sink")
-    first, heir = (sink_of(topics.bootstrap, topic, topic) for _ in range(2))
+    first, successor = (sink_of(topics.bootstrap, topic, topic) for _ in range(2))
     first.open()
-    heir.open()
+    successor.open()
     with pytest.raises(Fenced):
         first.deliver(delivery((topic, 0), 1))
     first.close()
@@ -103,32 +105,32 @@ def test_a_sink_that_is_fenced_can_be_closed(topics: Topics) -> None:
     del first
     gc.collect()
     assert left() is None
-    heir.close()
+    successor.close()
 
 
 class Stuck:
-    """A producer whose offsets are sent only when it is let go: what librdkafka does after a broker restart."""
+    """A producer that sends offsets only once it is released, as librdkafka behaves after a broker restart."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
-        self.let_go, self.came_back = threading.Event(), threading.Event()
+        self.released, self.returned = threading.Event(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def send_offsets_to_transaction(self, *args: Any) -> None:
-        self.let_go.wait(60)
+        self.released.wait(60)
         try:
             self._real.send_offsets_to_transaction(*args)
         finally:
-            self.came_back.set()
+            self.returned.set()
 
 
 @pytest.mark.kafka
 def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epoch is given up, the successor delivers it, and nothing comes of the call when it goes on after all.
+    """The task gives the epoch up, the successor delivers it, and the late call has no effect.
 
-    A task stood still for ever after a broker restart, in a call that ignored its time limit.
+    A task used to hang for ever after a broker restart, in a call that ignored its time limit.
     """
     topic = topics("sink")
     lane = (topic, 0)
@@ -142,22 +144,22 @@ def test_a_client_that_does_not_come_back(topics: Topics, monkeypatch: pytest.Mo
         with pytest.raises(Aborted, match=r"offsets not accepted: the Kafka client has not come back for 0\.5 s"):
             first.deliver(delivery(lane, 2))
     first.close()
-    heir = sink_of(topics.bootstrap, topic, topic)
-    heir.open()
-    assert heir.committed([lane])[lane].offset == 1
-    heir.deliver(delivery(lane, 2, incarnation=heir.incarnation))
-    stuck.let_go.set()
-    assert stuck.came_back.wait(60)
-    heir.deliver(delivery(lane, 3, incarnation=heir.incarnation))
-    assert heir.committed([lane])[lane].offset == 3
-    heir.close()
+    successor = sink_of(topics.bootstrap, topic, topic)
+    successor.open()
+    assert successor.committed([lane])[lane].offset == 1
+    successor.deliver(delivery(lane, 2, incarnation=successor.incarnation))
+    stuck.released.set()
+    assert stuck.returned.wait(60)
+    successor.deliver(delivery(lane, 3, incarnation=successor.incarnation))
+    assert successor.committed([lane])[lane].offset == 3
+    successor.close()
     reader = Reader(topics.bootstrap, topic)
     reader.wait_for_count(3)
     assert reader.rows() == [{"epoch": number} for number in (1, 2, 3)]
 
 
 class Lost:
-    """A producer whose commits Kafka never answers: one that found no broker any more after a broker restart."""
+    """A producer whose commits Kafka never answers: it has lost all brokers after a broker restart."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -172,7 +174,10 @@ class Lost:
 
 @pytest.mark.kafka
 def test_a_client_that_gets_no_answers(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epoch is given up, and the successor delivers it. A task tried for ever to commit. Found by torture."""
+    """The task gives the epoch up, and the successor delivers it.
+
+    The task used to try for ever to commit. Found by torture.
+    """
     monkeypatch.setattr(transactional, "PATIENCE_S", 1.0)
     topic = topics("sink")
     lane = (topic, 0)
@@ -182,11 +187,11 @@ def test_a_client_that_gets_no_answers(topics: Topics, monkeypatch: pytest.Monke
     with pytest.raises(Aborted, match="epoch not committed: no answer from Kafka for 1 s: retry call to resume"):
         first.deliver(delivery(lane, 1))
     first.close()
-    heir = sink_of(topics.bootstrap, topic, topic)
-    heir.open()
-    assert heir.committed([lane]) == {}
-    heir.deliver(delivery(lane, 1, incarnation=heir.incarnation))
-    heir.close()
+    successor = sink_of(topics.bootstrap, topic, topic)
+    successor.open()
+    assert successor.committed([lane]) == {}
+    successor.deliver(delivery(lane, 1, incarnation=successor.incarnation))
+    successor.close()
     reader = Reader(topics.bootstrap, topic)
     reader.wait_for_count(1)
     assert reader.rows() == [{"epoch": 1}]
@@ -194,7 +199,7 @@ def test_a_client_that_gets_no_answers(topics: Topics, monkeypatch: pytest.Monke
 
 @pytest.mark.kafka
 def test_committed_offsets_are_asked_for_by_another_client(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that finds no broker any more was asked for ever, without a word."""
+    """The sink used to ask a client that had lost all brokers for ever, without a log line."""
     monkeypatch.setattr(producer, "ASKING_S", 0.1)
     monkeypatch.setattr(committed_offsets, "ATTEMPT_S", 0.5)
     topic = topics("sink")
@@ -209,7 +214,7 @@ def test_committed_offsets_are_asked_for_by_another_client(topics: Topics, monke
 
 @pytest.mark.kafka
 def test_what_is_too_large_for_a_topic(topics: Topics) -> None:
-    """Each topic has a limit of its own; what is refused is counted by topic and becomes dead letters."""
+    """Each topic has a limit of its own; refused results are counted by topic and become dead letters."""
     names = small, large, dead = topics("small"), topics("large"), topics("dead")
     places = OutputTopics("", dead, dead, dict.fromkeys(names, 1), {small: 600, large: 700, dead: 1 << 20})
     sink = transactional_sink(topics.bootstrap, places, small)
@@ -227,7 +232,7 @@ def test_what_is_too_large_for_a_topic(topics: Topics) -> None:
 
 
 class Writer:
-    """Delivers numbered epochs in a thread, as a task does: going back to what is committed whenever it must."""
+    """Delivers numbered epochs in a thread, as a task does, and returns to the last commit after each failure."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         self.name = name
@@ -259,8 +264,8 @@ class Writer:
                 sink.close()
 
 
-def all_go_on(writers: list[Writer]) -> None:
-    """Wait until everybody has delivered another epoch."""
+def wait_for_all(writers: list[Writer]) -> None:
+    """Wait until every writer has delivered another epoch."""
     before = {writer: writer.delivered for writer in writers}
 
     def late() -> list[str]:
@@ -272,18 +277,18 @@ def all_go_on(writers: list[Writer]) -> None:
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_every_task_goes_on_after_a_restart(restartable_broker: RestartableBroker) -> None:
-    """Broken off in the middle of many transactions: everybody goes on, and every epoch is there once, in order.
+    """The broker stops amid many transactions: all writers continue, and each epoch is there once and in order.
 
     At every other restart some of twenty producers met the call that does not return.
     """
     topic = restartable_broker.topics("sink")
     writers = [Writer(restartable_broker.bootstrap, topic, f"w{number}") for number in range(20)]
     try:
-        all_go_on(writers)
+        wait_for_all(writers)
         for _ in range(4):
             restartable_broker.stop()
             restartable_broker.start()
-            all_go_on(writers)
+            wait_for_all(writers)
     finally:
         for writer in writers:
             writer.stop.set()
@@ -296,5 +301,5 @@ def test_every_task_goes_on_after_a_restart(restartable_broker: RestartableBroke
         ((name, number),) = row.items()
         assert number == last[name] + 1, f"{name}: {number} after {last[name]}"
         last[name] = number
-    # An epoch may be there whose writer was not told.
+    # An epoch may be there without its writer knowing it.
     assert all(last[writer.name] >= writer.delivered for writer in writers)

@@ -1,6 +1,6 @@
-"""A broker that its peers have cut off believes for some seconds that it leads its partitions still.
+"""A broker that its peers have cut off believes for some seconds that it still leads its partitions.
 
-Whoever asks it sees how things stood when it was cut off. Found by torture (103041), whose own reader believed it.
+A client that asks it sees the state at the moment of the split. Found by torture (103041), whose own reader trusted it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.kafka.readback import reading
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from tests.broker_fixture import Topics
-from tests.services.delivery.test_transactional import Group, assert_exact, dies_in
+from tests.services.delivery.test_transactional import Group, assert_exact, die_in
 from tests.torture.cluster import Cluster
 from tests.transaction_tearing import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from tests.worker_harness import wait_for
@@ -45,13 +45,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def leaders(bootstrap: str, topic: str) -> dict[int, int]:
-    """Who leads each partition, as one broker knows it."""
+    """The leader of each partition, as one broker knows it."""
     described = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=10).topics[topic]
     return {number: partition.leader for number, partition in described.partitions.items()}
 
 
 def group_led_by_the_stale(cluster: Cluster) -> Group:
-    """A group whose topics the broker leads, and whose coordinators are others."""
+    """A group whose topics the stale broker leads, and whose coordinators are other brokers."""
     bootstrap = cluster.bootstrap
     names = {stem: f"stale-{stem}" for stem in ("source", "out", "late", "dead", "inner")}
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -77,8 +77,8 @@ def group_led_by_the_stale(cluster: Cluster) -> Group:
     raise AssertionError("no group has its coordinators on other brokers")
 
 
-def goes_on(group: Group) -> bool:
-    """An incarnation that delivers all up to epoch 3; False when it has to be begun again, as a worker does."""
+def runs_to_end(group: Group) -> bool:
+    """Run an incarnation that delivers all up to epoch 3; False when it must be restarted, as a worker does."""
     sink, lane = group.sink(TopicAdmin(group.clients), 0, 1), (group.source, 0)
     try:
         sink.open()
@@ -92,13 +92,16 @@ def goes_on(group: Group) -> bool:
 
 
 def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the last transaction is open still, which its new leaders have seen committed: it was written again."""
+    """The stale leader shows the last transaction as open, though its new leaders have committed it.
+
+    The task used to write it again.
+    """
     group = group_led_by_the_stale(cluster)
     sink = group.sink(TopicAdmin(group.clients), 0, 1)
     sink.open()
     sink.deliver(group.epoch(sink, 0, 1))
     real = sink._producer
-    dies_in(sink, group.epoch(sink, 0, 2))
+    die_in(sink, group.epoch(sink, 0, 2))
     others = [number for number in range(3) if number != STALE - 1]
     stale, healthy = cluster.nodes[STALE - 1].bootstrap, cluster.nodes[others[0]].bootstrap
     with cluster.split(STALE - 1, others):
@@ -106,18 +109,18 @@ def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch:
         wait_for(lambda: all(leaders(healthy, topic)[0] != STALE for topic in topics), "others lead")
         sink._until_done(lambda: real.commit_transaction(30), "not committed", "none")
         beside = dataclasses.replace(group, bootstrap=stale)
-        # A client may ask any broker who leads a partition: here the stale one, for a while.
+        # A client may ask any broker for a partition's leader: here it asks the stale one, for a while.
         asked = itertools.count()
         order = SimpleNamespace(shuffle=lambda ids: ids.sort(key=lambda id: (id == STALE) ^ (next(asked) < 60)))
         monkeypatch.setattr(aiokafka.client, "random", order)
-        wait_for(lambda: goes_on(beside), "the task goes on", 90)
+        wait_for(lambda: runs_to_end(beside), "the task goes on", 90)
     sink.close()
     cluster.wait()
     assert_exact(dataclasses.replace(group, bootstrap=healthy), 1, [1, 2, 3])
 
 
 def test_reading_waits_for_what_is_known_to_be_there(topics: Topics) -> None:
-    """A stale leader tells an earlier end; here what is missing is written while it is waited for."""
+    """A stale leader reports an earlier end; here the missing records are written while the reader waits for them."""
     topic, clients = topics("log"), KafkaClients(topics.bootstrap)
     producer = Producer({"bootstrap.servers": topics.bootstrap})
 

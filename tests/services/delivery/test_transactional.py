@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from schemas.codecs.encode import Encoded
 from schemas.messages.commits import Commit, StreamPoint
-from services.delivery.epoch_output import BlockRecord, Delivery, Letter
+from services.delivery.epoch_output import BlockRecord, Delivery, RejectedRecord
 from services.delivery.sink import Aborted, Fenced, Repair
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import ControlTopics, Lane, OutputTopics, TopicAdmin
@@ -45,7 +45,7 @@ class Unended:
 
 @dataclass(frozen=True)
 class Group:
-    """Tasks of one group: task n reads partition n of one topic, and writes partition n of all others."""
+    """The tasks of one group: task n reads partition n of one topic, and writes partition n of all others."""
 
     bootstrap: str
     name: str
@@ -69,7 +69,7 @@ class Group:
         return ControlTopics.of(self.name).transactions
 
     def data(self, task: int) -> list[Lane]:
-        """Where a task's transactions write what others read."""
+        """The partitions to which a task's transactions write what others read."""
         return [(topic, task) for topic in (self.out, self.late, self.dead, self.inner)]
 
     def sink(self, admin: TopicAdmin, task: int, tasks: int) -> TransactionalSink:
@@ -86,14 +86,16 @@ class Group:
         lines = [b"%d\n" % (10 * number + i) for i in range(results)]
         encoded = Encoded(b"".join(lines), np.cumsum([0, *map(len, lines)]))
         text = b"%d" % number
-        letters = [Letter(topic, text, b"key", (("reason", b"because"),)) for topic in (self.late, self.dead)]
+        rejected = [
+            RejectedRecord(topic, text, b"key", (("reason", b"because"),)) for topic in (self.late, self.dead)
+        ]
         message = Commit(
             "query", number, number, 0, 1, (StreamPoint(number, number),), incarnation=sink.incarnation
         ).encode()
         offsets = {(self.source, task): (number, message)}
         if not results:
             return Delivery([], [], offsets)
-        return Delivery([(self.out, encoded)], letters, offsets, [BlockRecord(self.inner, task, text, 1)])
+        return Delivery([(self.out, encoded)], rejected, offsets, [BlockRecord(self.inner, task, text, 1)])
 
     def expected(self, numbers: Sequence[int]) -> dict[str, list[bytes]]:
         once = [b"%d" % number for number in numbers]
@@ -101,15 +103,15 @@ class Group:
         return {self.out: results, self.late: once, self.dead: once, self.inner: once}
 
 
-def dies_in(sink: TransactionalSink, delivery: Delivery) -> None:
+def die_in(sink: TransactionalSink, delivery: Delivery) -> None:
     """Deliver up to the end of the transaction, which is never asked for."""
     sink._producer = Unended(sink._producer)  # type: ignore[assignment]
     with pytest.raises(Aborted, match="died"):
         sink.deliver(delivery)
 
 
-def goes_on(group: Group, admin: TopicAdmin, task: int, tasks: int, until: int) -> Repair:
-    """The next incarnation of a task: what it had to repair. It delivers what is not committed, up to an epoch."""
+def run_next(group: Group, admin: TopicAdmin, task: int, tasks: int, until: int) -> Repair:
+    """Run the next incarnation of a task, which delivers what is not committed, up to an epoch; returns its repair."""
     sink = group.sink(admin, task, tasks)
     repair = sink.open()
     lane = group.source, task
@@ -117,7 +119,8 @@ def goes_on(group: Group, admin: TopicAdmin, task: int, tasks: int, until: int) 
     for number in range(committed[lane].offset + 1 if committed else 1, until + 1):
         sink.deliver(group.epoch(sink, task, number))
     assert sink.committed([lane])[lane].offset == until
-    assert sink.settlement()() == {(group.log, task): admin.log_ranges([(group.log, task)])[group.log, task][1] - 2}
+    log = group.log, task
+    assert sink.completion_check()() == {log: admin.log_ranges([log])[log][1] - 2}
     sink.close()
     return repair
 
@@ -143,7 +146,7 @@ def combinations() -> Iterator[tuple[Outcome, ...]]:
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_any_combination_of_parts(restartable_broker: RestartableBroker, step: int) -> None:
-    """Whatever a broker has completed of a transaction, each record is there once after the task has come back.
+    """Whatever a broker has completed of a transaction, each record is there once after the task has restarted.
 
     Kafka 4.3.1 was seen to forget all markers of a committed transaction when it was killed: 15 results were doubled.
     """
@@ -154,14 +157,14 @@ def test_any_combination_of_parts(restartable_broker: RestartableBroker, step: i
         sink = group.sink(admin, task, len(cases))
         sink.open()
         sink.deliver(group.epoch(sink, task, 1))
-        dies_in(sink, group.epoch(sink, task, 2))
+        die_in(sink, group.epoch(sink, task, 2))
         sink.close()
         parts = [*group.data(task), (group.log, task), offsets_part(group.bootstrap, group.name)]
         torn.append(Torn(sink.transactional_id, dict(zip(parts, outcomes, strict=True))))
     tear(restartable_broker, torn)
     admin = TopicAdmin(group.clients)
     for task, outcomes in enumerate(cases):
-        repair = goes_on(group, admin, task, len(cases), 3)
+        repair = run_next(group, admin, task, len(cases), 3)
         torn_apart = set(outcomes) != {"commit"} and set(outcomes) != {"abort"}
         assert bool(repair) == torn_apart, (outcomes, repair)
     assert_exact(group, len(cases), [1, 2, 3])
@@ -170,22 +173,22 @@ def test_any_combination_of_parts(restartable_broker: RestartableBroker, step: i
 def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     """Kafka confirms a transaction and forgets its markers; the task goes on, with offsets alone, and dies.
 
-    Its successor took the old offsets for the truth, and its own first commit made the forgotten records visible beside
-    those that it had written again.
+    Its successor used to trust the old offsets, and its first commit made the forgotten records visible beside those
+    that it had written again.
     """
     group, admin = begin(restartable_broker, 1)
     sink = group.sink(admin, 0, 1)
     sink.open()
     sink.deliver(group.epoch(sink, 0, 1))
     real = sink._producer
-    dies_in(sink, group.epoch(sink, 0, 2))
+    die_in(sink, group.epoch(sink, 0, 2))
     parts = [*group.data(0), (group.log, 0), offsets_part(group.bootstrap, group.name)]
     tear(restartable_broker, [Torn(sink.transactional_id, dict.fromkeys(parts, "hang"))])
     sink._producer = real
     sink._until_done(lambda: real.commit_transaction(30), "not committed", "none")
-    dies_in(sink, group.epoch(sink, 0, 3, results=0))
+    die_in(sink, group.epoch(sink, 0, 3, results=0))
     sink.close()
-    repair = goes_on(group, TopicAdmin(group.clients), 0, 1, 4)
+    repair = run_next(group, TopicAdmin(group.clients), 0, 1, 4)
     assert repair.commits == 1
     # The markers of the last transaction, which wrote to these too, have aborted the rest.
     assert sorted(repair.ended) == sorted(group.data(0))
@@ -193,18 +196,20 @@ def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
 
 
 def test_what_is_committed_can_be_read_while_offsets_hang(restartable_broker: RestartableBroker) -> None:
-    """A worker looks at its group's commits before it takes tasks over, and only that ends what hangs: it waited for
-    that in vain, and ended."""
+    """A worker reads its group's commits before it takes tasks over, and only the takeover ends a hanging transaction.
+
+    The worker used to wait for that end in vain, and stopped.
+    """
     group, admin = begin(restartable_broker, 1)
     sink = group.sink(admin, 0, 1)
     sink.open()
     sink.deliver(group.epoch(sink, 0, 1))
-    dies_in(sink, group.epoch(sink, 0, 2, results=0))
+    die_in(sink, group.epoch(sink, 0, 2, results=0))
     sink.close()
     lane, hangs = (group.source, 0), offsets_part(group.bootstrap, group.name)
     tear(restartable_broker, [Torn(sink.transactional_id, {(group.log, 0): "commit", hangs: "hang"})])
     assert read_commits(group.clients, group.name, [lane])[lane].offset == 1
-    goes_on(group, TopicAdmin(group.clients), 0, 1, 2)
+    run_next(group, TopicAdmin(group.clients), 0, 1, 2)
     assert read_commits(group.clients, group.name, [lane], stable=True)[lane].offset == 2
 
 
@@ -217,15 +222,17 @@ def begin(broker: RestartableBroker, tasks: int) -> tuple[Group, TopicAdmin]:
 
 
 def test_a_fenced_task_is_told_so_while_it_waits_for_its_records(restartable_broker: RestartableBroker) -> None:
-    """The client raises that it is fenced while it still calls back for its records, and that made a SystemError of it:
-    the worker ended. Found by torture (105009)."""
+    """The client raises that it is fenced while it still runs the callbacks of its records.
+
+    That became a SystemError, and the worker ended. Found by torture (105009).
+    """
     group, admin = begin(restartable_broker, 1)
-    fenced, heir = group.sink(admin, 0, 1), group.sink(admin, 0, 1)
+    fenced, successor = group.sink(admin, 0, 1), group.sink(admin, 0, 1)
     fenced.open()
-    heir.open()
+    successor.open()
     with pytest.raises(Fenced):
         fenced.mark_end([(group.log, 0), *group.data(0)])
     with pytest.raises(Fenced):
         fenced.deliver(group.epoch(fenced, 0, 1))
     fenced.close()
-    heir.close()
+    successor.close()

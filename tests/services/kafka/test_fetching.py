@@ -68,7 +68,7 @@ def test_who_stood_still_itself_blames_nobody() -> None:
 
 
 class Reading:
-    """One partition, read as the roster and Faust do."""
+    """One partition, read as the task manager and Faust do."""
 
     def __init__(self, consumer: Any, tp: TP, write: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
         self.consumer = consumer
@@ -183,9 +183,9 @@ def test_reading_goes_on_after_a_silence(
                 async with asyncio.timeout(30):
                     while not batches:
                         batches = await reading.fetch(offset)
-                        awaited = {reading.tp: (offset, reading.seek)}
+                        wanted_positions = {reading.tp: (offset, reading.seek)}
                         if not batches:
-                            await reading.thread.watch_answers(watch, awaited)
+                            await reading.thread.watch_answers(watch, wanted_positions)
                 assert [batch.start for batch in batches] == [offset]
             async with asyncio.timeout(30):
                 end = time.monotonic() + 2 * PATIENCE_S

@@ -40,7 +40,7 @@ def test_every_client_finds_a_broker_that_was_gone(restartable_broker: Restartab
 
     def all_heard(value: str) -> None:
         written_s, deadline = 0.0, time.monotonic() + DEADLINE_S
-        while unread := [topic for topic, log in logs.items() if log.view.lives != {0: value}]:
+        while unread := [topic for topic, log in logs.items() if log.view.incarnations != {0: value}]:
             assert time.monotonic() < deadline, f"found no broker again in {DEADLINE_S:g} s: {unread}"
             if time.monotonic() - written_s > AGAIN_S:
                 # As whoever appends does: what is not in the log is appended again.
@@ -76,7 +76,7 @@ def test_a_producer_that_gets_nothing_through_is_replaced(topics: Topics, monkey
         def begins() -> bool:
             # As a worker does, try again: a message may still be handed to the one that is being replaced.
             try:
-                return log.open(0, "two").lives == {0: "two"}
+                return log.open(0, "two").incarnations == {0: "two"}
             except BrokerError:
                 return False
 

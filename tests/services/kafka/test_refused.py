@@ -95,10 +95,10 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
         settings = WorkerSettings(clients(sasl, "password"), "g", patience_ms=500, wait=wait)
         pages = Pages()
         connection = Connection(TopicAdmin(settings.clients), settings, pages, get_log("test"))
-        connection.look(True)
+        connection.check(True)
         began = time.monotonic()
         while time.monotonic() - began < seconds:
-            connection.look(False)
+            connection.check(False)
             await asyncio.sleep(0.05)
         return pages
 
@@ -109,8 +109,8 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
     assert said[0].startswith("no connection to Kafka")
     assert said[1].endswith("; the worker ends in 0.5 s unless it is let in")
     pages = asyncio.run(refused(True, FIRST_S + 10.0))
-    assert pages.trouble.startswith("no connection to Kafka since ")
-    assert "refuses the connection" in pages.trouble
+    assert pages.problem.startswith("no connection to Kafka since ")
+    assert "refuses the connection" in pages.problem
 
 
 @pytest.mark.parametrize("how", WORDS)

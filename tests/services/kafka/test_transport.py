@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
 from services.kafka.records import RecordBatch, rough_size, unpack
-from services.kafka.transport import ConsumerThread, _Forgetful, connect
+from services.kafka.transport import ConsumerThread, _NoReadOffsets, connect
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
 
@@ -179,7 +179,7 @@ def test_a_batch_is_cut_by_offset() -> None:
 
 def test_faust_is_kept_from_remembering_offsets() -> None:
     """Faust drops what lies before the last offset it noted; a task that goes back would lose input."""
-    noted = _Forgetful()
+    noted = _NoReadOffsets()
     noted[TP("t", 0)] = 7
     noted.update({TP("t", 0): 9})
     assert noted[TP("t", 0)] is None

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from operators.distributed.decompose import PlacedOperator, decompose
+from operators.distributed.decompose import DistributedOperator, decompose
 from operators.plan.plan import parse_plan
 from schemas.errors import StateError, UsageError
 from schemas.language.program import parse_program
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.query import Query
-from services.placement.distributed import PlacedLayout, check_settings, part_fingerprint
+from services.placement.distributed import DistributedLayout, check_settings, part_fingerprint
 from services.process.security import KafkaClients
 from services.process.settings import Guarantee, WorkerSettings
 from services.recovery.starting_point import Committed, plan_handover
@@ -32,7 +32,7 @@ def query(op: str = "=", more: str = "") -> Query:
     return parse_program(TEXT.replace("OP", op).replace(" MORE", more)).queries[0]
 
 
-def operators(bound: Query, split: int | None = None, plan: str = "((A B) C)") -> tuple[PlacedOperator, ...]:
+def operators(bound: Query, split: int | None = None, plan: str = "((A B) C)") -> tuple[DistributedOperator, ...]:
     return decompose(bound, parse_plan(plan, bound), COUNTS, split, "g.")
 
 
@@ -40,7 +40,7 @@ def operators(bound: Query, split: int | None = None, plan: str = "((A B) C)") -
 @pytest.mark.parametrize("split", [1, 3])
 def test_every_partition_is_read_by_one_task(op: str, split: int) -> None:
     """Of sources and internal topics alike; the first tasks are those that write results."""
-    layout = PlacedLayout(operators(query(op), split), COUNTS)
+    layout = DistributedLayout(operators(query(op), split), COUNTS)
     read = [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
     assert sorted(read) == sorted((topic, p) for topic, count in layout.partitions.items() for p in range(count))
     assert all(layout.set_of(*lane) == task for task in range(layout.tasks) for lane in layout.lanes(task))
@@ -61,7 +61,7 @@ def test_another_split_or_plan_is_another_operator() -> None:
         for operator in operators(bound, split, str(p))
     }
     assert len(prints) == 2 + 5 + 2
-    assert len({PlacedLayout(operators(bound, n), COUNTS).name for n in (1, 2)}) == 2
+    assert len({DistributedLayout(operators(bound, n), COUNTS).name for n in (1, 2)}) == 2
 
 
 def test_settings_that_operators_cannot_keep_are_refused() -> None:
@@ -84,9 +84,9 @@ def test_a_plan_takes_over_where_windows_begin() -> None:
     found = plan_handover(streams=streams, former=former, version=1, log=log)
     assert (found.source, found.cut, found.plan_version, found.records) == ("handover", 0, 1, 30)
     assert found.lanes["ta", 0].points == (point,)
-    assert (found.lanes["ta", 0].offset, found.lanes["ta", 0].live) == (40, 70)
+    assert (found.lanes["ta", 0].offset, found.lanes["ta", 0].replay_end) == (40, 70)
     fresh = found.lanes["g.v1.1.B-C", 0]
-    assert (fresh.offset, fresh.live, [p.max_ts for p in fresh.points]) == (0, 0, [UNSEEN, UNSEEN])
+    assert (fresh.offset, fresh.replay_end, [p.max_ts for p in fresh.points]) == (0, 0, [UNSEEN, UNSEEN])
     short = {**log, ("ta", 0): (41, 90)}
     with pytest.raises(StateError, match=r"records 40 to 40 of ta\[0\], needed to rebuild its window, are gone"):
         plan_handover(streams=streams, former=former, version=1, log=short)

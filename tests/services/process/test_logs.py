@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from services.process.logs import REPEAT_S, LineFormatter, Sparingly
+from services.process.logs import REPEAT_S, LineFormatter, RateLimit
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:
@@ -47,8 +47,8 @@ def of_a_library(name: str, message: str, *args: object, at: float = 0.0, error:
 
 def lines(*records: logging.LogRecord) -> list[str]:
     """What is written of them, without times."""
-    sparingly, form = Sparingly(), LineFormatter(as_json=False)
-    return [form.format(record).partition(" ")[2] for record in records if sparingly.filter(record)]
+    rate_limit, form = RateLimit(), LineFormatter(as_json=False)
+    return [form.format(record).partition(" ")[2] for record in records if rate_limit.filter(record)]
 
 
 # As aiokafka 0.14 and mode 0.7 write them while a broker is away.

@@ -1,5 +1,5 @@
-"""The least rights that Weir's commands need of Kafka, as the table in README.md has them: with exactly these they run
-through, and without one of them a line says which."""
+"""The least rights that Weir's commands need of Kafka, as the table in ops/docs/security.md has them: with exactly
+these they run through, and without one of them a line says which."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def letters(name: str) -> list[str]:
 
 
 def worker_rights(case: Case, group: str, sinks: Iterable[str], query: str) -> list[Right]:
-    """What a worker needs: README.md, "Rights"."""
+    """What a worker needs: ops/docs/security.md, "Rights"."""
     return [
         *topics(inputs(case), "READ"),
         *topics([*sinks, *letters(query)], "READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS"),

@@ -1,5 +1,5 @@
-"""Every durable format: what Weir has written is read, what a newer one writes is refused and left alone, and damage is
-told from both. The formats and their places: `schemas.messages.formats`."""
+"""Every durable format: Weir reads what it has written, refuses and leaves alone what a newer version writes, and tells
+damage from both. The formats and their places: `schemas.messages.formats`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from schemas.messages.prepared import decode_prepared
 from schemas.messages.spills import decode_events
 from services.recovery.starting_point import Snapshot
 from services.recovery.state_store import StateStore
-from services.spill import backlog as debts
+from services.spill import backlog as backlogs
 from services.spill.block_store import SpillStore
 from tests import format_cases as cases
 
@@ -34,11 +34,11 @@ class Format:
     """A format.
 
     Attributes:
-        file: of its bytes as commit 808f51c wrote them.
-        value: what they say.
-        decode: reads bytes; the folder is for those that are read from one.
-        mark: the part of the bytes that says version 1, and one that says version 2.
-        deterministic: today's writer gives the same bytes.
+        file: holds the format's bytes as commit 808f51c wrote them.
+        value: the decoded value.
+        decode: reads the bytes; formats that are read from a folder use the folder.
+        mark: the part of the bytes that names version 1, and its replacement for version 2.
+        deterministic: True if today's writer produces the same bytes.
     """
 
     file: str
@@ -54,7 +54,7 @@ class Format:
 
     @property
     def newer(self) -> bytes:
-        """The same of version 2."""
+        """The same bytes as version 2 would mark them."""
         assert self.golden.count(self.mark[0]) == 1
         return self.golden.replace(*self.mark)
 
@@ -98,8 +98,8 @@ def _spill_folder(raw: bytes, folder: Path) -> Value:
 
 
 def _debt(raw: bytes, folder: Path) -> Value:
-    (folder / debts.FILE).write_bytes(raw)
-    return debts.read(folder)
+    (folder / backlogs.FILE).write_bytes(raw)
+    return backlogs.read(folder)
 
 
 WATERMARK = cases.EXCHANGE

@@ -1,4 +1,4 @@
-"""Where a task begins: all combinations of commits, disk and log that lead somewhere, and those that must not."""
+"""Where a task starts: the combinations of commits, disk and log that work, and those that Weir must refuse."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def plan(
 BOTH = {A: committed(100, 40), B: committed(200, 150)}
 
 
-def test_nothing_committed_begins_at_the_start_or_the_end() -> None:
+def test_nothing_committed_starts_at_either_end_of_the_log() -> None:
     first = plan({}, log={A: (7, 20), B: (0, 9)})
     assert (first.source, first.cut, first.epoch, first.records) == ("fresh", 0, 0, 0)
-    assert (first.lanes[A].offset, first.lanes[A].live) == (7, 7)
+    assert (first.lanes[A].offset, first.lanes[A].replay_end) == (7, 7)
     assert first.lanes[A].points == (StreamPoint(7, UNSEEN),)
     assert plan({}, log={A: (7, 20), B: (0, 9)}, from_latest=True).lanes[A].offset == 20
 
@@ -56,14 +56,14 @@ def test_nothing_committed_begins_at_the_start_or_the_end() -> None:
 def test_an_empty_disk_replays_the_window() -> None:
     found = plan(BOTH)
     assert (found.source, found.cut, found.floor, found.epoch, found.records) == ("window", 1000, 0, 5, 110)
-    assert (found.lanes[A].offset, found.lanes[A].live) == (40, 100)
+    assert (found.lanes[A].offset, found.lanes[A].replay_end) == (40, 100)
 
 
-def test_a_snapshot_shortens_the_way() -> None:
+def test_a_snapshot_shortens_the_replay() -> None:
     found = plan(BOTH, snapshot(900, 80, 190))
     assert (found.source, found.cut, found.floor, found.records) == ("snapshot", 1000, 900, 30)
     assert found.lanes[A].offset == 80
-    # What a later loss of the disk will need stays known.
+    # The starting point without a disk stays known, in case the disk is lost later.
     assert found.lanes[A].window == (StreamPoint(40, 500),)
 
 
@@ -71,7 +71,7 @@ def test_an_old_snapshot_is_not_worth_it() -> None:
     assert plan(BOTH, snapshot(200, 10, 20)).source == "window"
 
 
-def test_of_two_ways_the_one_that_the_log_still_holds() -> None:
+def test_the_plan_that_the_log_still_holds_is_chosen() -> None:
     assert plan(BOTH, snapshot(900, 80, 190), {A: (60, 1000), B: (0, 1000)}).source == "snapshot"
     assert plan(BOTH, snapshot(200, 10, 20), {A: (30, 1000), B: (0, 1000)}).source == "window"
 
@@ -98,15 +98,15 @@ def test_a_foreign_or_newer_snapshot_is_ignored_with_a_note(disk: Snapshot) -> N
     assert "ignored" in found.notes[0]
 
 
-def test_the_newest_message_speaks_for_all() -> None:
+def test_the_newest_message_counts_for_all_partitions() -> None:
     found = plan({A: committed(100, 40, cut=900, epoch=3), B: committed(200, 150, cut=1000, epoch=9)})
     assert (found.cut, found.epoch) == (1000, 9)
 
 
-def test_an_added_partition_begins_anew() -> None:
+def test_an_added_partition_is_read_from_its_start() -> None:
     found = plan({A: committed(100, 40, partitions=1)}, log={A: (0, 1000), B: (3, 1000)})
-    assert (found.lanes[B].offset, found.lanes[B].live) == (3, 3)
-    assert found.lanes[A].live == 100
+    assert (found.lanes[B].offset, found.lanes[B].replay_end) == (3, 3)
+    assert found.lanes[A].replay_end == 100
 
 
 def test_a_lost_commit_is_refused() -> None:
@@ -135,32 +135,32 @@ def test_input_lost_to_retention_is_refused_or_accepted() -> None:
     with pytest.raises(StateError, match=r"records 100 to 119 of ta\[0\], not yet taken, are gone"):
         plan(BOTH, log=untaken)
     found = plan(BOTH, log=untaken, accept_loss=True)
-    assert (found.lanes[A].offset, found.lanes[A].live) == (120, 120)
+    assert (found.lanes[A].offset, found.lanes[A].replay_end) == (120, 120)
     assert len(found.notes) == 2
     window = {A: (50, 1000), B: (0, 1000)}
     with pytest.raises(StateError, match=r"records 40 to 49 of ta\[0\], needed to rebuild its window, are gone"):
         plan(BOTH, log=window)
     found = plan(BOTH, log=window, accept_loss=True)
-    assert (found.lanes[A].offset, found.lanes[A].live) == (50, 100)
+    assert (found.lanes[A].offset, found.lanes[A].replay_end) == (50, 100)
 
 
 def with_tables(*contents: str) -> dict[tuple[str, int], Committed]:
-    """Commits of a query with tables; those of the older epoch say something else."""
+    """Commits of a query with tables; those of the older epoch name other contents."""
     older = replace(BOTH[A].message, epoch=4, cut=900, tables=("00", "00"))
     newer = replace(BOTH[B].message, tables=contents)
     return {A: replace(BOTH[A], message=older), B: replace(BOTH[B], message=newer)}
 
 
-def test_tables_as_they_were_are_nothing_to_speak_of() -> None:
+def test_unchanged_tables_cause_no_note() -> None:
     found = with_tables("aa", "bb")
     assert plan(found, tables={"rooms": "aa", "floors": "bb"}).notes == ()
-    assert plan(found, tables={"rooms": "aa", "floors": "bb"}, changes=True).notes == ()
+    assert plan(found, tables={"rooms": "aa", "floors": "bb"}, emits_changes=True).notes == ()
     assert plan({}, tables={"rooms": "aa"}).notes == ()
 
 
 @pytest.mark.parametrize("disk", [None, snapshot(900, 80, 190)])
 def test_a_changed_table_is_noticed_and_nothing_else_changes(disk: Snapshot | None) -> None:
-    """The newest commit speaks. What is rebuilt is rebuilt with the new content, from the same place."""
+    """The newest commit counts. The state is rebuilt with the new content, from the same offset."""
     found, now = with_tables("aa", "bb"), {"rooms": "aa", "floors": "cc"}
     same = plan(found, disk, tables={"rooms": "aa", "floors": "bb"})
     changed = plan(found, disk, tables=now)
@@ -169,6 +169,6 @@ def test_a_changed_table_is_noticed_and_nothing_else_changes(disk: Snapshot | No
     assert replace(changed, notes=()) == same
 
 
-def test_changes_of_an_answer_do_not_go_on_with_another_table() -> None:
+def test_changes_of_an_answer_refuse_another_table() -> None:
     with pytest.raises(StateError, match=r"table 'rooms' has changed since commit 5: with EXCEPT.*--group"):
-        plan(with_tables("aa", "bb"), tables={"rooms": "ab", "floors": "bb"}, changes=True)
+        plan(with_tables("aa", "bb"), tables={"rooms": "ab", "floors": "bb"}, emits_changes=True)

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.engine.engine import Engine
-from operators.state.checkpoint import Block, by_time
+from operators.state.checkpoint import Block, blocks_by_time
 from schemas.codecs.encode import encode_results
 from schemas.language.program import parse_program
 from schemas.messages.commits import decode_commit
-from services.delivery.epoch_output import Letters
+from services.delivery.epoch_output import RejectedRecords
 from services.kafka.records import RecordBatch
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_recovery
 from services.task.lane import InputLane
@@ -62,14 +62,14 @@ class Record(NamedTuple):
 
 @dataclass
 class Delivered:
-    """Everything that was committed, and what it was committed with."""
+    """Everything that was committed."""
 
     results: list[bytes] = field(default_factory=list)
-    letters: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    rejected: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
 
 class Machine:
-    """What a task does, without its thread: one engine and its lanes, from a recovery plan on."""
+    """A task without its thread: one engine and its lanes, started from a recovery plan."""
 
     def __init__(self, number: int, plan: RecoveryPlan, logs: dict[Lane, list[Record]], blocks: list[Block]) -> None:
         query = BOUND[number]
@@ -77,16 +77,16 @@ class Machine:
         partitions = {s.name: [p for topic, p in LANES if topic == s.topic] for s in query.streams()}
         self.engine = Engine(query, partitions=partitions)
         self.epoch = plan.epoch
-        self.letters = Letters("late", "dead")
+        self.rejected = RejectedRecords("late", "dead")
         self.lanes = {key: InputLane(key, query, plan.lanes[key], plan.floor) for key in plan.lanes}
         for lane in self.lanes.values():
             lane.restore_clocks(self.engine)
         if plan.source == "snapshot":
-            self.engine.restore(plan.floor, by_time(blocks))
+            self.engine.restore(plan.floor, blocks_by_time(blocks))
         for lane in self.lanes.values():
             while lane.replaying:
                 # Fetches after a restart are cut elsewhere than before it.
-                lane.replay(self.engine, self.fetch(lane, 7).until(lane.live))
+                lane.replay(self.engine, self.fetch(lane, 7).until(lane.replay_end))
             lane.set_idle(self.engine, True)
         if plan.cut > self.engine.cut:
             self.engine.advance(plan.cut)
@@ -101,15 +101,15 @@ class Machine:
 
     def take(self, key: Lane, count: int) -> None:
         lane = self.lanes[key]
-        lane.take(self.engine, self.fetch(lane, count), self.letters)
+        lane.take(self.engine, self.fetch(lane, count), self.rejected)
 
     def commit(self, out: Delivered) -> dict[Lane, Committed]:
         results = self.engine.advance(self.engine.watermark())
         encoded = encode_results(results)
         out.results += encoded.data.splitlines()
-        out.letters.update(
-            (letter.topic, dict(letter.headers)["offset"].decode(), dict(letter.headers)["topic"].decode())
-            for letter in self.letters.take()
+        out.rejected.update(
+            (record.topic, dict(record.headers)["offset"].decode(), dict(record.headers)["topic"].decode())
+            for record in self.rejected.take()
         )
         self.epoch += 1
         return {
@@ -144,7 +144,7 @@ Step = tuple[Any, ...]
 
 
 def run(number: int, logs: dict[Lane, list[Record]], steps: list[Step], losses: dict[int, str]) -> Delivered:
-    """Play the script; `losses` says before which step the machine is lost, and whether with its disk."""
+    """Run the steps; `losses` maps the steps before which the machine is lost to whether its disk is lost, too."""
     out, disk = Delivered(), Disk()
     committed: dict[Lane, Committed] = {}
     counts = {key: sum(s.topic == key[0] for s in BOUND[number].streams()) for key in LANES}
@@ -182,8 +182,11 @@ def run(number: int, logs: dict[Lane, list[Record]], steps: list[Step], losses: 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[int, dict[Lane, list[Record]], list[Step], dict[int, str]]:
-    """A query, logs, and a script in rounds: takes, idle lanes, a commit; machines are lost only right after
-    commits, since what was not committed is decided anew."""
+    """A query, logs, and steps in rounds: takes, idle lanes, a commit.
+
+    Machines are lost only right after commits, since a restarted machine may decide differently about what was not
+    committed.
+    """
     logs: dict[Lane, list[Record]] = {}
     for key in LANES:
         offset, base, log = 0, 0, []
@@ -226,4 +229,4 @@ def test_a_lost_machine_changes_nothing(
     whole = run(number, logs, steps, {})
     broken = run(number, logs, steps, losses)
     assert broken.results == whole.results
-    assert broken.letters == whole.letters
+    assert broken.rejected == whole.rejected

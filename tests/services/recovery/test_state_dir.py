@@ -18,7 +18,7 @@ def test_each_takes_a_slot_of_its_own(tmp_path: Path) -> None:
     assert third.path.name == "slot-0"
 
 
-def test_a_successor_learns_who_was_there(tmp_path: Path) -> None:
+def test_a_successor_learns_the_former_member_id(tmp_path: Path) -> None:
     first = StateDir(tmp_path)
     assert first.member() == ""
     first.remember_member("m-1")
@@ -26,7 +26,7 @@ def test_a_successor_learns_who_was_there(tmp_path: Path) -> None:
     assert StateDir(tmp_path).member() == "m-1"
 
 
-def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(StateError, match=r"state directory .*taken cannot be used: "):
         StateDir(tmp_path / "taken")

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from operators.spill.cleanup.offline import Payer, pay_all
+from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 from ops.spark.delivery import TopicDestination
 from schemas.columns import Batch
 from schemas.errors import BrokerError
 from services.cli import app
 from services.process.security import KafkaClients
-from services.spill import backlog as debts
-from services.spill.backlog import FILE, open_debt
+from services.spill import backlog as backlogs
+from services.spill.backlog import FILE, open_backlog
 from services.spill.block_store import SpillStore
 from services.spill.destinations import deliver
 from tests.broker_fixture import Topics
@@ -36,7 +36,7 @@ Rows = list[dict[str, Any]]
 
 
 def weir(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and what is said of a command."""
+    """Run a command; returns exit code, standard output and standard error."""
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stdout, result.stderr + str(result.exception or "")
 
@@ -50,7 +50,7 @@ def rows_of(path: Path) -> Rows:
 
 
 class Left:
-    """A run that has left a debt in `debt`, and what it should have found."""
+    """A run that has left a backlog in the folder `debt`, and the results that it should have found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = write_four_streams(folder, 100)
@@ -84,11 +84,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 @pytest.fixture
 def debt(left: Left, tmp_path: Path) -> Path:
-    """A copy of the debt."""
+    """A copy of the folder with the backlog."""
     return Path(shutil.copytree(left.path("debt"), tmp_path / "debt"))
 
 
-def test_a_run_leaves_what_it_owes_and_says_so(left: Left) -> None:
+def test_a_run_saves_and_reports_its_backlog(left: Left) -> None:
     assert re.fullmatch(
         r"weir: [0-9,]+ pairs of tuples were not compared for want of memory; "
         rf"`weir cleanup {left.path('debt')}` finds the results among them\n",
@@ -116,8 +116,8 @@ def test_a_cleanup_finds_the_rest_once(left: Left, debt: Path, tmp_path: Path) -
     assert (code, shown) == (0, "")
     assert said == f"weir: the debt in {debt} is paid: {owed:,} results, to {rest}; nothing to do\n"
     assert not rest.exists()
-    # A folder whose debt is paid is free for the next run.
-    debts.check_free(debt)
+    # A folder whose backlog is cleaned up is free for the next run.
+    backlogs.check_free(debt)
     assert not (debt / FILE).exists()
 
 
@@ -140,18 +140,18 @@ def test_a_cleanup_that_is_killed_is_repeated(left: Left, debt: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
 
 
-def test_what_dies_before_it_is_settled_gives_the_same_file_again(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_a_cleanup_that_dies_unrecorded_writes_the_same_file_again(left: Left, debt: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
     before = (debt / FILE).read_bytes()
     shutil.copytree(debt, tmp_path / "kept")
     assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
     first = rest.read_bytes()
-    # As it is when the file has its name and the debt does not know yet.
+    # The state when the file has its name but the manifest does not record the end of the cleanup.
     shutil.rmtree(debt)
     shutil.copytree(tmp_path / "kept", debt)
     assert (debt / FILE).read_bytes() == before
-    with open_debt(debt) as opened:
-        debts.begin(opened, str(rest))
+    with open_backlog(debt) as opened:
+        backlogs.note_destination(opened, str(rest))
     other = str(tmp_path / "other.jsonl")
     code, _, said = weir("cleanup", str(debt), "--out", other)
     assert code == 1
@@ -167,7 +167,7 @@ class Shelf:
         self.has = has
         self.given: dict[int, int] = {}
 
-    def paid(self) -> dict[int, int]:
+    def delivered_groups(self) -> dict[int, int]:
         return self.has
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
@@ -178,23 +178,23 @@ class Shelf:
         assert self.given
 
     def close(self) -> None:
-        raise AssertionError("whoever opens it closes it")
+        raise AssertionError("its owner closes it")
 
 
-def test_a_destination_is_not_given_what_it_has(debt: Path) -> None:
-    """Also by who does not know what it has, as Spark, which finds all groups."""
+def test_a_destination_does_not_receive_its_groups_again(debt: Path) -> None:
+    """This holds also if the cleanup computes all groups, as Spark does."""
     shelf = Shelf({0: 10, 5: 2})
-    with open_debt(debt) as opened:
+    with open_backlog(debt) as opened:
         batches = [Batch(np.arange(3), {}), Batch(np.arange(4), {})]
         assert deliver(opened, "a shelf", shelf, [(0, batches), (1, batches)]) == 19
     assert shelf.given == {1: 7}
-    assert debts.debt_in(debt).results == 19
+    assert backlogs.manifest_in(debt).results == 19
     store = SpillStore(debt)
     assert store.keys() == []
     store.close()
 
 
-def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_damage_is_reported(left: Left, debt: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
     store = SpillStore(debt)
     key = store.keys()[0]
@@ -212,7 +212,7 @@ def test_damage_is_told(left: Left, debt: Path, tmp_path: Path) -> None:
     assert code == 1
     assert f"block '{key}' is not in spill folder {debt}" in said
     assert [path.name for path in tmp_path.iterdir()] == ["debt"]
-    assert debts.debt_in(debt).results is None
+    assert backlogs.manifest_in(debt).results is None
 
     raw = (debt / FILE).read_bytes()
     for text, shown in (
@@ -240,14 +240,14 @@ def test_refusals(left: Left, debt: Path, tmp_path: Path) -> None:
         code, _, said = weir("cleanup", *arguments)
         assert code != 0
         assert shown in said
-    manifest = debts.debt_in(debt)
-    debts.write(debt, msgspec.structs.replace(manifest, fingerprint="0" * 16))
+    manifest = backlogs.manifest_in(debt)
+    backlogs.write(debt, msgspec.structs.replace(manifest, fingerprint="0" * 16))
     assert "is the debt of query 0000000000000000, and this Weir reads its text as " in weir("cleanup", str(debt))[2]
-    debts.write(debt, msgspec.structs.replace(manifest, text="SELECT"))
+    backlogs.write(debt, msgspec.structs.replace(manifest, text="SELECT"))
     assert f"the query in {debt / FILE} is not one of this Weir: " in weir("cleanup", str(debt))[2]
 
 
-def test_runs_refuse_what_makes_no_debt(left: Left, debt: Path) -> None:
+def test_runs_refuse_options_that_save_no_backlog(left: Left, debt: Path) -> None:
     command = ("run", left.path("q.sql"), *SOURCES)
     cases = [
         (("--cleanup", "none"), "--cleanup none has no effect without --memory"),
@@ -260,7 +260,7 @@ def test_runs_refuse_what_makes_no_debt(left: Left, debt: Path) -> None:
         assert shown in said
 
 
-def test_who_owes_nothing_says_so(left: Left, tmp_path: Path) -> None:
+def test_a_run_without_pending_results_reports_it(left: Left, tmp_path: Path) -> None:
     folder = str(tmp_path / "debt")
     said = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
     assert said == "weir: nothing is owed\n"
@@ -270,23 +270,23 @@ def test_who_owes_nothing_says_so(left: Left, tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 def test_a_topic_gets_each_result_once(left: Left, debt: Path, topics: Topics) -> None:
-    """Of a payment that was ended in the middle, what has a commit record is not paid again; of two that pay at once
-    the later one goes on."""
+    """A repeated cleanup does not deliver groups again that have a commit record; of two concurrent cleanups, the later
+    one continues."""
     sink = topics("cleaned")
     clients = KafkaClients(topics.bootstrap)
     to = ("--topic", sink, "--bootstrap", topics.bootstrap)
     told: list[str] = []
-    with open_debt(debt) as opened:
+    with open_backlog(debt) as opened:
         owed = opened.manifest.debt
         arguments = (clients, sink, "results", opened.manifest.id, 2, lambda: told.append("begun"))
         first = TopicDestination(*arguments, say=told.append, replication=1)
-        assert first.paid() == {}
+        assert first.delivered_groups() == {}
         assert told == []
-        groups = pay_all(Payer(opened.query, owed), owed, opened.blocks)
+        groups = clean_up_all(OfflineCleanup(opened.query, owed), owed, opened.blocks)
         done = {group: first.write(group, batches) for _, (group, batches) in zip(range(3), groups, strict=False)}
         assert told == ["begun"]
         second = TopicDestination(*arguments, say=told.append, replication=1)
-        assert second.paid() == done
+        assert second.delivered_groups() == done
         with pytest.raises(BrokerError, match="another `weir cleanup` pays debt"):
             first.write(99, [])
         first.close()

@@ -1,4 +1,4 @@
-"""The log of spilled state: what a commit says of it, what is kept, and what a successor reads."""
+"""The log of spilled state: what a commit records of it, what is kept, and what the next incarnation reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.errors import StateError
 from schemas.messages.spills import SpillEvent, decode_events
 from services.delivery.epoch_output import BlockRecord
 from services.process.security import KafkaClients
-from services.spill.spill_log import RECORD_EVENTS, Logged, SpillLog, read_log
+from services.spill.spill_log import RECORD_EVENTS, LogRecord, SpillLog, read_log
 from tests.broker_fixture import Topics
 
 
@@ -20,7 +20,7 @@ def left(at: int) -> SpillEvent:
 
 
 def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]:
-    """Where it has been written."""
+    """Confirm each record, as Kafka does."""
 
     def delivered(error: KafkaError | None, message: Message) -> None:
         assert error is None
@@ -30,8 +30,8 @@ def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]
     return delivered
 
 
-def test_records_are_numbered_on_from_earlier_lives() -> None:
-    log = SpillLog(("q.spills", 3), 64, [Logged(7, (left(10),), "(A B)", 100)], 8)
+def test_numbers_continue_over_incarnations() -> None:
+    log = SpillLog(("q.spills", 3), 64, [LogRecord(7, (left(10),), "(A B)", 100)], 8)
     assert log.span == (7, 8)
     (record,) = log.add([left(11), left(12)], "(B A)")
     assert (record.topic, record.partition, record.key) == ("q.spills", 3, b"8")
@@ -50,25 +50,25 @@ def test_many_events_are_many_records() -> None:
     assert log.span == (0, 2)
 
 
-def test_what_is_needed_no_more_is_forgotten_from_the_beginning() -> None:
-    """A plan's first events may be of before it: what comes behind them stays with them."""
-    log = SpillLog(("q.spills", 0), 64, [Logged(0, (left(5),), "", 40), Logged(1, (left(9), left(6)), "", 42)], 2)
+def test_the_oldest_records_are_dropped_first() -> None:
+    """A record that is still needed also keeps those behind it, even if their events are older."""
+    log = SpillLog(("q.spills", 0), 64, [LogRecord(0, (left(5),), "", 40), LogRecord(1, (left(9), left(6)), "", 42)], 2)
     (record,) = log.add([left(3)], "(A B)")
     log.forget(8)
     assert log.span == (1, 3)
-    assert log.trimming() == {("q.spills", 0): 41}
-    assert log.trimming() == {}
+    assert log.deletable() == {("q.spills", 0): 41}
+    assert log.deletable() == {}
     assert record.written is not None
     record.written(44)
     log.forget(9)
     assert log.events == []
     assert log.span == (3, 3)
-    assert log.trimming() == {("q.spills", 0): 45}
+    assert log.deletable() == {("q.spills", 0): 45}
 
 
 @pytest.mark.kafka
 def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
-    """The later record where a number is there twice; a clear error where one is missing."""
+    """It reads the later record if a number occurs twice, and fails with a clear error if a record is missing."""
     topic = topics("spills", 2)
     clients = KafkaClients(topics.bootstrap)
     producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic, "log_level": 0})
@@ -81,10 +81,10 @@ def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
                 producer.produce(topic, record.value, record.key, partition=1, on_delivery=telling(record))
         producer.commit_transaction(30)
     log.forget(4)
-    assert log.trimming() == {(topic, 1): 8}, "the three transactions end with a mark each"
+    assert log.deletable() == {(topic, 1): 8}, "the three transactions end with a mark each"
     producer.begin_transaction()
     producer.produce(topic, b"never", b"4", partition=1)
-    # Else it need not be written at all, and the marks of the commit before it may still be on their way.
+    # Otherwise nothing need be written, and the transaction markers of the commit before may still be under way.
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
     found = read_log(clients, (topic, 1), 64, (1, 4))

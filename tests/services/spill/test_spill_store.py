@@ -1,4 +1,4 @@
-"""The disk tier: what every block store does, what outlives the process, and one clear line for each failure."""
+"""Block stores: their common behaviour, what outlives the process, and one clear line for each failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def noise(number: int, size: int = BLOCK) -> bytes:
 
 @pytest.fixture(params=["memory", "disk"])
 def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore]:
-    """Every block store there is."""
+    """Every implementation of a block store."""
     if request.param == "memory":
         yield MemoryBlocks()
         return
@@ -44,7 +44,7 @@ def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStor
 # --- Every store --------------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_got(blocks: BlockStore) -> None:
+def test_a_block_that_was_put_can_be_read(blocks: BlockStore) -> None:
     blocks.put("a/1", b"one")
     blocks.put("a/2", b"")
     blocks.put("b/\u00e4", noise(1))
@@ -75,7 +75,7 @@ def test_what_was_deleted_is_gone(blocks: BlockStore) -> None:
 
 
 def test_blocks_of_columns_go_through(blocks: BlockStore) -> None:
-    """As spilled parts are: columns, compressed and with a checksum."""
+    """Blocks as spilled parts have them: columns, compressed and with a checksum."""
     texts = Column.from_values([None if i % 5 == 0 else f"text {i}" for i in range(9_000)], Type.STRING)
     blocks.put("part", encode_block("A", 7, Batch(np.arange(9_000), {"s": texts})))
     found = decode_block(blocks.get("part"), "part")
@@ -87,7 +87,7 @@ def test_blocks_of_columns_go_through(blocks: BlockStore) -> None:
 
 
 def test_more_than_the_buffers(tmp_path: Path) -> None:
-    """Many times what is kept in memory, with deletions between: each block is its own."""
+    """Many times the memory of the buffers, with deletions between: each key keeps its own block."""
     store = SpillStore(tmp_path)
     count = 12 * BUFFER_BYTES // BLOCK
     for number in range(count):
@@ -135,7 +135,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
-    """And of the rest every block that is there is whole."""
+    """Of the blocks that were not flushed, each that is there is whole."""
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     store = SpillStore(tmp_path)
@@ -150,7 +150,7 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
 
 
 def one_line(error: pytest.ExceptionInfo[StateError]) -> str:
-    """The message, which must be one line."""
+    """The error's message, which must be one line."""
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -196,7 +196,7 @@ def tables(path: Path) -> list[Path]:
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:
-    """RocksDB's checksums find flipped bytes before anybody computes with them."""
+    """RocksDB's checksums find flipped bytes before the engine computes with them."""
     store = SpillStore(tmp_path)
     store.put("a", noise(1))
     store.flush()
@@ -230,7 +230,7 @@ def test_a_missing_block_says_what_to_do(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """What a full disk is to a process, without filling one."""
+    """Simulate a full disk by a limit on file sizes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -240,14 +240,14 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def fill(store: SpillStore, accepted: list[int]) -> None:
-    """Put far more than the buffers hold, noting what was taken."""
+    """Put far more than the buffers hold; returns what was accepted."""
     for number in range(20 * BUFFER_BYTES // BLOCK):
         store.put(str(number), noise(number))
         accepted.append(number)
 
 
 def test_a_full_disk_refuses_blocks_and_keeps_the_others(tmp_path: Path) -> None:
-    """Nothing that was accepted is lost to the process, and what was durable stays so."""
+    """The process can read every accepted block, and what was durable stays so."""
     store = SpillStore(tmp_path)
     store.put("durable", noise(0))
     store.flush()

@@ -1,4 +1,4 @@
-"""Which queries a group's task runs, over lives that end after commits and before them; without Kafka."""
+"""Which queries a group's task runs, over incarnations that die after commits and before them; without Kafka."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 import orjson
 import pytest
 
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.language.program import parse_program
-from schemas.messages.control import Member, RegisteredQuery, decode_control
+from schemas.messages.control import MemberRecord, RegisteredQuery, decode_control
 from schemas.messages.spills import decode_events
 from schemas.query import Query, Source, Window
 from services.delivery.epoch_output import BlockRecord
@@ -28,12 +28,12 @@ from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
 from services.registry.group_registration import check_group_queries
-from services.registry.group_watch import Wanted
+from services.registry.group_watch import WantedQuery
 from services.registry.member_log import BEGAN
-from services.spill.spill_log import Logged, SpillLog
+from services.spill.spill_log import LogRecord, SpillLog
 from services.task.group_members import GroupMembers
 from services.task.group_program import GroupProgram
-from services.task.spec import Again, TaskSpec, streams_by_topic
+from services.task.spec import RereadNeeded, TaskSpec, streams_by_topic
 from services.task.spill import TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
@@ -58,47 +58,47 @@ GROUPS = 1
 
 
 class Registry:
-    """What is registered, as `GroupWatch` shows it."""
+    """The registered queries, as `GroupWatch` shows them."""
 
     def __init__(self) -> None:
-        self.wanted: tuple[Wanted, ...] = ()
+        self.wanted: tuple[WantedQuery, ...] = ()
         self._ids = 0
 
     def register(self, name: str, select: str, *, from_now: bool = False) -> None:
-        """Register a query, in place of the one of that name."""
+        """Register a query; replaces a query of the same name."""
         self._ids += 1
         text = f"{DECLARED}INSERT INTO {name} {select};"
         message = RegisteredQuery(name=name, text=text, pick=name, group="g", from_now=from_now, id=f"id{self._ids}")
         others = tuple(one for one in self.wanted if one.message.name != name)
-        self.wanted = (*others, Wanted(message, parse_program(text).queries[0]))
+        self.wanted = (*others, WantedQuery(message, parse_program(text).queries[0]))
 
     def drop(self, name: str) -> None:
         """Forget a query."""
         self.wanted = tuple(one for one in self.wanted if one.message.name != name)
 
 
-class Lives:
-    """One task's lives over a log of input, and what they have committed.
+class TaskHistory:
+    """The incarnations of one task over a log of input, and what they have committed.
 
     Attributes:
         out: results by topic.
         written: records of members, in order.
         reads_again: whether the log has everything.
-        agains: how often a life has begun for that.
+        rereads: how often an incarnation has restarted to read the log again.
         metrics: of the worker.
     """
 
     def __init__(
         self, registry: Registry, rng: random.Random, *, reads_again: bool = True, spilled: Path | None = None
     ) -> None:
-        """Args: `spilled`: where what does not fit into memory goes, by another budget in each life; None: no limit."""
+        """Args: `spilled`: the folder of spilled state, with another budget in each incarnation; None: no limit."""
         self._rng = rng
         self._spilled = spilled
         self._records: list[BlockRecord] = []
         self._span = (0, 0)
         self.registry = registry
         self.reads_again = reads_again
-        self.agains = 0
+        self.rereads = 0
         self.metrics = WorkerMetrics("g")
         self.streams = parse_program(DECLARED).streams
         self.rows = {
@@ -106,14 +106,14 @@ class Lives:
             for n, s in enumerate(self.streams)
         }
         self.out: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        self.written: list[Member] = []
+        self.written: list[MemberRecord] = []
         self._cut = 0
         self._committed: dict[str, int] = {}
         self._points: dict[str, tuple[int, int]] = {}
         self.begin()
 
     def begin(self) -> None:
-        """A life begins, at the last commit."""
+        """Start an incarnation at the last commit."""
         sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in self.streams)
         query = Query("g", None, sources, (), ())
         topics = OutputTopics("", "g.late", "g.dead", {}, {f"q{n}": 1 << 20 for n in range(6)})
@@ -144,12 +144,12 @@ class Lives:
         numbers = range(*self._span)
         records = [record for record in self._records if int(record.key or b"") in numbers]
         said = [decode_events(record.value, GROUPS, "log") for record in records]
-        known = [Logged(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
+        known = [LogRecord(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
         log = SpillLog(("spills", 0), GROUPS, known, self._span[1])
-        return TaskSpill(Budget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
+        return TaskSpill(MemoryBudget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
 
     def die(self) -> None:
-        """Nothing is left but what was committed."""
+        """Lose everything that was not committed."""
         if self.spill is not None:
             self.spill.close()
         self.begin()
@@ -161,7 +161,7 @@ class Lives:
         self._taken[name] = end
 
     def epoch(self, until: int, *, commit: bool) -> None:
-        """Process what has come before an event time, and commit it, or die before that is done."""
+        """Process the tuples before an event time, and commit, or die before the commit."""
         for name, rows in self.rows.items():
             end = self._taken[name]
             while end < len(rows) and rows[end]["at"] <= until:
@@ -171,8 +171,8 @@ class Lives:
                 self.program.engine.close(name, 0)
         try:
             self.members.look(0.0, 0.0)
-        except Again:
-            self.agains += 1
+        except RereadNeeded:
+            self.rereads += 1
             self.die()
             self.epoch(until, commit=commit)
             return
@@ -188,7 +188,7 @@ class Lives:
                 self._span = self.spill.span
         if not commit:
             return
-        owes = self.program.owes()
+        owes = self.program.has_output()
         encoded, records = self.program.encode()
         assert found == bool(encoded)
         assert owes == bool(records)
@@ -199,7 +199,7 @@ class Lives:
             self.program.count({topic: len(rows)}, self.metrics.of("0"))
         for record in records:
             member = decode_control(record.value, "log")
-            assert isinstance(member, Member)
+            assert isinstance(member, MemberRecord)
             assert (record.topic, record.partition) == ("members", 0)
             if record.key == f"0/{member.name}".encode():
                 self.written.append(member)
@@ -212,7 +212,7 @@ class Lives:
             self._points[name] = start if point.offset <= start[0] else (point.offset, point.max_ts)
 
     def expected(self) -> dict[str, Counter[str]]:
-        """By topic, what its queries find between their beginnings and ends, of the tuples that they see."""
+        """By topic, the results of its queries between their beginnings and ends, from the tuples that they see."""
         last = {member.id: member for member in self.written if member.name != BEGAN}
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for member in last.values():
@@ -227,13 +227,13 @@ class Lives:
 @pytest.mark.parametrize("reads_again", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
-    """Registered, replaced and dropped at random, while commits fail and tasks die."""
+    """Queries are registered, replaced and dropped at random, while commits fail and tasks die."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     registry = Registry()
     for number, select in enumerate(SELECTS[:3]):
         registry.register(f"q{number}", select)
-    lives = Lives(registry, rng, reads_again=reads_again)
+    history = TaskHistory(registry, rng, reads_again=reads_again)
     until = 0
     while until < END:
         until += rng.randrange(5, 25)
@@ -242,36 +242,37 @@ def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
         if rng.random() < 0.15 and registry.wanted:
             registry.drop(rng.choice(registry.wanted).message.name)
         commit = until >= END or rng.random() < 0.7
-        lives.epoch(until, commit=commit)
+        history.epoch(until, commit=commit)
         if until < END and (not commit or rng.random() < 0.2):
-            lives.die()
+            history.die()
     for _ in range(3):
-        lives.epoch(END, commit=True)
-    assert (lives.agains > 0) == reads_again
-    expected = lives.expected()
-    assert {name: canonical(rows) for name, rows in lives.out.items()} == {
+        history.epoch(END, commit=True)
+    assert (history.rereads > 0) == reads_again
+    expected = history.expected()
+    assert {name: canonical(rows) for name, rows in history.out.items()} == {
         n: rows for n, rows in expected.items() if rows
     }
-    page = lives.metrics.page().decode()
+    page = history.metrics.page().decode()
     counted = re.findall(r'weir_group_results_total{member="(.*)",query="g",task="0"} (.*)', page)
-    assert {name: float(results) for name, results in counted} == {n: len(rows) for n, rows in lives.out.items()}
-    for rows in lives.out.values():
+    assert {name: float(results) for name, results in counted} == {n: len(rows) for n, rows in history.out.items()}
+    for rows in history.out.values():
         times = [row["_ts"] for row in rows]
         assert times == sorted(times)
-    running = {member.name for member in {m.name: m for m in lives.written}.values() if member.ended is None} - {BEGAN}
-    assert running == {one.message.name for one in registry.wanted} == set(lives.program.engine.names)
+    newest = {member.name: member for member in history.written}
+    running = {name for name, member in newest.items() if member.ended is None} - {BEGAN}
+    assert running == {one.message.name for one in registry.wanted} == set(history.program.engine.names)
     assert sum(sum(rows.values()) for rows in expected.values()) > 500
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
-    """With more memory in one life than in another: what is owed comes late, marked so, and once, whoever dies."""
+    """Incarnations have different memory budgets: pending results are late, marked so, and delivered once."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     registry = Registry()
     for number, select in enumerate(SELECTS[:3]):
         registry.register(f"q{number}", select)
-    lives = Lives(registry, rng, spilled=tmp_path / "spilled")
+    history = TaskHistory(registry, rng, spilled=tmp_path / "spilled")
     until = 0
     while until < END:
         until += rng.randrange(5, 25)
@@ -280,92 +281,91 @@ def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
         if rng.random() < 0.1 and len(registry.wanted) > 1:
             registry.drop(rng.choice(registry.wanted).message.name)
         commit = until >= END or rng.random() < 0.7
-        lives.epoch(until, commit=commit)
-        if rng.random() < 0.3 and lives.spill is not None:
-            lives.spill.clean(math.inf)
+        history.epoch(until, commit=commit)
+        if rng.random() < 0.3 and history.spill is not None:
+            history.spill.clean_up_between_epochs(math.inf)
         if until < END and (not commit or rng.random() < 0.2):
-            lives.die()
-    lives.epoch(END, commit=True)
-    lives.program.engine.clean()
-    lives.epoch(END, commit=True)
-    expected = {name: rows for name, rows in lives.expected().items() if rows}
-    assert {name: canonical(unmarked(rows)) for name, rows in lives.out.items()} == expected
-    late = sum(not in_time(row) for rows in lives.out.values() for row in rows)
-    assert 100 < late < sum(len(rows) for rows in lives.out.values())
-    for rows in lives.out.values():
+            history.die()
+    history.epoch(END, commit=True)
+    history.program.engine.clean()
+    history.epoch(END, commit=True)
+    expected = {name: rows for name, rows in history.expected().items() if rows}
+    assert {name: canonical(unmarked(rows)) for name, rows in history.out.items()} == expected
+    late = sum(not in_time(row) for rows in history.out.values() for row in rows)
+    assert 100 < late < sum(len(rows) for rows in history.out.values())
+    for rows in history.out.values():
         times = [row["_ts"] for row in rows if in_time(row)]
         assert times == sorted(times)
 
 
 def test_a_query_with_a_longer_window_sees_all_of_it() -> None:
-    """What the group has not held is read again from the log, with what the group's tasks know of it; a query that
-    shares no operator sees its past too."""
+    """Tuples that the group has not kept are read again from the log; a standalone query sees its past, too."""
     registry = Registry()
     registry.register("q0", PAIRS.format(10, 10) + " AND A.v > 5")
-    lives = Lives(registry, random.Random(1))
+    history = TaskHistory(registry, random.Random(1))
     for until in range(20, 300, 20):
-        lives.epoch(until, commit=True)
+        history.epoch(until, commit=True)
     registry.register("q1", PAIRS.format(200, 200))
     registry.register("q2", SELECTS[3])
     registry.register("q3", PAIRS.format(200, 200), from_now=True)
     for until in (300, 320, 320, END, END):
-        lives.epoch(until, commit=True)
-    assert lives.agains == 1
-    began = {member.name: (member.began, member.since) for member in lives.written if member.began}
+        history.epoch(until, commit=True)
+    assert history.rereads == 1
+    began = {member.name: (member.began, member.since) for member in history.written if member.began}
     cut = began["q3"][0]
     assert began == {"q1": (cut, {}), "q2": (cut, {}), "q3": (cut, {"A": cut, "B": cut})}
-    expected = lives.expected()
-    assert {name: canonical(rows) for name, rows in lives.out.items()} == expected
+    expected = history.expected()
+    assert {name: canonical(rows) for name, rows in history.out.items()} == expected
     assert sum(expected["q1"].values()) > 1.2 * sum(expected["q3"].values())
 
 
-def test_what_a_later_life_does_not_know_is_not_promised() -> None:
-    """A life that has begun lately knows no places in the log from before; how far back the tuples of a ROWS window
-    lie, none does."""
+def test_a_query_sees_only_what_a_later_incarnation_can_find() -> None:
+    """A recent incarnation knows no log offsets from before its start; and no incarnation knows how far back the tuples
+    of a ROWS window lie."""
     registry = Registry()
     registry.register("q0", PAIRS.format(10, 10))
-    lives = Lives(registry, random.Random(2))
+    history = TaskHistory(registry, random.Random(2))
     for until in range(20, 300, 20):
-        lives.epoch(until, commit=True)
-    lives.begin()
+        history.epoch(until, commit=True)
+    history.begin()
     registry.register("q1", PAIRS.format(200, 200))
     for until in (320, 340, 360):
-        lives.epoch(until, commit=True)
+        history.epoch(until, commit=True)
     registry.register("q2", "SELECT A.v, B.v AS w FROM a A [ROWS 90], b B [RANGE 50 MILLISECONDS] WHERE A.k = B.k")
     for until in (380, 400, END, END):
-        lives.epoch(until, commit=True)
-    began = {member.name: (member.began or 0, member.since) for member in lives.written if member.began}
+        history.epoch(until, commit=True)
+    began = {member.name: (member.began or 0, member.since) for member in history.written if member.began}
     cut, since = began["q1"]
     assert cut - 200 < since["A"] < cut
     assert cut - 200 < since["B"] < cut
     cut, since = began["q2"]
     assert set(since) == {"A"}
-    assert {name: canonical(rows) for name, rows in lives.out.items()} == lives.expected()
+    assert {name: canonical(rows) for name, rows in history.out.items()} == history.expected()
 
 
-def test_what_a_group_cannot_take_is_written_once() -> None:
-    """A query over a table that no query of the group has read: its error is written, and it is not tried again."""
+def test_the_error_of_a_refused_query_is_written_once() -> None:
+    """A query reads a table that no query of the group has read: its error is written, and it is not tried again."""
     registry = Registry()
     registry.register("q0", PAIRS.format(30, 30))
-    lives = Lives(registry, random.Random(0))
-    lives.epoch(50, commit=True)
+    history = TaskHistory(registry, random.Random(0))
+    history.epoch(50, commit=True)
     table = "CREATE TABLE t (k BIGINT) WITH (path = 't.csv');"
     text = f"{DECLARED}{table}INSERT INTO bad SELECT A.v FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k;"
     message = RegisteredQuery(name="bad", text=text, pick="bad", group="g", id="bad")
-    registry.wanted = (*registry.wanted, Wanted(message, parse_program(text).queries[0]))
+    registry.wanted = (*registry.wanted, WantedQuery(message, parse_program(text).queries[0]))
     for until in (100, 150):
-        lives.epoch(until, commit=True)
-        lives.begin()
+        history.epoch(until, commit=True)
+        history.begin()
     registry.register("q1", PAIRS.format(10, 10))
-    lives.epoch(200, commit=True)
-    (refused,) = [member for member in lives.written if member.error]
+    history.epoch(200, commit=True)
+    (refused,) = [member for member in history.written if member.error]
     assert (refused.name, refused.began) == ("bad", None)
     assert refused.error == "query 'bad' reads table 't', which no query of the group has read so far"
-    assert lives.program.engine.names == ("q0", "q1")
+    assert history.program.engine.names == ("q0", "q1")
 
 
 def test_a_group_is_checked_before_it_is_registered() -> None:
-    """Streams that the group does not read, and queries that read each other."""
+    """The registration refuses streams that the group does not read, and queries that read each other."""
 
     def check(select: str, declared: str = DECLARED) -> None:
         check_group_queries("g", parse_program(DECLARED).streams, parse_program(f"{declared}{select}").queries)

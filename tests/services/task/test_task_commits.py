@@ -19,31 +19,31 @@ WINDOW = 10_000
 
 
 class FurtherBack(NoChanges):
-    """A wish to see more of the past, as a query has that begins in a group."""
+    """A task that needs an earlier horizon than before, as after a query has begun in a group."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.hold: int | None = None
 
     def attach(self, engine: Engine) -> None:
-        """Of this engine."""
+        """Set the engine."""
         self.engine = engine
 
     def look(self, committed: float, now: float) -> None:
-        """More is needed from here on."""
+        """Move the horizon back."""
         if self.hold is not None and self.engine is not None:
             self.engine.hold = self.hold
 
 
 def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
-    """Records of these times, which join with nothing."""
+    """Records with these times, which join with nothing."""
     rows = [Row(begin + n, orjson.dumps({"k": hash(lane), "at": BEGIN + at})) for n, at in enumerate(times)]
     return RecordBatch(*lane, begin, begin + len(rows), 0, rows, 40 * len(rows))
 
 
-def test_who_needs_more_of_the_past_commits_where_all_partitions_are_read_again() -> None:
-    """A query began in a group, and only one partition moved in that commit. The next incarnation read the others from
-    where the group had needed them before, and the new query lacked tuples."""
+def test_an_earlier_horizon_commits_all_partitions() -> None:
+    """A query began in a group, and only one partition moved in that commit. The next incarnation used to read the
+    other partitions from their old starting points, and the new query lacked tuples."""
     kafka, changes = Kafka(), FurtherBack()
     left, right = LANES
     with ThreadPoolExecutor(1) as executor:
@@ -55,7 +55,7 @@ def test_who_needs_more_of_the_past_commits_where_all_partitions_are_read_again(
             for lane in LANES:
                 task.offer(lane, batch(lane, n, n * WINDOW))
             wait_until(lambda n=n: all(committed(kafka, lane) > n for lane in LANES), "both are committed")
-        assert needed(kafka, left) > 0 < needed(kafka, right), "of the first record nothing is needed any more"
+        assert needed(kafka, left) > 0 < needed(kafka, right), "the first record is not needed any more"
         count = len(kafka.deliveries)
         task.offer(left, batch(left, 5, 4 * WINDOW + 1))
         wait_until(lambda: len(kafka.deliveries) > count, "the left one is committed")
@@ -70,11 +70,11 @@ def test_who_needs_more_of_the_past_commits_where_all_partitions_are_read_again(
 
 
 def committed(kafka: Kafka, lane: Lane) -> int:
-    """Its next record."""
+    """The partition's next record."""
     return kafka.offsets[lane].offset if lane in kafka.offsets else 0
 
 
 def needed(kafka: Kafka, lane: Lane) -> int:
-    """From where the partition is to be read again."""
+    """The offset from which a recovery would read the partition."""
     return min(point.offset for point in kafka.offsets[lane].message.points)
 

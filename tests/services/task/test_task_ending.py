@@ -1,4 +1,4 @@
-"""A task of a plan that ends takes of the sources what comes before its end, in this life or a later one."""
+"""A task of an ending plan takes only the source records before its end, in this incarnation or a later one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
-from services.task.spec import Outcome
+from services.task.spec import TaskOutcome
 from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
 
 BEGIN = 1_700_000_000_000
@@ -26,27 +26,27 @@ class Ending(NoChanges):
         self.concluded = threading.Event()
 
     def limit(self, watermark: int, now: float) -> int:
-        """No epoch passes the cut."""
+        """The cut, which no epoch passes."""
         return min(watermark, CUT)
 
-    def ended(self, cut: int) -> bool:
-        """At the cut."""
+    def ends_at(self, cut: int) -> bool:
+        """Whether the task has reached the cut."""
         return cut >= CUT
 
     def conclude(self, now: float) -> None:
-        """It has come to its end."""
+        """Note that the task has ended."""
         self.concluded.set()
 
 
 def records(lane: Lane, begin: int, *values: dict[str, Any] | None) -> RecordBatch:
-    """Records as they are read; None is garbage."""
+    """Records as a consumer reads them; None stands for garbage."""
     rows = [Row(begin + n, b"garbage" if v is None else orjson.dumps(v)) for n, v in enumerate(values)]
     return RecordBatch(*lane, begin, begin + len(rows), 0, rows, 40 * len(rows))
 
 
-def live(kafka: Kafka, *batches: RecordBatch) -> Outcome:
-    """One life of the task, which is offered these batches before it begins."""
-    outcomes: list[Outcome] = []
+def live(kafka: Kafka, *batches: RecordBatch) -> TaskOutcome:
+    """Run one incarnation of the task, which is offered these batches before it starts."""
+    outcomes: list[TaskOutcome] = []
     changes = Ending()
     with ThreadPoolExecutor(1) as executor:
         task = open_task(
@@ -66,7 +66,7 @@ def live(kafka: Kafka, *batches: RecordBatch) -> Outcome:
 
 
 def test_a_later_life_takes_nothing_that_comes_after_its_end() -> None:
-    """The next plan's tasks may have begun where the first life ended: what both took would be told twice."""
+    """The next plan's tasks may have started where the first incarnation ended: both would report the same records."""
     kafka = Kafka()
     left, right = LANES
     live(
@@ -75,10 +75,10 @@ def test_a_later_life_takes_nothing_that_comes_after_its_end() -> None:
     )
     ended = {lane: found.offset for lane, found in kafka.offsets.items()}
     assert ended == {left: 3, right: 3}
-    assert sum(len(delivery.letters) for delivery in kafka.deliveries) == 2
+    assert sum(len(delivery.rejected) for delivery in kafka.deliveries) == 2
     kafka.deliveries.clear()
-    # It is opened again by a worker that has not left the plan yet: it reads its windows again, and then what is new.
+    # A worker that has not left the plan yet opens the task again; it replays its windows and then reads new records.
     whole = ({"k": 1, "at": BEGIN + 10}, None, {"k": 1, "at": CUT + 500}, None, {"k": 1, "at": CUT + 600}, None)
     live(kafka, *(records(lane, 0, *whole) for lane in LANES))
     assert {lane: found.offset for lane, found in kafka.offsets.items()} == ended
-    assert [list(delivery.letters) for delivery in kafka.deliveries] == [[]]
+    assert [list(delivery.rejected) for delivery in kafka.deliveries] == [[]]

@@ -1,4 +1,4 @@
-"""A task's plan changes against its engine, the control log in memory: where a life begins, what it reports."""
+"""A task's plan changes with an engine and a control log in memory: where incarnations start, what they report."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ class Log:
         self.append(Propose(id=id_, plan=plan, tasks=1, timeout_ms=1000, **settings))
 
     def decide(self, id_: str, plan: str, cut: int) -> None:
-        """A change that was decided before the life in question."""
+        """A change that was decided before the incarnation in question."""
         self.append(Opened(task=0, life="former"))
         self.propose(id_, plan)
         self.append(Answer(id=id_, task=0, life="former", watermark=0, bound=0), Cut(id=id_, cut=cut))
 
 
-class Life:
-    """One life of the task; tuples with ts = 10, 20, ... of all streams."""
+class Incarnation:
+    """One incarnation of the task; tuples with ts = 10, 20, ... of all streams."""
 
     def __init__(
         self, log: Log, *, version: int = 0, cut: int = 0, push: Callable[[Engine, int], None] | None = None
     ) -> None:
-        """Args: `push` gives an engine what a recovery reads again, before it advances to `cut`."""
+        """Args: `push` feeds an engine what a recovery reads again, before it advances to `cut`."""
         self.log = log
-        name = f"life-{len(log.messages)}"
+        name = f"incarnation-{len(log.messages)}"
         log.append(Opened(task=0, life=name))
         self.metrics = WorkerMetrics("out")
         self.migrations = TaskMigrations(
@@ -82,7 +82,7 @@ class Life:
             own=parse_plan(OWN, QUERY),
             task=0,
             tasks=1,
-            life=name,
+            incarnation=name,
             fingerprint="f",
             recovery=RecoveryPlan("window", cut, 0, 1, version, {}, 0),
             control=log,
@@ -108,7 +108,7 @@ class Life:
             self.engine.push(stream, 0, Batch(ts, columns))
 
     def epoch(self, until: int, now: float) -> int:
-        """One epoch of the task; where it ended."""
+        """Run one epoch of the task; returns its cut."""
         self.push(until)
         self.migrations.look(now, now)
         self.migrations.advanced(self.engine.advance(self.migrations.limit(until, now)), now)
@@ -120,88 +120,88 @@ class Life:
 
 def test_a_change_from_proposal_to_done() -> None:
     log = Log()
-    life = Life(log)
+    incarnation = Incarnation(log)
     for second in (1, 2, 3):
-        assert life.epoch(100 * second, float(second)) == 100 * second
+        assert incarnation.epoch(100 * second, float(second)) == 100 * second
     log.propose("m", OTHER)
-    # 100 ms a second lately: the bound lies half a second ahead.
-    assert life.epoch(400, 3.1) == 350
-    assert life.epoch(400, 3.4) == 350
+    # The recent speed is 100 ms a second: the bound lies half a second ahead.
+    assert incarnation.epoch(400, 3.1) == 350
+    assert incarnation.epoch(400, 3.4) == 350
     assert log.view.answers[0].bound == 350
     log.append(Cut(id="m", cut=370))
-    assert life.migrations.version == 0
-    assert life.epoch(400, 3.5) == 400
-    assert life.migrations.version == 1
-    assert str(life.engine.plan) == OTHER
-    life.epoch(500, 3.6)
-    life.epoch(510, 3.7)
-    started, done = life.said()
+    assert incarnation.migrations.version == 0
+    assert incarnation.epoch(400, 3.5) == 400
+    assert incarnation.migrations.version == 1
+    assert str(incarnation.engine.plan) == OTHER
+    incarnation.epoch(500, 3.6)
+    incarnation.epoch(510, 3.7)
+    started, done = incarnation.said()
     assert started == Started(
         id="m", task=0, version=1, began_at=370, exact=True, strategy="jisc", silence_s=pytest.approx(0.4)
     )
     assert isinstance(done, Done)
     assert (done.version, done.began_at, done.first_result_ts) == (1, 370, 370)
     assert done.longest_silence_s == pytest.approx(0.4)
-    assert life.metrics.registry.get_sample_value("weir_plan_version", {"query": "out", "task": "0"}) == 1.0
+    assert incarnation.metrics.registry.get_sample_value("weir_plan_version", {"query": "out", "task": "0"}) == 1.0
 
 
 def test_reports_are_sent_until_they_are_in_the_log() -> None:
     log = Log()
     log.decide("m", OTHER, 50)
-    life = Life(log)
-    life.epoch(100, 1.0)
-    life.epoch(200, 1.2)
-    assert [type(message) for message in life.said()] == [Started, Done]
+    incarnation = Incarnation(log)
+    incarnation.epoch(100, 1.0)
+    incarnation.epoch(200, 1.2)
+    assert [type(message) for message in incarnation.said()] == [Started, Done]
     log.messages = [message for message in log.messages if not isinstance(message, Done)]  # it got lost
-    life.epoch(310, 1.3)
-    assert [type(message) for message in life.said()] == [Started]
+    incarnation.epoch(310, 1.3)
+    assert [type(message) for message in incarnation.said()] == [Started]
     for now in (1.3 + RESEND_S, 1.4 + RESEND_S, 1.4 + 3 * RESEND_S):
-        life.epoch(400, now)
-        assert [type(message) for message in life.said()] == [Started, Done]
+        incarnation.epoch(400, now)
+        assert [type(message) for message in incarnation.said()] == [Started, Done]
 
 
 def test_a_life_begins_with_the_committed_version_and_takes_later_cuts_again() -> None:
     log = Log()
     log.decide("m", OTHER, 50)
     log.decide("n", THIRD, 150)
-    life = Life(log, version=1, cut=100)
-    assert str(life.engine.plan) == OTHER
-    assert life.migrations.version == 1
-    life.epoch(120, 1.0)
-    assert life.migrations.version == 1
-    # The migration of version 1 was not done when the former life ended; now it is.
-    (restored,) = life.said()
+    incarnation = Incarnation(log, version=1, cut=100)
+    assert str(incarnation.engine.plan) == OTHER
+    assert incarnation.migrations.version == 1
+    incarnation.epoch(120, 1.0)
+    assert incarnation.migrations.version == 1
+    # The migration of version 1 was not done when the former incarnation ended; now it is.
+    (restored,) = incarnation.said()
     assert restored == Done(id="m", task=0, version=1, restored=True)
-    life.epoch(200, 1.1)
-    assert life.migrations.version == 2
-    life.epoch(210, 1.2)
-    assert [(m.id, m.exact) for m in life.said() if isinstance(m, Started)] == [("n", True)]
+    incarnation.epoch(200, 1.1)
+    assert incarnation.migrations.version == 2
+    incarnation.epoch(210, 1.2)
+    assert [(m.id, m.exact) for m in incarnation.said() if isinstance(m, Started)] == [("n", True)]
 
 
 def test_a_cut_that_had_to_wait_is_taken_where_the_life_begins() -> None:
-    """Version 2 had come to its cut but waited for version 1 to end when the former life died."""
+    """When the former incarnation died, version 2 had reached its cut but waited for version 1 to end."""
     log = Log()
     log.decide("m", OTHER, 50)
     log.decide("n", THIRD, 90)
-    life = Life(log, version=1, cut=100)
-    life.epoch(200, 1.0)
-    life.epoch(210, 1.1)
-    assert life.migrations.version == 2
-    started = [m for m in life.said() if isinstance(m, Started)]
+    incarnation = Incarnation(log, version=1, cut=100)
+    incarnation.epoch(200, 1.0)
+    incarnation.epoch(210, 1.1)
+    assert incarnation.migrations.version == 2
+    started = [m for m in incarnation.said() if isinstance(m, Started)]
     assert [(m.id, m.began_at, m.exact) for m in started] == [("n", 100, False)]
 
 
 def test_a_control_topic_that_was_deleted() -> None:
-    """The committed version is unknown: the task begins with its own plan, and changes plans again from there."""
+    """The committed version is unknown: the task starts with its own plan, and changes plans again from there."""
     log = Log()
-    life = Life(log, version=3, cut=100)
-    assert str(life.engine.plan) == OWN
-    assert life.migrations.version == 0
+    incarnation = Incarnation(log, version=3, cut=100)
+    assert str(incarnation.engine.plan) == OWN
+    assert incarnation.migrations.version == 0
     log.propose("m", OTHER)
-    life.epoch(110, 1.0)
+    incarnation.epoch(110, 1.0)
     log.append(Cut(id="m", cut=log.view.least_cut))
-    life.epoch(200, 1.1)
-    assert life.migrations.version == 1
+    incarnation.epoch(200, 1.1)
+    assert incarnation.migrations.version == 1
 
 
 @pytest.mark.parametrize(
@@ -215,25 +215,25 @@ def test_a_control_topic_that_was_deleted() -> None:
 )
 def test_what_a_task_refuses(plan: str, more: dict[str, str], said: str) -> None:
     log = Log()
-    life = Life(log)
+    incarnation = Incarnation(log)
     log.propose("m", plan, **more)
-    assert life.epoch(100, 1.0) == 100  # nothing promised
+    assert incarnation.epoch(100, 1.0) == 100  # nothing promised
     (answer,) = log.view.refusals
     assert said in answer.error
 
 
 def test_a_promise_ends_by_the_tasks_own_word() -> None:
     log = Log()
-    life = Life(log)
-    life.epoch(100, 1.0)
+    incarnation = Incarnation(log)
+    incarnation.epoch(100, 1.0)
     log.propose("m", OTHER)
-    assert life.epoch(200, 2.0) == 100
-    assert life.epoch(200, 2.0 + GRACE_S + 1.0) == 100  # says so
-    assert life.epoch(200, 2.1 + GRACE_S + 1.0) == 200
+    assert incarnation.epoch(200, 2.0) == 100
+    assert incarnation.epoch(200, 2.0 + GRACE_S + 1.0) == 100  # the task withdraws its promise in the log
+    assert incarnation.epoch(200, 2.1 + GRACE_S + 1.0) == 200
     assert log.view.withdrawn["m"].by == "task 0"
 
 
-# --- Whatever happens, the results of the query ------------------------------------------------------
+# --- Results under plan changes and deaths -----------------------------------------------------------
 
 END = 600
 STRATEGY_NAMES = sorted(STRATEGIES)
@@ -258,13 +258,13 @@ STEPS = st.one_of(
 )
 
 
-class Lives:
-    """One life of a task after another over the same input, and what each life has made visible."""
+class TaskHistory:
+    """The incarnations of a task over the same input, and the results that each has made visible."""
 
     def __init__(self, exactly_once: bool) -> None:
         self.log = Log()
         self.out: list[list[dict[str, Any]]] = [[]]
-        self.life = Life(self.log)
+        self.incarnation = Incarnation(self.log)
         self.fed = 0
         self._exactly_once = exactly_once
         self._coordination = Coordination(1, lambda request: "")
@@ -275,16 +275,16 @@ class Lives:
     def epoch(self, until: int, commit: bool) -> None:
         """Exactly once, results are visible when their epoch is committed; at least once, as soon as they are there."""
         self._now += 0.1
-        life = self.life
-        fill(life.engine, self.fed, until)
+        incarnation = self.incarnation
+        fill(incarnation.engine, self.fed, until)
         self.fed = max(self.fed, until)
-        life.migrations.look(self._now, self._now)
-        results = life.engine.advance(life.migrations.limit(self.fed, self._now))
-        life.migrations.advanced(results, self._now)
+        incarnation.migrations.look(self._now, self._now)
+        results = incarnation.engine.advance(incarnation.migrations.limit(self.fed, self._now))
+        incarnation.migrations.advanced(results, self._now)
         self.log.append(*self._coordination.decide(self.log.view, self._now))
         self._pending += to_rows(results)
         if commit:
-            self._committed = life.engine.cut, life.migrations.version
+            self._committed = incarnation.engine.cut, incarnation.migrations.version
         if commit or not self._exactly_once:
             self.out[-1] += self._pending
             self._pending.clear()
@@ -293,7 +293,7 @@ class Lives:
         self.log.append(Request(id=id_, plan=plan, strategy=strategy, fingerprint="f", asked_ms=0))
 
     def die(self) -> None:
-        """The next life begins at the last commit."""
+        """Start the next incarnation at the last commit."""
         self._pending.clear()
         self.fed, version = self._committed
         self.out.append([])
@@ -301,19 +301,19 @@ class Lives:
         def push(engine: Engine, cut: int) -> None:
             fill(engine, max(0, cut - 200), cut)
 
-        self.life = Life(self.log, version=version, cut=self.fed, push=push)
+        self.incarnation = Incarnation(self.log, version=version, cut=self.fed, push=push)
 
     def finish(self) -> list[dict[str, Any]]:
-        """End all migrations and the input; the results of an engine that knows nothing of it all."""
+        """End all migrations and the input; returns the results of an engine without plan changes."""
         view = self.log.view
-        while view.waiting or view.open or self.life.migrations.version < len(view.changes) or self.fed < END:
+        while view.waiting or view.open or self.incarnation.migrations.version < len(view.changes) or self.fed < END:
             self.epoch(self.fed + 60, True)
             assert self.fed < 100 * END, "the migrations do not end"
             view = self.log.view
         self.epoch(self.fed, True)
         reference = Engine(QUERY)
         fill(reference, 0, self.fed)
-        return to_rows(reference.advance(self.life.engine.cut))
+        return to_rows(reference.advance(self.incarnation.engine.cut))
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
@@ -322,31 +322,31 @@ class Lives:
 def test_results_do_not_depend_on_plan_changes_and_deaths(
     exactly_once: bool, steps: list[tuple[str, Any, Any]]
 ) -> None:
-    """Epochs that commit or not, plan changes at any moment, deaths: each result once, in order.
+    """With failing commits, plan changes at any moment, and deaths, each result is delivered once, in order.
 
-    At least once, a life that dies leaves a stretch of results that its successor brings again from where it begins,
-    whether or not it had changed plans in it.
+    At least once, the results after an incarnation's last commit come again from its successor, whether or not the plan
+    changed among them.
     """
-    lives, asked = Lives(exactly_once), 0
+    history, asked = TaskHistory(exactly_once), 0
     for what, one, other in steps:
         if what == "epoch":
-            lives.epoch(min(lives.fed + one, END), other)
+            history.epoch(min(history.fed + one, END), other)
         elif what == "ask":
             asked += 1
-            lives.ask(f"{asked}", one, other)
+            history.ask(f"{asked}", one, other)
         else:
-            lives.die()
-    expected = lives.finish()
-    changes = lives.log.view.changes
+            history.die()
+    expected = history.finish()
+    changes = history.log.view.changes
     assert len(changes) == asked
-    assert str(lives.life.engine.plan) == (changes[-1].plan if changes else OWN)
-    out = [row for results in lives.out for row in results]
+    assert str(history.incarnation.engine.plan) == (changes[-1].plan if changes else OWN)
+    out = [row for results in history.out for row in results]
     if exactly_once:
         assert out == expected
         return
     at = {str(row): number for number, row in enumerate(expected)}
     reached = 0
-    for results in lives.out:
+    for results in history.out:
         places = [at[str(row)] for row in results]
         assert places == list(range(places[0], places[0] + len(places)) if places else [])
         assert not places or places[0] <= reached, "a stretch is missing"
@@ -355,29 +355,29 @@ def test_results_do_not_depend_on_plan_changes_and_deaths(
 
 
 def test_a_cut_that_was_taken_and_not_committed_is_taken_again() -> None:
-    """At least once: results beyond the cut are out when the life dies. They come again, by the new plan."""
-    lives = Lives(exactly_once=False)
+    """At least once: when the incarnation dies, results beyond the cut are out. The new plan delivers them again."""
+    history = TaskHistory(exactly_once=False)
     for until in (100, 200, 300):
-        lives.epoch(until, True)
-    lives.ask("m", OTHER, "moving-state")
-    while not (lives.log.view.started and lives.life.engine.cut >= lives.log.view.changes[0].cut + 100):
-        lives.epoch(lives.fed + 20, False)
-        assert lives.fed < 10_000
-    (change,) = lives.log.view.changes
-    lives.die()
-    assert (str(lives.life.engine.plan), lives.life.migrations.version) == (OWN, 0)
-    while lives.life.migrations.version == 0:
-        assert str(lives.life.engine.plan) == OWN
-        assert lives.life.engine.cut < change.cut
-        lives.epoch(lives.fed + 20, False)
-    assert str(lives.life.engine.plan) == OTHER
-    expected = lives.finish()
-    first, again = lives.out
+        history.epoch(until, True)
+    history.ask("m", OTHER, "moving-state")
+    while not (history.log.view.started and history.incarnation.engine.cut >= history.log.view.changes[0].cut + 100):
+        history.epoch(history.fed + 20, False)
+        assert history.fed < 10_000
+    (change,) = history.log.view.changes
+    history.die()
+    assert (str(history.incarnation.engine.plan), history.incarnation.migrations.version) == (OWN, 0)
+    while history.incarnation.migrations.version == 0:
+        assert str(history.incarnation.engine.plan) == OWN
+        assert history.incarnation.engine.cut < change.cut
+        history.epoch(history.fed + 20, False)
+    assert str(history.incarnation.engine.plan) == OTHER
+    expected = history.finish()
+    first, again = history.out
     assert first == expected[: len(first)]
     assert again == expected[-len(again) :]
     assert again[0]["_ts"] == 300
     twice = [row for row in first if row in again]
     assert min(row["_ts"] for row in twice) < change.cut <= max(row["_ts"] for row in twice)
-    (done,) = lives.log.view.done.values()
+    (done,) = history.log.view.done.values()
     assert not done.restored
-    assert [(s.began_at, s.exact) for s in lives.log.view.started.values()] == [(change.cut, True)]
+    assert [(s.began_at, s.exact) for s in history.log.view.started.values()] == [(change.cut, True)]

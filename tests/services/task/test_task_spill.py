@@ -1,4 +1,4 @@
-"""A task's spilled state through deaths, without Kafka: what a commit holds is all that a successor has."""
+"""A task's spilled state through deaths, without Kafka: the next incarnation has only what commits hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from schemas.codecs.encode import Encoded, encode_results
 from schemas.columns import Batch
 from schemas.language.program import parse_program
@@ -23,9 +23,9 @@ from schemas.messages.spills import decode_events
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
 from services.spill.block_store import SpillError
-from services.spill.spill_log import Logged, SpillLog
+from services.spill.spill_log import LogRecord, SpillLog
 from services.task.result_output import late_records
-from services.task.spill import MOST_REST_S, TaskSpill
+from services.task.spill import MAX_REST_S, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
 from tests.worker_harness import Row, canonical, in_time, unmarked
@@ -44,8 +44,8 @@ LANE = ("weir-out.spills", 0)
 END = 1_000
 
 
-class Lives:
-    """One task's lives over a log of input, and what they have committed.
+class TaskHistory:
+    """The incarnations of one task over a log of input, and what they have committed.
 
     Attributes:
         out: results.
@@ -66,24 +66,24 @@ class Lives:
         self._cut = 0
         self._committed: dict[str, int] = {}
         self._points: dict[str, tuple[int, int]] = {}
-        self.begin(Budget(2_000, "bottom-up", groups=4))
+        self.begin(MemoryBudget(2_000, "bottom-up", groups=4))
 
-    def begin(self, budget: Budget) -> None:
-        """A life begins, at the last commit."""
-        known: list[Logged] = []
+    def begin(self, budget: MemoryBudget) -> None:
+        """Start an incarnation at the last commit."""
+        known: list[LogRecord] = []
         for record in self._records:
             number = int(record.key or b"")
             if self._span[0] <= number < self._span[1]:
                 said = decode_events(record.value, budget.groups, "log")
-                known.append(Logged(number, said.events, said.plan, number))
+                known.append(LogRecord(number, said.events, said.plan, number))
         self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
-        assert self.spill.blocks.keys() == [], "what the dead have left is of no use"
+        assert self.spill.blocks.keys() == [], "blocks of former incarnations are not used"
         own = self._rng.choice(PLANS)
         plan = self.spill.plan(self.query, own)
         self.engine = Engine(self.query, plan=plan, budget=self.spill.budget, blocks=self.spill.blocks)
         self.spill.attach(self.engine, self._cut, self._late, lambda: str(self.engine.plan))
-        if self.spill.own is not None:
-            self.engine.migrate(self.spill.own, "moving-state", self._cut)
+        if self.spill.next_plan is not None:
+            self.engine.migrate(self.spill.next_plan, "moving-state", self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:
             offset, max_ts = self._points.get(name, (0, -1))
@@ -109,12 +109,12 @@ class Lives:
             self._push(name, self._taken[name], end)
 
     def epoch(self, until: int, *, commit: bool) -> None:
-        """Process what has come before an event time, and commit it, or die before that is done."""
+        """Process the tuples before an event time, and commit, or die before the commit."""
         self._take(until)
         self._deliver(self.engine.advance(), commit=commit)
 
     def finish(self) -> None:
-        """There is no more input, and time to find what is owed."""
+        """End the input, and clean up all pending results."""
         self._take(END)
         for name in self.rows:
             self.engine.close(name, 0)
@@ -139,18 +139,20 @@ class Lives:
         return [("out", piece) for batch in self.engine.cleaned() for piece in late_records(batch)]
 
     def clean(self) -> None:
-        """The task has some time."""
-        self.spill.clean(math.inf)
+        """Clean up between epochs, as often as the task allows."""
+        self.spill.clean_up_between_epochs(math.inf)
 
     def owed(self) -> int:
-        """Pairs of tuples that have not been compared."""
+        """Pending pairs of tuples: those that have not been compared."""
         spill = self.engine.statistics().spill
         assert spill is not None
         return spill.owed
 
     def die(self) -> None:
-        """Nothing is left but what was committed; and blocks, which are worth nothing. It may hang instead, with its
-        blocks open, and end when others have begun."""
+        """Lose everything but commits, and blocks, which are of no use.
+
+        The incarnation may hang instead, with its blocks open, and end after others have started.
+        """
         if self._rng.random() < 0.5:
             self.hanging.append(self.spill)
         else:
@@ -164,74 +166,76 @@ class Lives:
 
 @pytest.mark.parametrize(("seed", "query"), [(0, JOINED), (1, COUNTED)])
 def test_commits_hold_all_that_a_successor_needs(seed: int, query: Query, tmp_path: Path) -> None:
-    """Deaths after commits and before them, with debts paid in between or not."""
+    """Incarnations die after commits and before them, with or without cleanup in between."""
     print(f"seed {seed}")
     rng = random.Random(seed)
-    lives = Lives(query, rng, tmp_path / "spilled")
+    history = TaskHistory(query, rng, tmp_path / "spilled")
     until = 0
     while until < END:
         until += rng.randrange(5, 40)
         commit = rng.random() < 0.7
-        lives.epoch(until, commit=commit)
+        history.epoch(until, commit=commit)
         if rng.random() < 0.3:
-            lives.clean()
+            history.clean()
         if not commit or rng.random() < 0.3:
-            lives.die()
-            lives.begin(Budget(2_000, "bottom-up", groups=4))
-    lives.finish()
-    assert canonical(unmarked(lives.out)) == lives.expected()
-    assert not all(map(in_time, lives.out))
-    times = [row["_ts"] for row in lives.out if in_time(row)]
+            history.die()
+            history.begin(MemoryBudget(2_000, "bottom-up", groups=4))
+    history.finish()
+    assert canonical(unmarked(history.out)) == history.expected()
+    assert not all(map(in_time, history.out))
+    times = [row["_ts"] for row in history.out if in_time(row)]
     assert times == sorted(times)
-    assert lives.spill.span[0] > 10, "events are forgotten"
-    for spill in (lives.spill, *lives.hanging):
+    assert history.spill.span[0] > 10, "events are forgotten"
+    for spill in (history.spill, *history.hanging):
         assert spill.blocks.path.exists()
         spill.close()
         assert not spill.blocks.path.exists()
 
 
 def test_a_folder_that_cannot_be_used_leaves_nothing(tmp_path: Path) -> None:
-    """A full disk is tried again and again."""
+    """The worker tries a full disk again and again, so failures must not pile up folders."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
     try:
         with pytest.raises(SpillError):
-            TaskSpill(Budget(2_000, "bottom-up"), tmp_path / "spilled", SpillLog(LANE, 4, [], 0))
+            TaskSpill(MemoryBudget(2_000, "bottom-up"), tmp_path / "spilled", SpillLog(LANE, 4, [], 0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not any((tmp_path / "spilled").iterdir())
 
 
-def test_a_cleanup_that_took_long_does_not_put_the_next_one_off(tmp_path: Path) -> None:
-    """A bite that took 20 s on a busy machine, or since kernels were compiled, put off the next for 100 s."""
-    lives = Lives(JOINED, random.Random(3), tmp_path / "spilled")
+def test_a_long_cleanup_step_does_not_delay_the_next(tmp_path: Path) -> None:
+    """A step that took 20 s on a busy machine, or because kernels were compiled, used to delay the next for 100 s."""
+    history = TaskHistory(JOINED, random.Random(3), tmp_path / "spilled")
     for until in range(40, END, 40):
-        lives.epoch(until, commit=True)
+        history.epoch(until, commit=True)
     began = time.monotonic()
-    owed = [lives.owed()]
-    for now in (began - 20.0, began, began + MOST_REST_S + 1.0):
-        lives.spill.clean(now)
-        owed.append(lives.owed())
-    assert owed[0] > owed[1], "a bite"
+    owed = [history.owed()]
+    for now in (began - 20.0, began, began + MAX_REST_S + 1.0):
+        history.spill.clean_up_between_epochs(now)
+        owed.append(history.owed())
+    assert owed[0] > owed[1], "a step"
     assert owed[1] == owed[2], "a rest"
-    assert owed[2] > owed[3], "and the next bite"
-    lives.spill.close()
+    assert owed[2] > owed[3], "and the next step"
+    history.spill.close()
 
 
-def test_who_has_nothing_else_to_do_pays_all_that_is_owed(tmp_path: Path) -> None:
-    """However long each bite takes, and though the watermark moves no more; then it asks only now and then. Before, a
-    task without input paid in a fifth of its time, and rested for up to 5 s: 33 s for what is a few seconds' work."""
-    lives = Lives(JOINED, random.Random(3), tmp_path / "spilled")
+def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
+    """It does so however long each step takes, even if the watermark stands; then it checks only from time to time.
+
+    A task without input used to clean up in a fifth of its time, with rests of up to 5 s: 33 s for a few seconds' work.
+    """
+    history = TaskHistory(JOINED, random.Random(3), tmp_path / "spilled")
     for until in range(40, END, 40):
-        lives.epoch(until, commit=True)
-    assert lives.owed() > 0
+        history.epoch(until, commit=True)
+    assert history.owed() > 0
     began = time.monotonic()
     bites = 0
-    while lives.spill.pay(began - 20.0):
+    while history.spill.run_cleanup_step(began - 20.0):
         bites += 1
-        assert lives.spill.advanced(), "a bite is committed"
-        lives.spill.commit()
+        assert history.spill.advanced(), "each step is committed"
+        history.spill.commit()
     assert bites > 1
-    assert lives.owed() == 0
-    assert not lives.spill.pay(time.monotonic()), "nothing was owed a moment ago"
-    lives.spill.close()
+    assert history.owed() == 0
+    assert not history.spill.run_cleanup_step(time.monotonic()), "no results were pending a moment ago"
+    history.spill.close()

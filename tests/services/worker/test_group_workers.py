@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from schemas.errors import StateError
-from schemas.messages.control import Member, RegisteredQuery
+from schemas.messages.control import MemberRecord, RegisteredQuery
 from services.registry.member_log import known_members
 from services.registry.query_registry import write
 from tests.broker_fixture import Topics
@@ -146,7 +146,7 @@ A_SECOND = 1_500
 """Tuples of a stream that come in one of event time: windows hold three times what the budget does."""
 
 
-def chained(trial: GroupTrial, member: Member) -> Counter[str]:
+def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
     """What a query of CHAIN must have given: as the oracle says it, by look-ups, for it would take minutes."""
     window = int(member.text.partition(f"'{member.name}'")[2].partition("RANGE ")[2].split()[0])
 

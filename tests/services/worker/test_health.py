@@ -1,4 +1,4 @@
-"""What /healthz says of tasks: real ones in a roster; what Kafka does, the test says."""
+"""What /healthz says of tasks: real ones in a task manager; what Kafka does, the test says."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.placement.tasks import Layout
 from services.process.metrics import WorkerMetrics
-from services.task.spec import Outcome
+from services.task.spec import TaskOutcome
 from services.task.task import Task
-from services.worker.assignment import SILENT_S, Seat
-from services.worker.assignments import Roster
+from services.worker.assignment import SILENT_S, TaskAssignment
+from services.worker.assignments import TaskManager
 from services.worker.health import HEALTHY_S
 from tests.services.one_task import LANES, SETTINGS, SPEC, Kafka, Row, open_task
 
@@ -29,16 +29,16 @@ LONG_S = 3 * SETTINGS.patience_ms / 1000
 
 
 class Worker:
-    """A roster of one task."""
+    """A task manager of one task."""
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self._executor = ThreadPoolExecutor(1)
         self._metrics = WorkerMetrics("out")
         layout = Layout({"l": 1, "r": 1}, False)
-        self.roster = Roster(SPEC, layout, self._metrics, self._open, lambda number: None, self._fatal)
-        self.roster.consumer = kafka
-        self._watcher = asyncio.get_running_loop().create_task(self.roster.watch())
+        self.task_manager = TaskManager(SPEC, layout, self._metrics, self._open, lambda number: None, self._fatal)
+        self.task_manager.consumer = kafka
+        self._watcher = asyncio.get_running_loop().create_task(self.task_manager.watch())
 
     def _fatal(self, error: BaseException) -> None:
         raise error
@@ -47,31 +47,31 @@ class Worker:
         self,
         number: int,
         give_up: threading.Event,
-        ended: Callable[[Task, Outcome], None],
+        ended: Callable[[Task, TaskOutcome], None],
         changed: Callable[[], None],
     ) -> Task:
         return open_task(self.kafka, self._executor, self._metrics, give_up, ended, changed)
 
     @property
-    def seat(self) -> Seat:
+    def assignment(self) -> TaskAssignment:
         """The task's."""
-        (seat,) = self.roster.seats()
-        return seat
+        (assignment,) = self.task_manager.assignments()
+        return assignment
 
     def feed(self, lane: Lane, *times: int) -> None:
         """The next records of a partition."""
-        reader = self.seat.readers[lane]
+        reader = self.assignment.readers[lane]
         rows = [
             Row(reader.offset + n, orjson.dumps({"k": 1, "at": 1_700_000_000_000 + at})) for n, at in enumerate(times)
         ]
         end = reader.offset + len(rows)
-        self.roster.deliver(RecordBatch(*lane, reader.offset, end, reader.seek, rows, 40 * len(rows)))
+        self.task_manager.deliver(RecordBatch(*lane, reader.offset, end, reader.seek, rows, 40 * len(rows)))
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for something."""
         began = time.monotonic()
         while not condition():
-            assert time.monotonic() - began < DEADLINE_S, f"waited in vain: {what}; {self.roster.seen()}"
+            assert time.monotonic() - began < DEADLINE_S, f"waited in vain: {what}; {self.task_manager.status()}"
             await asyncio.sleep(0.01)
 
     async def stays_healthy(self, tick: Callable[[], None] = lambda: None) -> None:
@@ -79,24 +79,24 @@ class Worker:
         began = time.monotonic()
         while time.monotonic() - began < LONG_S:
             tick()
-            assert self.roster.illness() == ""
+            assert self.task_manager.unhealthy_reason() == ""
             await asyncio.sleep(0.05)
 
     async def start(self) -> None:
         """Until the task is there."""
-        await self.roster.assigned([TP(*lane) for lane in LANES])
-        await self.until(lambda: self.seat.task is not None and self.seat.readers, "a task")
+        await self.task_manager.assigned([TP(*lane) for lane in LANES])
+        await self.until(lambda: self.assignment.task is not None and self.assignment.readers, "a task")
 
     async def run(self) -> None:
         """Until the task runs."""
         await self.start()
-        await self.until(lambda: self.seat.task is not None and self.seat.task.running, "a running task")
+        await self.until(lambda: self.assignment.task is not None and self.assignment.task.running, "a running task")
 
     async def close(self) -> None:
         """End it."""
         self._watcher.cancel()
         self.kafka.open_.set()
-        await self.roster.close()
+        await self.task_manager.close()
         self._executor.shutdown()
 
 
@@ -130,16 +130,16 @@ def test_a_task_that_commits_nothing_of_its_input_is_ill(caplog: pytest.LogCaptu
         worker.kafka.open_.clear()
         worker.feed(("l", 0), 0, 10)
         began = time.monotonic()
-        await worker.until(worker.roster.illness, "the task is ill")
+        await worker.until(worker.task_manager.unhealthy_reason, "the task is ill")
         # It looks every 50 ms, and counts from when it last saw that nothing waits.
         assert time.monotonic() - began > SETTINGS.patience_ms / 1000 - 0.1, "since the input came, not before"
         assert "task 0: input waits, and nothing was committed: the task is delivering to Kafka; " in (
-            worker.roster.illness()
+            worker.task_manager.unhealthy_reason()
         )
-        assert "(since 20" in worker.roster.illness()
+        assert "(since 20" in worker.task_manager.unhealthy_reason()
         await worker.until(lambda: "makes no progress" in caplog.text, "the log says so")
         worker.kafka.open_.set()
-        await worker.until(lambda: not worker.roster.illness(), "the task is well again")
+        await worker.until(lambda: not worker.task_manager.unhealthy_reason(), "the task is well again")
         await worker.until(lambda: "makes progress again" in caplog.text, "the log says so")
         assert caplog.text.count("makes no progress") == 1
 
@@ -160,23 +160,23 @@ def test_commits_that_fail_again_and_again_are_no_progress() -> None:
         worker.feed(("l", 0), 20)
         lives: set[Task] = set()
 
-        def illness() -> str:
+        def unhealthy_reason() -> str:
             """Reads again what each life asks for."""
-            seat = worker.seat
-            if seat.task is not None and seat.task.outcome is None and seat.task not in lives:
-                lives.add(seat.task)
+            assignment = worker.assignment
+            if assignment.task is not None and assignment.task.outcome is None and assignment.task not in lives:
+                lives.add(assignment.task)
                 for lane in LANES:
-                    if seat.readers[lane].offset < 2:
-                        worker.feed(lane, *[0, 10][seat.readers[lane].offset :])
+                    if assignment.readers[lane].offset < 2:
+                        worker.feed(lane, *[0, 10][assignment.readers[lane].offset :])
                 worker.feed(("l", 0), 20)
-            return worker.roster.illness()
+            return worker.task_manager.unhealthy_reason()
 
-        await worker.until(illness, "the task is ill")
-        assert "epoch not committed: not enough replicas" in worker.roster.illness()
-        assert "failed" in worker.roster.illness()
+        await worker.until(unhealthy_reason, "the task is ill")
+        assert "epoch not committed: not enough replicas" in worker.task_manager.unhealthy_reason()
+        assert "failed" in worker.task_manager.unhealthy_reason()
         assert len(lives) > 1
         # The end of a life looked like having nothing to do.
-        assert worker.seat.progress.since_s <= refused_s + 0.1
+        assert worker.assignment.progress.since_s <= refused_s + 0.1
 
     live(story)
 
@@ -194,8 +194,8 @@ def test_waiting_for_a_silent_partition_is_healthy_and_said() -> None:
 
         await worker.stays_healthy(more)
         await worker.stays_healthy()
-        worker.seat.readers["r", 0].last_s -= SILENT_S
-        (task,) = worker.roster.seen()
+        worker.assignment.readers["r", 0].last_record_s -= SILENT_S
+        (task,) = worker.task_manager.status()
         assert task["state"] == "running"
         assert task["waits_for"].startswith("held back by r[0], silent since 20")
 
@@ -209,9 +209,11 @@ def test_partitions_that_fall_silent_are_one_line(caplog: pytest.LogCaptureFixtu
         await worker.run()
         for lane in LANES:
             worker.feed(lane, 0, 10)
-        await worker.until(lambda: worker.seat.task and worker.seat.task.slowest == set(LANES), "both are the last")
+        await worker.until(
+            lambda: worker.assignment.task and worker.assignment.task.slowest == set(LANES), "both are the last"
+        )
         for n, lane in enumerate(LANES):
-            worker.seat.readers[lane].last_s -= 1.1 * HEALTHY_S - n
+            worker.assignment.readers[lane].last_record_s -= 1.1 * HEALTHY_S - n
         await worker.until(lambda: "are silent" in caplog.text, "a line")
         await worker.stays_healthy()
         (line,) = [record for record in caplog.records if "silent" in record.getMessage()]
@@ -227,12 +229,12 @@ def test_a_recovery_that_reads_is_healthy_and_one_that_does_not_is_ill() -> None
         for at in range(0, 400, 10):
             worker.feed(("l", 0), at)
         worker.feed(("r", 0), 400)
-        await worker.until(lambda: worker.seat.task and worker.seat.task.committed > 0, "a commit")
+        await worker.until(lambda: worker.assignment.task and worker.assignment.task.committed > 0, "a commit")
         await worker.until(lambda: worker.kafka.offsets.keys() == set(LANES), "of both")
 
     async def second(worker: Worker) -> None:
         await worker.start()
-        assert worker.seat.task is not None
+        assert worker.assignment.task is not None
         at = 0
 
         def slowly() -> None:
@@ -242,11 +244,11 @@ def test_a_recovery_that_reads_is_healthy_and_one_that_does_not_is_ill() -> None
                 at += 10
 
         await worker.stays_healthy(slowly)
-        (task,) = worker.roster.seen()
+        (task,) = worker.task_manager.status()
         assert task["state"] == "recovering"
         assert "records of l[0], r[0] that are to be read again" in task["waits_for"]
-        await worker.until(worker.roster.illness, "it is ill")
-        assert "the recovery makes no progress: it waits for" in worker.roster.illness()
+        await worker.until(worker.task_manager.unhealthy_reason, "it is ill")
+        assert "the recovery makes no progress: it waits for" in worker.task_manager.unhealthy_reason()
 
     kafka = Kafka()
     live(first, kafka)
@@ -260,14 +262,14 @@ def test_nothing_read_yet_is_no_event_time() -> None:
     async def story(worker: Worker) -> None:
         await worker.run()
         await worker.stays_healthy()
-        (task,) = worker.roster.seen()
+        (task,) = worker.task_manager.status()
         assert task["cut"] is None
         assert b"weir_watermark_milliseconds{" not in worker._metrics.page()
         assert b"weir_watermark_lag_seconds{" not in worker._metrics.page()
         for lane in LANES:
             worker.feed(lane, 0, 10)
         await worker.until(lambda: b"weir_watermark_milliseconds{" in worker._metrics.page(), "a watermark")
-        (task,) = worker.roster.seen()
+        (task,) = worker.task_manager.status()
         assert task["cut"] == 1_700_000_000_010
 
     live(story)
@@ -276,14 +278,14 @@ def test_nothing_read_yet_is_no_event_time() -> None:
 def test_an_event_loop_that_stands_still_is_ill() -> None:
     async def story(worker: Worker) -> None:
         await worker.run()
-        assert worker.roster.illness() == ""
+        assert worker.task_manager.unhealthy_reason() == ""
         told = threading.Event()
 
         def ask() -> None:
             # The task may be told ill first: what it owes is not committed while the loop stands still.
             until = time.monotonic() + DEADLINE_S
             while time.monotonic() < until and not told.is_set():
-                if worker.roster.illness().startswith("the worker's event loop has stood still for "):
+                if worker.task_manager.unhealthy_reason().startswith("the worker's event loop has stood still for "):
                     told.set()
 
         asker = threading.Thread(target=ask)

@@ -1,4 +1,4 @@
-"""When a task's trouble is over, and when it is reported."""
+"""When a task's health problem is over, and when it is reported."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from services.process.settings import WorkerSettings
 from services.spill.block_store import SpillError
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
-from services.worker.assignments import Roster
-from services.worker.health import HEALTHY_S, NOWHERE, Trouble
+from services.worker.assignments import TaskManager
+from services.worker.health import HEALTHY_S, NO_PROGRESS, HealthProblem
 
 
 def test_it_lasts_until_the_task_has_come_further() -> None:
-    trouble = Trouble(100.0, 1_700_000_000.5, "no room", 40)
-    assert not trouble.over(40, 0.0, 0.0, HEALTHY_S)
-    trouble.again("still no room", 30)
-    assert (trouble.failures, trouble.reason, trouble.failed_at) == (2, "still no room", 40)
-    assert not trouble.over(40, HEALTHY_S, 0.0, HEALTHY_S)
-    assert trouble.over(41, 0.0, 0.0, HEALTHY_S)
-    assert trouble.over(NOWHERE, HEALTHY_S + 0.1, 0.0, HEALTHY_S)
-    assert not trouble.over(NOWHERE, HEALTHY_S + 0.1, HEALTHY_S + 0.1, HEALTHY_S), "it runs, and gets nothing done"
-    assert trouble.since == "2023-11-14T22:13:20Z"
+    problem = HealthProblem(100.0, 1_700_000_000.5, "no room", 40)
+    assert not problem.is_over(40, 0.0, 0.0, HEALTHY_S)
+    problem.failed_again("still no room", 30)
+    assert (problem.failures, problem.reason, problem.failed_at) == (2, "still no room", 40)
+    assert not problem.is_over(40, HEALTHY_S, 0.0, HEALTHY_S)
+    assert problem.is_over(41, 0.0, 0.0, HEALTHY_S)
+    assert problem.is_over(NO_PROGRESS, HEALTHY_S + 0.1, 0.0, HEALTHY_S)
+    assert not problem.is_over(NO_PROGRESS, HEALTHY_S + 0.1, HEALTHY_S + 0.1, HEALTHY_S), "it runs without progress"
+    assert problem.since == "2023-11-14T22:13:20Z"
 
 
 def test_it_is_reported_when_it_has_lasted() -> None:
-    trouble = Trouble(100.0, 0.0, "no room", 40)
-    assert not trouble.ill(100.0 + HEALTHY_S, HEALTHY_S)
-    assert trouble.ill(100.1 + HEALTHY_S, HEALTHY_S)
+    problem = HealthProblem(100.0, 0.0, "no room", 40)
+    assert not problem.lasts_too_long(100.0 + HEALTHY_S, HEALTHY_S)
+    assert problem.lasts_too_long(100.1 + HEALTHY_S, HEALTHY_S)
 
 
 FULL = "spill folder x: block 'b' cannot be written: No space left; the disk is full: free some room"
@@ -78,19 +78,19 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-def roster_of(
+def task_manager_of(
     open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail, partitions: int = 1
-) -> Roster:
-    """A roster that may get a task per partition."""
+) -> TaskManager:
+    """A task manager that may get a task per partition."""
     (query,) = parse_program(QUERY).queries
     settings = WorkerSettings(KafkaClients("localhost:1"), "g")
     outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
     streams = streams_by_topic(query.streams())
     spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
     layout, metrics = Layout({"l": partitions}, partitions > 1), WorkerMetrics("out")
-    roster = Roster(spec, layout, metrics, open_task, lambda number: None, fatal)
-    roster.consumer = Member()
-    return roster
+    task_manager = TaskManager(spec, layout, metrics, open_task, lambda number: None, fatal)
+    task_manager.consumer = Member()
+    return task_manager
 
 
 async def failing(shown: float) -> tuple[str, dict[str, Any]]:
@@ -99,31 +99,31 @@ async def failing(shown: float) -> tuple[str, dict[str, Any]]:
     def open_task(*given: object) -> Task:
         raise SpillError(FULL)
 
-    roster = roster_of(open_task)
-    await roster.assigned([TP("l", 0)])
-    (seat,) = roster.seats()
+    task_manager = task_manager_of(open_task)
+    await task_manager.assigned([TP("l", 0)])
+    (assignment,) = task_manager.assignments()
     began = time.monotonic()
-    while seat.trouble is None or seat.trouble.failures < 3:
+    while assignment.health_problem is None or assignment.health_problem.failures < 3:
         assert time.monotonic() - began < 60, "it fails three times"
         await asyncio.sleep(0.01)
-    seat.trouble.since_s -= shown
-    found = roster.illness(), seat.seen()
-    await roster.close()
+    assignment.health_problem.first_failure_s -= shown
+    found = task_manager.unhealthy_reason(), assignment.status()
+    await task_manager.close()
     return found
 
 
 @pytest.mark.parametrize("lasted_s", [0.0, HEALTHY_S + 2.0])
-def test_a_roster_says_what_keeps_a_task_from_running(lasted_s: float) -> None:
+def test_the_task_manager_reports_what_keeps_a_task_from_running(lasted_s: float) -> None:
     """Of the task at once, and of the worker when it has lasted."""
-    illness, task = asyncio.run(failing(lasted_s))
+    unhealthy_reason, task = asyncio.run(failing(lasted_s))
     assert (task["state"], task["problem"]) == ("opening", FULL)
     assert task["failures"] >= 3
     since = task["since"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
     if lasted_s:
-        assert re.fullmatch(re.escape(f"task 0: {FULL} (since {since}, failed ") + r"\d+ times\)", illness)
+        assert re.fullmatch(re.escape(f"task 0: {FULL} (since {since}, failed ") + r"\d+ times\)", unhealthy_reason)
     else:
-        assert illness == ""
+        assert unhealthy_reason == ""
 
 
 def test_a_task_that_is_taken_over_while_it_is_opened() -> None:
@@ -135,16 +135,16 @@ def test_a_task_that_is_taken_over_while_it_is_opened() -> None:
         def open_task(*given: object) -> Task:
             raise errors.pop(0)
 
-        roster = roster_of(open_task)
-        member = cast(Member, roster.consumer)
-        await roster.assigned([TP("l", 0)])
-        (seat,) = roster.seats()
+        task_manager = task_manager_of(open_task)
+        member = cast(Member, task_manager.consumer)
+        await task_manager.assigned([TP("l", 0)])
+        (assignment,) = task_manager.assignments()
         began = time.monotonic()
         while not member.asked:
             assert time.monotonic() - began < 60, "the group is asked whose the task is"
             await asyncio.sleep(0.01)
-        assert (seat.fenced, seat.failures, errors) == (True, 2, [])
-        await roster.close()
+        assert (assignment.fenced, assignment.failures, errors) == (True, 2, [])
+        await task_manager.close()
 
     asyncio.run(opened())
 
@@ -157,13 +157,13 @@ def test_an_error_that_nobody_expects_ends_the_worker() -> None:
             raise IndexError("of the opening")
 
         told: list[BaseException] = []
-        roster = roster_of(open_task, told.append)
-        await roster.assigned([TP("l", 0)])
+        task_manager = task_manager_of(open_task, told.append)
+        await task_manager.assigned([TP("l", 0)])
         began = time.monotonic()
         while not told:
             assert time.monotonic() - began < 60, "the worker is told"
             await asyncio.sleep(0.01)
-        await roster.close()
+        await task_manager.close()
         return told
 
     (error,) = asyncio.run(opened())
@@ -198,18 +198,18 @@ def test_partitions_may_move_while_the_worker_ends() -> None:
         raise BrokerError("not yet")
 
     async def moved() -> None:
-        roster = roster_of(open_task, partitions=3)
-        await roster.assigned([TP("l", number) for number in range(3)])
-        for seat in roster.seats():
-            seat.task = cast(Task, EndingTask(seat.number, asked, may_end))
-        moving = asyncio.create_task(roster.assigned([TP("l", 0)]))
+        task_manager = task_manager_of(open_task, partitions=3)
+        await task_manager.assigned([TP("l", number) for number in range(3)])
+        for assignment in task_manager.assignments():
+            assignment.task = cast(Task, EndingTask(assignment.number, asked, may_end))
+        moving = asyncio.create_task(task_manager.assigned([TP("l", 0)]))
         while not asked.is_set():
             await asyncio.sleep(0)
-        closing = asyncio.create_task(roster.close())
-        while roster.seats():
+        closing = asyncio.create_task(task_manager.close())
+        while task_manager.assignments():
             await asyncio.sleep(0)
         may_end.set()
         await asyncio.gather(moving, closing)
-        assert roster.seats() == []
+        assert task_manager.assignments() == []
 
     asyncio.run(moved())

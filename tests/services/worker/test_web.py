@@ -29,15 +29,15 @@ STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 class Tasks:
     """Tasks of which one thing is known."""
 
-    def __init__(self, illness: str = "", joined: bool = True) -> None:
+    def __init__(self, unhealthy_reason: str = "", joined: bool = True) -> None:
         self.joined = joined
-        self._illness = illness
+        self._illness = unhealthy_reason
 
-    def illness(self) -> str:
+    def unhealthy_reason(self) -> str:
         """It."""
         return self._illness
 
-    def seen(self) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, Any]]:
         """One."""
         return [{"task": 0}]
 
@@ -95,7 +95,7 @@ def test_pages_say_what_the_worker_waits_for_until_its_tasks_can_speak() -> None
         pages.runs(Tasks())
         assert health(port) == (200, {"status": "ok", "query": "out", "tasks": [{"task": 0}], "problem": ""})
         pages.runs(Tasks("task 0: stuck"))
-        pages.trouble = "no connection"
+        pages.problem = "no connection"
         status, told = health(port)
         assert (status, told["status"], told["problem"]) == (503, "ill", "no connection; task 0: stuck")
         pages.waits_for("open epochs to be delivered", "stopping")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from operators.spill.spilling import Budget
+from operators.spill.spilling import MemoryBudget
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from services.kafka.topics import ControlTopics
@@ -89,7 +89,7 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
 def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:
     names = {name: name for name in ("temperature", "humidity", "light", "sink")}
     (bound,) = parse_program(query.format(**names)).queries
-    settings = {"clients": KafkaClients("127.0.0.1:1"), "group": "g", "budget": Budget(1 << 20, "bottom-up")}
+    settings = {"clients": KafkaClients("127.0.0.1:1"), "group": "g", "budget": MemoryBudget(1 << 20, "bottom-up")}
     with pytest.raises(UsageError) as error:
         Worker(bound, WorkerSettings(**settings, **more))  # type: ignore[arg-type]
     assert why in str(error.value)

@@ -27,16 +27,16 @@ AT_ONCE_S = 12.0
 
 DELAYED = """
 import asyncio, sys
-from services import roster
+from services import task_manager
 from services.cli import main
 
-close = roster.Roster.close
+close = task_manager.TaskManager.close
 
 async def delayed(self):
     await asyncio.sleep(7.0)
     await close(self)
 
-roster.Roster.close = delayed
+task_manager.TaskManager.close = delayed
 sys.argv[0] = "weir"
 main()
 """

@@ -1,4 +1,4 @@
-"""A plan whose states hold tuples, and what lets groups leave them: without an engine, which decides when."""
+"""A plan with tuples in its states, and an `Eviction` for them: without an engine, which decides when to evict."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from operators.join.binary_join import BinaryJoin
 from operators.join.tree import XJoinTree
 from operators.plan.plan import parse_plan
 from operators.spill.counters import SpillCounters
-from operators.spill.eviction import Leaving
+from operators.spill.eviction import Eviction
 from operators.spill.ledger import Ledger
-from operators.spill.spilled_part import Writer
+from operators.spill.spilled_part import PieceWriter
 from operators.state.sources import Sources
 from schemas.columns import Batch, Column
 from schemas.language.program import parse_program
@@ -23,8 +23,8 @@ KEYS = 200
 TAKEN_BYTES = 1_000
 
 
-class Holding:
-    """Two joins whose states hold tuples, over endless streams, and what lets groups leave them."""
+class LoadedPlan:
+    """Two joins over endless streams with tuples in their states, and the eviction of their groups."""
 
     def __init__(self, groups: int) -> None:
         streams = "".join(
@@ -45,9 +45,9 @@ class Holding:
         tree.process(epoch, 0)
         self.ledger = Ledger([node for node, _ in tree.joins], [FOREVER for _ in self.joins])
         self.counters, self.blocks = SpillCounters(), MemoryBlocks()
-        self.writer = Writer(self.blocks)
-        self.told: list[tuple[int, list[int]]] = []
-        self.leaving = Leaving(
+        self.writer = PieceWriter(self.blocks)
+        self.evicted: list[tuple[int, list[int]]] = []
+        self.eviction = Eviction(
             self.sources,
             self.joins,
             self.ledger,
@@ -55,13 +55,13 @@ class Holding:
             self.counters,
             groups,
             TAKEN_BYTES,
-            lambda _, join, own: self.told.append((join, list(own))),
+            lambda _, join, own: self.evicted.append((join, list(own))),
         )
 
     def entries(self, join: int) -> list[int]:
         return [len(state) for state in self.joins[join].states]
 
     def on_disk(self) -> list[int]:
-        """How many tuples each piece on disk has."""
+        """The number of tuples of each piece on disk."""
         pieces = [piece for _, parts in self.ledger.items() for part in parts for own in part.pieces for piece in own]
         return [piece.rows for piece in pieces if piece.key]
