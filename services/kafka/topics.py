@@ -589,6 +589,8 @@ MOVING = frozenset(
         KafkaError._TRANSPORT,
         # The client has dropped the broker that it asked, and will use others.
         KafkaError._DESTROY_BROKER,
+        # The client knows of no leader, as after a broker that did not answer for a while.
+        KafkaError._UNKNOWN_PARTITION,
     }
 )
 """Errors of a partition that moves to another broker: it is worth asking again."""

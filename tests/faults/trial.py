@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
     IsolationLevel,
@@ -374,7 +375,9 @@ def read_topic(client: dict[str, Any], topic: str, isolation: str = "read_commit
         if described.error is not None:
             return []
         open_ = set(described.partitions)
-        consumer.assign([TopicPartition(topic, p, 0) for p in open_])
+        # From where the log begins now: retention may have deleted records, and an offset before that would mean its
+        # end.
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_])
         found: list[Found] = []
         deadline = time.monotonic() + DEADLINE_S
         while open_:

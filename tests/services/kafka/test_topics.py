@@ -56,9 +56,10 @@ def test_offsets_that_a_leader_does_not_know_yet_are_asked_for_again(
 
 
 def test_the_ends_of_a_partition_that_moves_are_asked_for_again(topics: Topics) -> None:
-    """A worker that was starting ended with `Leader high watermark is not caught up`. Found by torture."""
+    """A worker that was starting ended with `Leader high watermark is not caught up`, another one, whose broker had
+    been frozen, with `Local: Unknown partition`. Found by torture."""
     topic = topics("moving")
-    errors = [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION]
+    errors = [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION]
 
     class Moving(Consumer):
         def get_watermark_offsets(self, *args: Any, **options: Any) -> Any:
