@@ -33,8 +33,8 @@ from schemas.language.program import parse_program
 from schemas.messages.control import Done
 from schemas.query import Query
 from services.control.coordinator import Coordinator, CoordinatorSettings
-from services.control.plan_requests import PlanRequest
 from services.control.plan_requests import MigrationProgress as Migration
+from services.control.plan_requests import PlanRequest
 from services.process.security import KafkaClients
 
 EXPECTED = (

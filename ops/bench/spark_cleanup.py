@@ -96,15 +96,17 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
 
             results = 0
             repeat(settings.runs, "cleanup", progress, one)
-            owed = debt.manifest.debt
-            keys = {p.key for g in owed.owed for q in g.parts for p in (*q.left, *q.right)}
+            contents = debt.manifest.debt
+            keys = {p.key for g in contents.owed for q in g.parts for p in (*q.left, *q.right)}
             stored = sum(len(debt.blocks.get(key)) for key in keys)
             report = Report(
                 "The cleanup of a debt, by one process and by Spark",
                 ("On one machine this process should win, having nothing to move; Spark's handicap falls with size.",),
                 {
                     "source tuples": f"{settings.tuples:,}",
-                    "owed parts": f"{owed.tuples():,} tuples in {len(owed.owed):,} groups, {stored / 1e6:,.0f} MB",
+                    "owed parts": (
+                        f"{contents.tuples():,} tuples in {len(contents.owed):,} groups, {stored / 1e6:,.0f} MB"
+                    ),
                     "results owed": f"{results:,}",
                     "run that left them": f"{made[0].seconds:.1f} s",
                     "master": settings.master,
@@ -113,7 +115,7 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
             )
         for name, seconds in outcomes.items():
             report.add(f"{name}, whole cleanup", "s", seconds)
-            report.add(f"{name}, owed tuples", "tuples/s", [owed.tuples() / own for own in seconds])
+            report.add(f"{name}, owed tuples", "tuples/s", [contents.tuples() / own for own in seconds])
         ratios = [own / other for own, other in zip(*reversed(outcomes.values()), strict=True)]
         report.add("Spark to this process", "x the time", ratios, note="start of Spark included")
         return report
@@ -150,8 +152,8 @@ def _rows(fields: tuple[str, ...], times: np.ndarray, keys: int, rng: np.random.
 
 
 def _locally(debt: OpenBacklog) -> CleanupOutcome:
-    owed = debt.manifest.debt
-    return _summed(clean_up_all(OfflineCleanup(debt.query, owed), owed, debt.blocks))
+    contents = debt.manifest.debt
+    return _summed(clean_up_all(OfflineCleanup(debt.query, contents), contents, debt.blocks))
 
 
 def _by_spark(debt: OpenBacklog, settings: CleanupSettings, folder: str) -> CleanupOutcome:

@@ -48,8 +48,11 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "operators/engine/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
     "schemas/groups.py": (
-        ("if alias not in taken_off)", ")"),
-        ("replace(one, on=(*one.on, floors[one.alias])) if one.alias in floors else one for", "one for"),
+        ("if alias not in subtracted_aliases)", ")"),
+        ("            replace(subtraction, on=(*subtraction.on, floors[subtraction.alias]))\n"
+         "            if subtraction.alias in floors\n"
+         "            else subtraction\n",
+         "            subtraction\n"),
     ),
 }
 """Per file."""

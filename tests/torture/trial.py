@@ -172,7 +172,7 @@ def _until_quiet(world: World, count: int) -> None:
             return False
         return sum(worker.metric("owed_pairs") for worker in world.running()) == 0 and world.watch.caught_up()
 
-    world.until(quiet, "what is owed is paid")
+    world.until(quiet, "no results are pending")
 
 
 def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:

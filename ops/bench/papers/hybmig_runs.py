@@ -10,9 +10,8 @@ The paper does not say on which attributes. Its text fits two readings, each in 
   That fits the memory that the paper ran out of, and HybMig's lead over Parallel Track.
 - else every pair has an attribute of its own. The states shrink with every join, and Moving State compares as much as
   Parallel Track does in 50 seconds. That fits what the paper says about saturation. So many independent predicates
-  would
-  let no result through, so there are events that all streams report: every tenth tuple of a stream (one in 200 where
-  the stream is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
+  would let no result through, so there are events that all streams report: every tenth tuple of a stream (one in 200
+  where the stream is rare) carries the values of one of `KINDS` kinds, which match in every attribute.
 """
 
 from __future__ import annotations

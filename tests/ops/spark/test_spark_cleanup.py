@@ -78,8 +78,8 @@ def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
 
 
 def locally(debt: OpenBacklog) -> Found:
-    owed = debt.manifest.debt
-    return read(clean_up_all(OfflineCleanup(debt.query, owed), owed, debt.blocks))
+    contents = debt.manifest.debt
+    return read(clean_up_all(OfflineCleanup(debt.query, contents), contents, debt.blocks))
 
 
 @dataclass(frozen=True)
