@@ -1,8 +1,9 @@
 """Partitions that are added to input topics while a worker runs: its tasks begin anew with them.
 
-Kafka's clients notice within `METADATA_MS` and ask for a new assignment; then the worker counts anew. A task goes on
-from its commits, and reads the new partitions from their beginning (`services.recovery`). Records in them that are
-older than the watermark are late by then: they are in the late topic.
+Kafka's clients notice within `METADATA_MS` and ask for a new assignment; then the worker counts anew. It also counts
+every `METADATA_MS`, because a broker that its peers have cut off may answer with the old count. A task goes on from its
+commits, and reads the new partitions from their beginning (`services.recovery`). Records in them that are older than
+the watermark are late by then: they are in the late topic.
 
 With PARTITION BY a partition is a task. A key whose records now go to another partition does not meet its earlier ones,
 and topics must have equal counts again before the new partitions are read. Where joins run apart, their topics and
@@ -12,6 +13,7 @@ commits are made for the counts of the beginning: the group ends.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from schemas.errors import BrokerError, StateError, UsageError
@@ -41,6 +43,7 @@ class Growth:
         self._apart = apart
         self._log = log
         self._seen = 0
+        self._due_s = 0.0
         self._answer: asyncio.Future[dict[str, int] | None] | None = None
         self._told = ""
 
@@ -58,8 +61,9 @@ class Growth:
             if found is not None:
                 return self._judge(found)
             self._seen = 0  # to be asked again
-        if self._answer is None and assignments > self._seen:
+        if self._answer is None and (assignments > self._seen or time.monotonic() >= self._due_s):
             self._seen = assignments
+            self._due_s = time.monotonic() + METADATA_MS / 1000
             self._answer = asyncio.get_running_loop().run_in_executor(None, self._count)
         return None
 
