@@ -1,9 +1,10 @@
 """Notices partitions that are added to input topics while a worker runs; the worker then restarts its tasks.
 
 The worker's loop calls `PartitionGrowth.check`. Kafka's clients notice new partitions within `METADATA_MS` and ask for
-a new assignment; then the worker counts the partitions again. A task continues from its commits and reads the new
-partitions from their beginning (`services.recovery.starting_point`). Their records that are older than the watermark
-are late by then, and go to the late topic.
+a new assignment; then the worker counts the partitions again. It also counts every `METADATA_MS`, because a broker that
+its peers have cut off may answer with the old count. A task continues from its commits and reads the new partitions
+from their beginning (`services.recovery.starting_point`). Their records that are older than the watermark are late by
+then, and go to the late topic.
 
 With PARTITION BY there is one task per partition. A key whose records now go to another partition does not join its
 earlier records. The topics must have equal counts again before the new partitions are read. A distributed query has
@@ -13,6 +14,7 @@ internal topics and commits for its first partition counts, so its workers end w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from schemas.errors import BrokerError, StateError, UsageError
@@ -42,6 +44,7 @@ class PartitionGrowth:
         self._distributed = distributed
         self._log = log
         self._counted_at = 0
+        self._due_s = 0.0
         self._answer: asyncio.Future[dict[str, int] | None] | None = None
         self._reported = ""
 
@@ -49,7 +52,7 @@ class PartitionGrowth:
         """The partition counts to restart the tasks with; None to continue.
 
         Args:
-            assignments: how many assignments the group has made; the partitions are counted after each.
+            assignments: how many assignments the group has made; the partitions are counted after each of them.
 
         Raises:
             StateError: the group cannot continue with more partitions.
@@ -59,8 +62,9 @@ class PartitionGrowth:
             if found is not None:
                 return self._judge(found)
             self._counted_at = 0  # count again
-        if self._answer is None and assignments > self._counted_at:
+        if self._answer is None and (assignments > self._counted_at or time.monotonic() >= self._due_s):
             self._counted_at = assignments
+            self._due_s = time.monotonic() + METADATA_MS / 1000
             self._answer = asyncio.get_running_loop().run_in_executor(None, self._count)
         return None
 

@@ -79,7 +79,8 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "juggler/operator.py": (
         ("strict = self._positions[name] > self._positions[visit.inputs[0]]", "strict = True"),
-        ("                in_flight = self._stages.with_attributes(in_flight, visit.inputs)\n", "                pass\n"),
+        ("                in_flight = self._stages.with_attributes(in_flight, visit.inputs)\n",
+         "                pass\n"),
         ("        return self._stages.with_attributes(in_flight, visit.inputs[:1])", "        return in_flight"),
         ("        if not len(in_flight):\n            return\n", ""),
         ("                pairs, waiting = [], 0\n", "                waiting = 0\n"),
@@ -102,7 +103,8 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
         ("        return self._evaluator.narrowed(in_flight, plan.uncompiled)", "        return in_flight"),
         ("        return any(self._input_states[name].odd() for name in inputs)", "        return False"),
         ("            alive = np.zeros_like(in_flight.alive)\n", "            alive = in_flight.alive.copy()\n"),
-        ("        for other, compiled_lists in plan.compiled[done:]:", "        for other, compiled_lists in plan.compiled[1:]:"),
+        ("        for other, compiled_lists in plan.compiled[done:]:",
+         "        for other, compiled_lists in plan.compiled[1:]:"),
     ),
     "juggler/predicates/fields.py": (
         ("                nulls[~found.valid] |= np.uint64(1 << slot)", "                pass"),

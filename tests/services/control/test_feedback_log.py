@@ -125,7 +125,10 @@ def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, ConsumerFeedback, T
     metrics = WorkerMetrics("q").of("0")
     task = TaskFeedback(Part(top, 0), log, {}, 0, metrics, get_log("task", task=0))
     engine = Engine(
-        top.query, plan=top.plan, partitions={s.name: (0,) for s in top.query.streams()}, feedback=task.operator_feedback.of
+        top.query,
+        plan=top.plan,
+        partitions={s.name: (0,) for s in top.query.streams()},
+        feedback=task.operator_feedback.of,
     )
     task.operator_feedback.attach(engine)
     task.restore()
