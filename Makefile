@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels demo test test-deep test-one coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,10 +21,16 @@ kernels: setup ## compile the kernels ahead
 
 # Kernels come first: several processes would compile the same ones. Many tests wait for Kafka, so three processes suit
 # two cores.
-test: kernels ## run the tests (all but the slow ones)
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile
+test: kernels ## run the tests: all but the deep and the slow ones
+	@$(BIN)/python -m pytest -m "not slow and not deep" --numprocesses 3 --dist loadfile
 
-coverage: kernels ## run the same tests, and list the lines that they do not reach
+test-deep: kernels ## run the deep tests: faults, benchmarks, more random examples
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "(deep or random) and not slow" --numprocesses 3 --dist loadfile
+
+test-one: setup ## run a piece: make test-one T=tests/operators/join, or T='-k spill'
+	@$(BIN)/python -m pytest $(T)
+
+coverage: kernels ## run all tests but the slow ones, and list the lines that they do not reach
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile $(COVERAGE)
 
 test-slow: setup ## run the long suites

@@ -1,4 +1,7 @@
-"""Fixtures of all tests, and the rule for which tests coverage is not measured.
+"""Fixtures of all tests, and the rules for which tests are deep, random, or run without coverage.
+
+`make test` runs what is neither slow nor deep. `tests/faults` and the tests of benchmarks are deep, as is what carries
+the mark `deep`. A random test (`@given`) runs both in `make test` and, with more examples, in `make test-deep`.
 
 Coverage on Python 3.11 traces every line that runs, of Weir or not: a measured test takes 1.7 times as long. So
 coverage is not measured, in the test and in the processes that it starts, where a test mostly repeats what quicker
@@ -21,8 +24,16 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from tests.broker_fixture import broker, restartable_broker, topics
+from tests.time_budget import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
 
-__all__ = ["broker", "restartable_broker", "topics"]
+__all__ = [
+    "broker",
+    "pytest_configure",
+    "pytest_runtest_setup",
+    "pytest_terminal_summary",
+    "restartable_broker",
+    "topics",
+]
 
 FAULTS = Path(__file__).parent / "faults"
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
@@ -30,10 +41,15 @@ PROCESSES = "COVERAGE_PROCESS_CONFIG"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that are not measured."""
+    """Mark the tests that are deep, random, or not measured."""
     for item in items:
-        benchmark = item.path.name.startswith("test_bench_")
-        if benchmark or item.path.parent == FAULTS or is_hypothesis_test(getattr(item, "obj", None)):
+        deep = item.path.name.startswith("test_bench_") or item.path.parent == FAULTS
+        random = is_hypothesis_test(getattr(item, "obj", None))
+        if deep:
+            item.add_marker("deep")
+        if random:
+            item.add_marker("random")
+        if deep or random or item.get_closest_marker("deep"):
             item.add_marker("unmeasured")
 
 

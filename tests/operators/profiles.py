@@ -1,4 +1,4 @@
-"""How many examples property tests run: HYPOTHESIS_PROFILE=quick (default), thorough, or mutation."""
+"""How many examples property tests run: HYPOTHESIS_PROFILE=quick (default), deep, thorough, or mutation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ALWAYS = {
         HealthCheck.filter_too_much,
     ],
 }
-settings.register_profile("quick", max_examples=100, **_ALWAYS)
+settings.register_profile("quick", max_examples=30, **_ALWAYS)
+settings.register_profile("deep", max_examples=100, **_ALWAYS)
 settings.register_profile("thorough", max_examples=2000, **_ALWAYS)
 # A mutant must be caught by the same examples in every run; its failures are not worth shrinking or keeping.
 settings.register_profile(
