@@ -7,7 +7,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     InList,
@@ -25,7 +25,7 @@ _STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 def text_of(expr: Expr) -> str:
     """The expression as query text; parses back to an equal expression."""
     match expr:
-        case Column():
+        case ColumnRef():
             return f"{expr.alias}.{expr.name}"
         case Literal():
             return _literal(expr)

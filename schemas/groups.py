@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from schemas.errors import UsageError
 from schemas.query import (
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Literal,
@@ -106,7 +106,7 @@ class QueryGroup:
                 return member
         raise KeyError(name)
 
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[ColumnRef, ...]:
         """Every column of an input that a predicate or an output of some query reads, each column once."""
         exprs: list[Expr] = []
         for member in self.members:
@@ -218,7 +218,7 @@ def check_member(query: Query) -> None:
 def seeing(query: Query, since: Mapping[str, int]) -> Query:
     """The query over tuples with ts >= `since`, event time by alias; an alias that is absent keeps all its tuples."""
     floors = {
-        alias: Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
+        alias: Compare(">=", ColumnRef(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
         for alias, ts in since.items()
     }
     if not floors:
@@ -263,7 +263,7 @@ def _of(members: tuple[Member, ...], inputs: Sequence[Source]) -> QueryGroup:
 def _renamed(query: Query, names: Mapping[str, str]) -> Query:
     """The query with other aliases."""
 
-    def over(column: Column) -> Column:
+    def over(column: ColumnRef) -> ColumnRef:
         # Columns that read the groups of an aggregation keep their alias.
         return replace(column, alias=names.get(column.alias, column.alias))
 

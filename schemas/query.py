@@ -142,7 +142,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnRef:
     """A column reference `alias.name`; it is resolved, so `type` is the declared type."""
 
     alias: str
@@ -250,24 +250,24 @@ class Or:
     terms: tuple[Expr, ...]
 
 
-Expr = Column | Literal | Arithmetic | Negate | Call | Compare | IsNull | Like | InList | Not | And | Or
+Expr = ColumnRef | Literal | Arithmetic | Negate | Call | Compare | IsNull | Like | InList | Not | And | Or
 
 
 def type_of(expr: Expr) -> Type:
     """The type of an expression's value; predicates are BOOLEAN."""
-    if isinstance(expr, Column | Literal | Arithmetic | Negate | Call):
+    if isinstance(expr, ColumnRef | Literal | Arithmetic | Negate | Call):
         return expr.type
     return Type.BOOLEAN
 
 
-def columns_of(expr: Expr) -> tuple[Column, ...]:
+def columns_of(expr: Expr) -> tuple[ColumnRef, ...]:
     """The columns that an expression reads, each column once, in order of first appearance."""
-    found: dict[Column, None] = {}
+    found: dict[ColumnRef, None] = {}
     stack: list[Expr] = [expr]
     while stack:
         node = stack.pop()
         match node:
-            case Column():
+            case ColumnRef():
                 found.setdefault(node)
             case Arithmetic() | Compare():
                 stack += (node.right, node.left)
@@ -282,14 +282,14 @@ def columns_of(expr: Expr) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def substitute(expr: Expr, renamed: Mapping[Column, Column]) -> Expr:
+def substitute(expr: Expr, renamed: Mapping[ColumnRef, ColumnRef]) -> Expr:
     """The expression with its columns replaced; KeyError where `renamed` lacks a column."""
 
     def each(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(substitute(e, renamed) for e in exprs)
 
     match expr:
-        case Column():
+        case ColumnRef():
             return renamed[expr]
         case Literal():
             return expr
@@ -353,14 +353,14 @@ class Aggregation:
     aggregates: tuple[Aggregate, ...]
 
 
-def group_column(index: int, type: Type) -> Column:
+def group_column(index: int, type: Type) -> ColumnRef:
     """The column that stands for a group's value of `Aggregation.group_by[index]`."""
-    return Column(GROUPED, f"group {index}", type)
+    return ColumnRef(GROUPED, f"group {index}", type)
 
 
-def aggregate_column(index: int, type: Type) -> Column:
+def aggregate_column(index: int, type: Type) -> ColumnRef:
     """The column that stands for a group's value of `Aggregation.aggregates[index]`."""
-    return Column(GROUPED, f"aggregate {index}", type)
+    return ColumnRef(GROUPED, f"aggregate {index}", type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ class Query:
     sources: tuple[Source, ...]
     predicates: tuple[Expr, ...]
     outputs: tuple[Output, ...]
-    partition_by: tuple[Column, ...] = ()
+    partition_by: tuple[ColumnRef, ...] = ()
     aggregation: Aggregation | None = None
     subtracted: tuple[Subtraction, ...] = ()
     text: str = field(default="", compare=False)

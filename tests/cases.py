@@ -17,7 +17,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Field,
@@ -97,17 +97,17 @@ def plan(aliases: tuple[str, ...]) -> st.SearchStrategy[Plan]:
     return st.permutations(aliases).flatmap(build)
 
 
-def column(alias: str, name: str) -> Column:
+def column(alias: str, name: str) -> ColumnRef:
     """A column of the test streams, or the pseudo-column `_ts`."""
     types = {f.name: f.type for f in FIELDS}
-    return Column(alias, name, types.get(name, Type.TIMESTAMP))
+    return ColumnRef(alias, name, types.get(name, Type.TIMESTAMP))
 
 
 def numeric(aliases: list[str]) -> st.SearchStrategy[Expr]:
     """A numeric expression over one or two columns."""
     base = st.builds(column, st.sampled_from(aliases), st.sampled_from(["k", "v", "d", "k", "_ts"]))
 
-    def combine(pair: tuple[Column, str, Expr]) -> Expr:
+    def combine(pair: tuple[ColumnRef, str, Expr]) -> Expr:
         left, op, right = pair
         kinds = {left.type, right.type}  # type: ignore[union-attr]
         if Type.DOUBLE in kinds:

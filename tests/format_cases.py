@@ -23,7 +23,7 @@ from schemas.codecs.notice import Notice, encode_notice
 from schemas.columns import Batch, Column
 from schemas.messages import control
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
-from schemas.messages.prepared import Prepared, Written
+from schemas.messages.prepared import PreparedTransaction, WrittenRecords
 from schemas.messages.spills import SpillEvent, encode_events
 from schemas.query import Field, Type
 from services.recovery.starting_point import Snapshot
@@ -44,8 +44,10 @@ COMMIT = Commit(
     (3, 5),
 )
 
-PREPARED = Prepared(
-    "0a1b2c3d", {("results", 3): Written(7, 2), ("q.late", 0): Written(0, 1)}, {("sensors", 1): (44, COMMIT.encode())}
+PREPARED = PreparedTransaction(
+    "0a1b2c3d",
+    {("results", 3): WrittenRecords(7, 2), ("q.late", 0): WrittenRecords(0, 1)},
+    {("sensors", 1): (44, COMMIT.encode())},
 )
 
 CONTROL: Mapping[str, control.ControlMessage] = {
@@ -65,7 +67,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
         peak_extra_tuples=4, completed_keys=5, first_result_ts=11, first_result_s=0.125, predicted={"silence_s": 1.5},
         restored=True, error="no",
     ),
-    "statistics": control.Statistics(
+    "statistics": control.TaskStatistics(
         query="q", task=1, tasks=2, life="a1", sent_ms=5, seconds=1.5, plan_version=2, engine={"results": 7}
     ),
     "query": control.RegisteredQuery(name="q", text="SELECT 1", pick="p", group="g", from_now=True, id="r1"),

@@ -17,7 +17,7 @@ from schemas.columns import Batch
 from schemas.groups import streams_of
 from schemas.query import (
     Arithmetic,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Literal,
@@ -146,7 +146,7 @@ def group_queries(
     return tuple(queries)
 
 
-def _time_of_table(column: Column, streams: dict[str, Stream | Table]) -> bool:
+def _time_of_table(column: ColumnRef, streams: dict[str, Stream | Table]) -> bool:
     return column.name == "_ts" and isinstance(streams[column.alias], Table)
 
 

@@ -321,7 +321,7 @@ def event_time(stream: q.Stream, row: Row) -> int:
 def evaluate(expr: q.Expr, bound: Bound) -> Any:
     """The value of an expression over one tuple per alias; None is null, or unknown for a condition."""
     match expr:
-        case q.Column():
+        case q.ColumnRef():
             tuple_ = bound[expr.alias]
             return tuple_.ts if expr.name == "_ts" else typed(tuple_.row.get(expr.name), expr.type)
         case q.Literal():

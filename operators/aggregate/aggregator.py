@@ -36,6 +36,7 @@ from schemas.columns import I64, Batch, Column, Mask, numbers_of
 from schemas.errors import InvariantError
 from schemas.query import (
     Aggregation,
+    ColumnRef,
     Expr,
     Output,
     Query,
@@ -45,7 +46,6 @@ from schemas.query import (
     group_column,
     type_of,
 )
-from schemas.query import Column as ColumnRef
 
 T = TypeVar("T", bound=np.generic)
 

@@ -20,6 +20,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
+    ColumnRef,
     Compare,
     Expr,
     InList,
@@ -32,7 +33,6 @@ from schemas.query import (
     Type,
     type_of,
 )
-from schemas.query import Column as ColumnRef
 
 Resolve = Callable[[ColumnRef], Column]
 """Returns the (n,) values of a column reference."""

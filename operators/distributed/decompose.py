@@ -25,7 +25,7 @@ from operators.plan.predicates import Operand, constants, join_condition, select
 from operators.state.sources import life_of
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Field,
@@ -69,7 +69,7 @@ class Edge:
 
     topic: str
     aliases: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnRef, ...]
     lifetimes: tuple[int, ...]
     partitions: int
     channels: int
@@ -138,10 +138,10 @@ class DistributedOperator:
     outputs: tuple[Edge, ...]
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
-    columns: Mapping[Column, Column] = field(default_factory=dict, hash=False, compare=False)
+    columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
 
 
-def output_name(column: Column) -> str:
+def output_name(column: ColumnRef) -> str:
     """Return the name of a query's column in an operator's results. The names are unique: an alias with a dot would
     have to be quoted, and `decompose` rejects it."""
     return f"{column.alias}.{column.name}"
@@ -288,15 +288,15 @@ class _Decomposition:
                 found[predicate] = None
         return tuple(found)
 
-    def _read_above(self, node: Plan) -> tuple[Column, ...]:
+    def _read_above(self, node: Plan) -> tuple[ColumnRef, ...]:
         """Return the columns of a sub-plan's results that the rest of the plan reads, each component's time and
         position first."""
         aliases = frozenset(node.aliases)
-        found: dict[Column, None] = {}
+        found: dict[ColumnRef, None] = {}
         for alias in node.aliases:
             if len(aliases) > 1:
-                found[Column(alias, "_ts", Type.TIMESTAMP)] = None
-            found[Column(alias, POSITION, Type.BIGINT)] = None
+                found[ColumnRef(alias, "_ts", Type.TIMESTAMP)] = None
+            found[ColumnRef(alias, POSITION, Type.BIGINT)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
         for expr in (*exprs, *(output.expr for output in self.query.outputs)):
@@ -387,7 +387,7 @@ class _Decomposition:
     def _join(self, node: Join, inputs: tuple[OperatorInput, ...], outputs: tuple[Edge, ...]) -> DistributedOperator:
         sides = (node.left, node.right)
         names = _names(node)
-        renamed: dict[Column, Column] = {}
+        renamed: dict[ColumnRef, ColumnRef] = {}
         sources: list[Source] = []
         for side, name, given in zip(sides, names, inputs, strict=True):
             life = self._life(side)
@@ -396,28 +396,28 @@ class _Decomposition:
             if given.edge is None:
                 alias = side.aliases[0]
                 for field in self._stream(alias).fields:
-                    renamed[Column(alias, field.name, field.type)] = Column(name, field.name, field.type)
-                renamed[Column(alias, POSITION, Type.BIGINT)] = Column(name, given.position, Type.BIGINT)
+                    renamed[ColumnRef(alias, field.name, field.type)] = ColumnRef(name, field.name, field.type)
+                renamed[ColumnRef(alias, POSITION, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
             else:
                 for number, column in enumerate(given.edge.columns):
-                    renamed[column] = Column(name, f"c{number}", column.type)
+                    renamed[column] = ColumnRef(name, f"c{number}", column.type)
             if isinstance(side, Leaf):
-                renamed[Column(side.alias, "_ts", Type.TIMESTAMP)] = Column(name, "_ts", Type.TIMESTAMP)
+                renamed[ColumnRef(side.alias, "_ts", Type.TIMESTAMP)] = ColumnRef(name, "_ts", Type.TIMESTAMP)
         predicates = [substitute(expr, renamed) for expr in self.predicates_at[node]]
         for side, given in zip(sides, inputs, strict=True):
             if isinstance(side, Leaf) and given.edge is None:
                 predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
         for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):
             if given.edge is not None and given.edge.expires:
-                expiry = Column(names[mine], EXPIRY, Type.TIMESTAMP)
-                predicates.append(Compare("<=", Column(names[other], "_ts", Type.TIMESTAMP), expiry))
+                expiry = ColumnRef(names[mine], EXPIRY, Type.TIMESTAMP)
+                predicates.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
         predicates += constants(self.query)
         ranks = 0
         if outputs:
             results = tuple(Output(output_name(c), substitute(c, renamed)) for c in outputs[0].columns)
         else:
             order = [
-                Column(source.alias, name, type)
+                ColumnRef(source.alias, name, type)
                 for source in self.query.sources
                 for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
             ]
@@ -453,7 +453,7 @@ class _Decomposition:
                 if column.name != "_ts":
                     name = given.position if column.name == POSITION else column.name
                     wanted.setdefault(
-                        output_name(column), Output(output_name(column), Column(stream.name, name, column.type))
+                        output_name(column), Output(output_name(column), ColumnRef(stream.name, name, column.type))
                     )
         source = Source(stream.name, given.stream, Window("RANGE", 0))
         sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))

@@ -36,8 +36,7 @@ from operators.state.sources import life_of
 from schemas.codecs.notice import Notice
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 
 
 class _OwnKind:

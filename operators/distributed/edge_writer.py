@@ -18,8 +18,7 @@ from operators.distributed.decompose import EXPIRY, DistributedOperator, Edge, o
 from operators.kernels.order import order_ties
 from schemas.codecs.exchange import encode_exchange
 from schemas.columns import I64, Batch, Column
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 
 BLOCK_BYTES = 256 * 1024
 """The most bytes in a block, unless one row is larger."""

@@ -22,7 +22,7 @@ from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
 from schemas.columns import Batch
 from schemas.errors import InvariantError
-from schemas.query import Column, Type
+from schemas.query import ColumnRef, Type
 
 
 def has_feedback(operator: DistributedOperator) -> bool:
@@ -54,12 +54,12 @@ class DistributedFeedback:
         self._engine: Engine | None = None
 
     @property
-    def columns_kept(self) -> tuple[Column, ...]:
+    def columns_kept(self) -> tuple[ColumnRef, ...]:
         """The columns that the operator's engine must store besides those that its results need."""
-        found: list[Column] = []
+        found: list[ColumnRef] = []
         for source, given in zip(self._operator.query.sources, self._operator.inputs, strict=True):
             if given.edge is not None and given.edge.marks_channels:
-                found.append(Column(source.alias, CHANNEL, Type.BIGINT))
+                found.append(ColumnRef(source.alias, CHANNEL, Type.BIGINT))
         return tuple(found)
 
     def of(self, executor: Executor) -> DistributedFeedback:

@@ -42,8 +42,7 @@ from operators.state.sources import Sources
 from schemas.columns import I64, OP_KEY, Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.messages.spills import SpillEvent
-from schemas.query import TABLE_TS, Query
-from schemas.query import Column as ColumnRef
+from schemas.query import TABLE_TS, ColumnRef, Query
 
 
 class Engine(IntakeMethods):

@@ -14,8 +14,7 @@ from operators.spill.plan_spilling import VOID
 from operators.state.sources import Sources
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import InvariantError
-from schemas.query import Column as ColumnRef
-from schemas.query import Query
+from schemas.query import ColumnRef, Query
 
 
 class SourceSelection:

@@ -19,10 +19,9 @@ from operators.data.evaluate import Resolve
 from operators.data.keys import key_hashes
 from operators.kernels.hashing import U64
 from operators.plan.predicates import Operand, join_condition
-from schemas.columns import I64, Batch, Mask
-from schemas.columns import Column as Values
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.groups import Member, QueryGroup
-from schemas.query import Column, Type, aliases_of
+from schemas.query import ColumnRef, Type, aliases_of
 
 Equality = Mapping[str, Operand]
 """By input, the operands that must be equal."""
@@ -116,7 +115,7 @@ def _among(values: U64, others: U64) -> Mask:
 
 
 def _resolver(batch: Batch) -> Resolve:
-    def resolve(column: Column) -> Values:
-        return Values(Type.TIMESTAMP, batch.ts) if column.name == "_ts" else batch.columns[column.name]
+    def resolve(column: ColumnRef) -> Column:
+        return Column(Type.TIMESTAMP, batch.ts) if column.name == "_ts" else batch.columns[column.name]
 
     return resolve

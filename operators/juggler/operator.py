@@ -46,8 +46,7 @@ from operators.state.side_state import SideState
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.groups import QueryGroup
-from schemas.query import TABLE_TS, Expr, Query
-from schemas.query import Column as ColumnRef
+from schemas.query import TABLE_TS, ColumnRef, Expr, Query
 
 SAMPLED_NEW_TUPLES = 64
 """How many new tuples of an input the operator samples to decide whether to evaluate attribute predicates on entry."""

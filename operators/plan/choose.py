@@ -30,8 +30,7 @@ from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
 from operators.plan.predicates import conjuncts, selections
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
-from schemas.query import Column as ColumnRef
-from schemas.query import Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
+from schemas.query import ColumnRef, Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
 
 MAX_EXHAUSTIVE_ALIASES = 9
 """Up to this many aliases every bushy tree is considered (3^9 splits)."""

@@ -28,8 +28,7 @@ from operators.data.evaluate import Resolve, evaluate
 from operators.data.keys import is_exact
 from operators.plan.equalities import EqualityClass
 from schemas.columns import Column
-from schemas.query import Arithmetic, Compare, Expr, Literal, Negate, Query, Type, aliases_of, type_of
-from schemas.query import Column as ColumnRef
+from schemas.query import Arithmetic, ColumnRef, Compare, Expr, Literal, Negate, Query, Type, aliases_of, type_of
 
 _MIRROR = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 _INTEGER = frozenset({Type.BIGINT, Type.TIMESTAMP})

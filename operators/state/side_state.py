@@ -112,7 +112,7 @@ class ProbeTerms:
     floats: npt.NDArray[np.float64]
 
 
-class Completion(Protocol):
+class StateCompletion(Protocol):
     """Completes an incomplete state where it is read (JISC 4)."""
 
     def demand(self, probing: Any, now: int) -> None:
@@ -174,7 +174,7 @@ class SideState:
         """
         self.aliases = aliases
         self.life = life
-        self.completion: Completion | None = None
+        self.completion: StateCompletion | None = None
         self.older: SideState | None = None
         self.older_until = FOREVER
         self.hashed = hashed

@@ -22,8 +22,7 @@ from operators.plan.predicates import conjuncts, left_conditions
 from operators.state.side_state import PARTITION_GROUPS, Scratch
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column, Mask
-from schemas.query import TABLE_TS, Query, Source, Stream, Table, Type, aliases_of, columns_of
-from schemas.query import Column as ColumnRef
+from schemas.query import TABLE_TS, ColumnRef, Query, Source, Stream, Table, Type, aliases_of, columns_of
 
 HORIZON = "#"
 """The name of the column with the horizon in a stream is this prefix and the stream's name. No name begins with it."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ops.spark.answer import ENDLESS, RESULT_TS, History, column_name, combinations, output_column
 from ops.spark.difference import dead_of
 from ops.spark.expressions import SPARK_TYPES, sql_of
-from schemas.query import Aggregation, Column, Expr, Query, Type, aggregate_column, group_column, type_of
+from schemas.query import Aggregation, ColumnRef, Expr, Query, Type, aggregate_column, group_column, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +109,7 @@ def _multiple(text: str, every: int) -> str:
 def _signless(query: Query, expr: Expr) -> str:
     """SQL of an expression without the sign of zero: -0.0 and 0.0 are one group."""
 
-    def name_of(column: Column) -> str:
+    def name_of(column: ColumnRef) -> str:
         return column_name(query, column)
 
     text = sql_of(expr, name_of)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from ops.spark.expressions import join_key, sql_of
 from ops.spark.stage import OFF, PART, TS, field_column
-from schemas.query import Column, Compare, Expr, Query, Source, Stream, aliases_of, columns_of
+from schemas.query import ColumnRef, Compare, Expr, Query, Source, Stream, aliases_of, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def output_column(index: int) -> str:
     return f"o{index}"
 
 
-def column_name(query: Query, column: Column) -> str:
+def column_name(query: Query, column: ColumnRef) -> str:
     """The name of a source's column in Spark: a name of our own, since the query's may have any characters."""
     number = [source.alias for source in query.sources].index(column.alias)
     if column.name == "_ts":
@@ -231,7 +231,7 @@ class _Joiner:
         alias = self._query.sources[number].alias
         return [self._name(column) for column in self._read if column.alias == alias]
 
-    def _name(self, column: Column) -> str:
+    def _name(self, column: ColumnRef) -> str:
         return column_name(self._query, column)
 
     def _sql(self, expr: Expr) -> str:

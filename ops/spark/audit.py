@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ops.spark.answer import ENDLESS, History
-from ops.spark.backfill import Say, Span, Spark, check_beginning, quiet, session_of
+from ops.spark.backfill import ResultRange, Say, Spark, check_beginning, quiet, session_of
 from ops.spark.compare import FoundResults, Verdict, compare
 from ops.spark.results import answer_of, result_stream
 from ops.spark.session import check_installed, split_for, work_folder
-from ops.spark.sources import Intake, open_archives, stage_archives, stage_tables
+from ops.spark.sources import RecordCounts, open_archives, stage_archives, stage_tables
 from ops.spark.stage import Stage
 from ops.spark.topics import (
-    Cut,
+    QueryProgress,
     committed_cut,
     ends_of,
     lanes_of,
@@ -45,7 +45,7 @@ class Audit:
     """
 
     verdict: Verdict
-    intake: Intake
+    intake: RecordCounts
     begin: int
     end: int | None
     topic: str | None = None
@@ -62,7 +62,7 @@ def audit_files(
     paths: Mapping[str, Sequence[str]],
     results: str,
     tables: Tables,
-    span: Span,
+    span: ResultRange,
     spark: Spark,
     say: Say = quiet,
 ) -> Audit:
@@ -97,7 +97,7 @@ def audit_files(
 
 
 def audit_topics(
-    query: Query, clients: KafkaClients, group: str, tables: Tables, span: Span, spark: Spark, say: Say = quiet
+    query: Query, clients: KafkaClients, group: str, tables: Tables, span: ResultRange, spark: Spark, say: Say = quiet
 ) -> Audit:
     """Compare the output topic of a query with the answer over its input topics, as far as its tasks have come.
 
@@ -133,7 +133,7 @@ def audit_topics(
     return Audit(verdict, intake, span.begin, end, sink, unreadable)
 
 
-def _check_tables(tables: Tables, cut: Cut) -> None:
+def _check_tables(tables: Tables, cut: QueryProgress) -> None:
     """Refuse tables whose contents differ from those that the query joined with.
 
     Raises:

@@ -20,9 +20,9 @@ from ops.spark.answer import ENDLESS, History
 from ops.spark.expressions import register_functions
 from ops.spark.results import answer_of, open_results, read_answer
 from ops.spark.session import check_installed, spark_errors, spark_session, split_for, work_folder
-from ops.spark.sources import Intake, open_archives, stage_archives, stage_tables
+from ops.spark.sources import RecordCounts, open_archives, stage_archives, stage_tables
 from ops.spark.stage import Stage
-from ops.spark.topics import Cut, IdleLateTuples, ends_of, layout_of, stage_topics
+from ops.spark.topics import IdleLateTuples, QueryProgress, ends_of, layout_of, stage_topics
 from schemas.errors import StateError, UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ResultRange:
     """A range of results: begin <= ts < end; `end` is None where the user requests none."""
 
     begin: int = 0
@@ -65,7 +65,7 @@ def quiet(text: str) -> None:
 
 
 @dataclass(slots=True)
-class Report:
+class BackfillReport:
     """What a backfill did.
 
     Attributes:
@@ -73,7 +73,7 @@ class Report:
         notes: what an operator should know.
     """
 
-    intake: Intake
+    intake: RecordCounts
     results: int = 0
     until: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -97,10 +97,10 @@ def backfill_files(
     paths: Mapping[str, Sequence[str]],
     tables: Tables,
     out: str,
-    span: Span,
+    span: ResultRange,
     spark: Spark,
     say: Say = quiet,
-) -> Report:
+) -> BackfillReport:
     """Answer over archives.
 
     Args:
@@ -116,7 +116,7 @@ def backfill_files(
             say("reading archives")
             intake = stage_archives(stage, files, query)
             stage_tables(stage, tables, query)
-        report = Report(intake, until=span.end)
+        report = BackfillReport(intake, until=span.end)
         history = History(stage.paths(), begin=span.begin, end=ENDLESS if span.end is None else span.end)
         say(f"answering over {stage.tuples:,} tuples with Spark")
         _write(query, stage, history, out, spark, folder, report)
@@ -124,8 +124,8 @@ def backfill_files(
 
 
 def backfill_topics(
-    query: Query, clients: KafkaClients, tables: Tables, out: str, span: Span, spark: Spark, say: Say = quiet
-) -> Report:
+    query: Query, clients: KafkaClients, tables: Tables, out: str, span: ResultRange, spark: Spark, say: Say = quiet
+) -> BackfillReport:
     """Answer over what topics hold now.
 
     Raises:
@@ -141,7 +141,7 @@ def backfill_topics(
             intake = stage_topics(stage, clients, query, ranges, IdleLateTuples({}))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
-        report = Report(intake)
+        report = BackfillReport(intake)
         if span.end is not None:
             history = History(stage.paths(), layout.copartitioned, span.begin, span.end)
             report.until = span.end
@@ -155,7 +155,7 @@ def backfill_topics(
         return report
 
 
-def watermark(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]]) -> Cut:
+def watermark(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]]) -> QueryProgress:
     """The event times below which results are final once all staged input has been read: the least watermark, per
     task."""
     ends = {
@@ -163,7 +163,7 @@ def watermark(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, 
         for task in range(layout.tasks)
     }
     offsets = {lane: end for lane, (_, end) in ranges.items()}
-    return Cut(offsets, max(ends.values()), ends if layout.copartitioned else None)
+    return QueryProgress(offsets, max(ends.values()), ends if layout.copartitioned else None)
 
 
 def _lane_watermark(query: Query, stage: Stage, lane: Lane) -> int:
@@ -171,7 +171,9 @@ def _lane_watermark(query: Query, stage: Stage, lane: Lane) -> int:
     return min(stage.watermark(stream, number) for stream in query.streams() if stream.topic == topic)
 
 
-def _waiting(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]], cut: Cut) -> list[str]:
+def _waiting(
+    query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, tuple[int, int]], cut: QueryProgress
+) -> list[str]:
     """A note that names the partitions that keep back all results; none where there are no such partitions."""
     ends = cut.ends or {0: cut.end}
     silent = [
@@ -186,7 +188,7 @@ def _waiting(query: Query, layout: Layout, stage: Stage, ranges: Mapping[Lane, t
     return [f"{', '.join(silent[:5])} hold no tuple yet, so no result is final; --to TIME answers up to a time anyway"]
 
 
-def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: Span, stage: Stage) -> None:
+def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: ResultRange, stage: Stage) -> None:
     """Refuse topics whose beginning Kafka has deleted where that would change results.
 
     The deleted records were not more than the disorder ahead of the first record that is left, unless that record
@@ -215,7 +217,9 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
             )
 
 
-def _write(query: Query, stage: Stage, history: History, out: str, spark: Spark, folder: Path, report: Report) -> None:
+def _write(
+    query: Query, stage: Stage, history: History, out: str, spark: Spark, folder: Path, report: BackfillReport
+) -> None:
     """Run the job, then write its results in order."""
     file = open_results(out, query)
     with session_of(spark, folder) as session:
@@ -232,7 +236,7 @@ def write_parquet(frame: DataFrame, folder: Path) -> None:
     frame.write.parquet(folder.absolute().as_uri())
 
 
-def span_of(begin: int | None, end: int | None) -> Span:
+def span_of(begin: int | None, end: int | None) -> ResultRange:
     """A span from options.
 
     Raises:
@@ -240,4 +244,4 @@ def span_of(begin: int | None, end: int | None) -> Span:
     """
     if begin is not None and end is not None and begin >= end:
         raise UsageError(f"--from {format_iso(begin)} must be before --to {format_iso(end)}")
-    return Span(begin or 0, end)
+    return ResultRange(begin or 0, end)

@@ -25,7 +25,7 @@ from ops.spark.answer import (
     tuples_of,
 )
 from ops.spark.expressions import join_key, sql_of
-from schemas.query import Column, Expr, Query, Stream, Subtraction, aliases_of, columns_of
+from schemas.query import ColumnRef, Expr, Query, Stream, Subtraction, aliases_of, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +114,7 @@ def _read(query: Query, alias: str) -> list[str]:
     """The columns of a source that an output or a condition reads."""
     exprs: list[Expr] = [*query.predicates, *query.read_of_results()]
     exprs += [p for part in query.subtracted for p in part.on if alias in aliases_of(p)]
-    found: dict[Column, None] = {}
+    found: dict[ColumnRef, None] = {}
     for expr in exprs:
         found |= dict.fromkeys(column for column in columns_of(expr) if column.alias == alias)
     return [column_name(query, column) for column in found]

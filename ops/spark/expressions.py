@@ -28,7 +28,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     InList,
@@ -63,7 +63,7 @@ _INTEGER = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
 _MIRROR = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _.,:-/")
 
-NameOf = Callable[[Column], str]
+NameOf = Callable[[ColumnRef], str]
 """Returns the name of a column in the SQL text."""
 
 
@@ -132,7 +132,7 @@ class _Writer:
     def _raw(self, expr: Expr) -> str:
         """The text; the value of DOUBLE arithmetic may not be finite."""
         match expr:
-            case Column():
+            case ColumnRef():
                 return self._name_of(expr)
             case Literal():
                 return _literal(expr)

@@ -19,7 +19,7 @@ PARTITION = 0
 
 
 @dataclass(slots=True)
-class Intake:
+class RecordCounts:
     """Counts the records that were read.
 
     Attributes:
@@ -74,14 +74,14 @@ def open_archives(query: Query, paths: Mapping[str, Sequence[str]]) -> dict[str,
     return {name: [SourceFile(streams[name], path) for path in of] for name, of in paths.items()}
 
 
-def stage_archives(stage: Stage, files: Mapping[str, Sequence[SourceFile]], query: Query) -> Intake:
+def stage_archives(stage: Stage, files: Mapping[str, Sequence[SourceFile]], query: Query) -> RecordCounts:
     """Read all files to their ends.
 
     Raises:
         DataError: one cannot be read further.
         StateError: the staging folder is full.
     """
-    found = Intake()
+    found = RecordCounts()
     for stream in query.streams():
         row = 0
         for file in files[stream.name]:

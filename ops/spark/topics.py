@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ops.spark.compare import FoundResults
 from ops.spark.results import result_stream
-from ops.spark.sources import Intake
+from ops.spark.sources import RecordCounts
 from ops.spark.stage import Stage
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Mask
@@ -56,7 +56,7 @@ _SILENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class QueryProgress:
     """The progress of a running query.
 
     Attributes:
@@ -94,7 +94,7 @@ def layout_of(clients: KafkaClients, query: Query) -> Layout:
     return lay_out(query, counts)
 
 
-def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layout) -> Cut:
+def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layout) -> QueryProgress:
     """The cut of the last commits of a query's tasks.
 
     Raises:
@@ -112,7 +112,7 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
     messages = {lane: each.message for lane, each in found.items()}
     inner = _internal(clients, group, layout)
     if inner:
-        return Cut(offsets, distributed_cut(messages | inner))
+        return QueryProgress(offsets, distributed_cut(messages | inner))
     own = fingerprint(query)
     for (topic, number), message in messages.items():
         if message.fingerprint != own:
@@ -125,7 +125,7 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
         committed = [messages[lane] for lane in layout.lanes(task) if lane in messages]
         ends[task] = max(committed, key=lambda message: message.epoch).cut if committed else 0
     tables = max(messages.values(), key=lambda message: message.epoch).tables
-    return Cut(offsets, max(ends.values()), ends if layout.copartitioned else None, tables)
+    return QueryProgress(offsets, max(ends.values()), ends if layout.copartitioned else None, tables)
 
 
 def distributed_cut(messages: Mapping[Lane, Commit]) -> int:
@@ -185,7 +185,7 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
 
 def stage_topics(
     stage: Stage, clients: KafkaClients, query: Query, ranges: Mapping[Lane, tuple[int, int]], idle: IdleLateTuples
-) -> Intake:
+) -> RecordCounts:
     """Read the records of a query's topics within offset ranges.
 
     Raises:
@@ -194,7 +194,7 @@ def stage_topics(
         StateError: the staging folder is full.
     """
     decoders = {stream.name: decoder_of(stream) for stream in query.streams()}
-    intake = Intake()
+    intake = RecordCounts()
     for (topic, partition), messages in records(clients, ranges):
         values = [message.value() for message in messages]
         offsets = np.array([message.offset() for message in messages], np.int64)

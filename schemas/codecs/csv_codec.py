@@ -16,7 +16,7 @@ import numpy as np
 
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, shown
 from schemas.codecs.kernels.csv_records import decode_csv, scan_records
-from schemas.codecs.slots import Layout, Slots, check_size, is_utf8
+from schemas.codecs.slots import SlotLayout, Slots, check_size, is_utf8
 from schemas.errors import DataError
 from schemas.query import Stream, Table, Type
 
@@ -126,7 +126,7 @@ class CsvDecoder:
                 )
         self._field_of = np.array([declared.get(name, -1) for name in names], np.int64)
         self.rules = CsvRules(stream, self._field_of.tolist())
-        self._layout = Layout(stream)
+        self._layout = SlotLayout(stream)
 
     def decode_lines(self, block: bytes) -> Decoded:
         """Decode whole records without the header; the row numbers count all records, empty lines included."""

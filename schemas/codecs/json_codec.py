@@ -18,7 +18,7 @@ import orjson
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, refused, shown
 from schemas.codecs.json_grammar import members
 from schemas.codecs.kernels.json_records import decode_json
-from schemas.codecs.slots import Layout, Slots, check_size, count_lines, is_utf8
+from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines, is_utf8
 from schemas.columns import I64
 from schemas.query import Stream, Table, Type
 
@@ -74,7 +74,7 @@ class JsonDecoder:
     def __init__(self, stream: Stream | Table) -> None:
         self.stream = stream
         self.rules = JsonRules(stream)
-        self._layout = Layout(stream)
+        self._layout = SlotLayout(stream)
 
     def decode_lines(self, block: bytes, record_ts: I64 | None = None) -> Decoded:
         """Decode newline-delimited records; a last line without newline counts.

@@ -48,7 +48,7 @@ MAX_BLOCK_BYTES = (1 << 31) - 1
 """Spans pack a position into 31 bits."""
 
 
-class Layout:
+class SlotLayout:
     """A stream's or table's fields in the form that kernels take; made once per decoder."""
 
     def __init__(self, stream: Stream | Table) -> None:
@@ -69,7 +69,7 @@ class Layout:
 class Slots:
     """The slots of one block of `count` records whose bytes are `data`."""
 
-    def __init__(self, layout: Layout, data: U8, count: int) -> None:
+    def __init__(self, layout: SlotLayout, data: U8, count: int) -> None:
         self.layout = layout
         self.data = data
         self.count = count

@@ -26,7 +26,7 @@ from schemas.language.query_text import (
     unquoted,
 )
 from schemas.query import (
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Output,
@@ -275,7 +275,7 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
         expr = scope.value(expr_node)
         if alias_token is not None:
             yield Output(identifier(alias_token), expr)
-        elif isinstance(expr, Column) and tree(expr_node).data == "column":
+        elif isinstance(expr, ColumnRef) and tree(expr_node).data == "column":
             yield Output(
                 ".".join(identifier(part) for part in tree(expr_node).children if part is not None), expr
             )
@@ -291,12 +291,12 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
         sources = (scope.source(alias),)
     for source in sources:
         for field in source.stream.fields:
-            yield Output(f"{source.alias}.{field.name}", Column(source.alias, field.name, field.type))
+            yield Output(f"{source.alias}.{field.name}", ColumnRef(source.alias, field.name, field.type))
 
 
 def _bind_partition_by(
     clauses: Clauses, scope: Scope, predicates: Sequence[Expr]
-) -> tuple[tuple[Column, ...], frozenset[Column]]:
+) -> tuple[tuple[ColumnRef, ...], frozenset[ColumnRef]]:
     """One column per stream's alias, in FROM order, all equated by the predicates: results stay in a partition.
 
     Every task has all rows of a table, so tables are not partitioned.
@@ -307,7 +307,7 @@ def _bind_partition_by(
     nodes = clauses.partition_by()
     if not nodes:
         return (), frozenset()
-    found: dict[str, Column] = {}
+    found: dict[str, ColumnRef] = {}
     for node in nodes:
         column = scope.column(node)
         if scope.sources[column.alias].is_table:
@@ -333,8 +333,8 @@ def _bind_partition_by(
         for p in predicates
         if isinstance(p, Compare)
         and p.op == "="
-        and isinstance(p.left, Column)
-        and isinstance(p.right, Column)
+        and isinstance(p.left, ColumnRef)
+        and isinstance(p.right, ColumnRef)
     ]
     for _ in pairs:
         equated |= {c for pair in pairs if equated & set(pair) for c in pair}

@@ -28,7 +28,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     InList,
@@ -71,7 +71,7 @@ class Scope:
 
     # --- Columns -----------------------------------------------------------------------------------
 
-    def column(self, node: Tree[Token]) -> Column:
+    def column(self, node: Tree[Token]) -> ColumnRef:
         """A column reference: `alias.name`, or `name` where one source has it."""
         first, second = node.children
         if second is not None:
@@ -107,12 +107,12 @@ class Scope:
         suggestion = did_you_mean(alias, self.sources)
         raise self.text.error(f"unknown alias {alias!r}{suggestion or f'; the query has {known}'}", token)
 
-    def _column_of(self, source: Source, name: str) -> Column | None:
+    def _column_of(self, source: Source, name: str) -> ColumnRef | None:
         declared = source.stream.field(name)
         if declared is not None:
-            return Column(source.alias, name, declared.type)
+            return ColumnRef(source.alias, name, declared.type)
         if not source.is_table and (name == EVENT_TIME or (name == "ts" and self.ts_is_event_time)):
-            return Column(source.alias, EVENT_TIME, Type.TIMESTAMP)
+            return ColumnRef(source.alias, EVENT_TIME, Type.TIMESTAMP)
         return None
 
     def _no_column(self, source: Source, token: Node) -> QueryError:

@@ -19,7 +19,7 @@ from schemas.language.query_text import Node, QueryText, tree
 from schemas.query import (
     Aggregate,
     Aggregation,
-    Column,
+    ColumnRef,
     Expr,
     Literal,
     Type,
@@ -63,7 +63,7 @@ class GroupedScope(Scope):
                 return group_column(self.group_by.index(bound), type_of(bound))
             if isinstance(bound, Literal):
                 return bound
-            if isinstance(bound, Column):
+            if isinstance(bound, ColumnRef):
                 shown = self.text.shown(node)
                 raise self.text.error(
                     f"{shown} is neither in GROUP BY nor inside an aggregate; write GROUP BY {shown}, or an "
@@ -76,7 +76,7 @@ class GroupedScope(Scope):
     def _of_results(self) -> Scope:
         return Scope(self.text, self.sources)
 
-    def _aggregate(self, node: Tree[Token], depth: int) -> Column:
+    def _aggregate(self, node: Tree[Token], depth: int) -> ColumnRef:
         name, arguments = str(node.children[0]).upper(), node.children[1:]
         argument: Expr | None = None
         if node.data == "call":
@@ -155,7 +155,7 @@ def bind_aggregation(scope: GroupedScope, clauses: Clauses) -> Aggregation:
 
 
 def check_partitions(
-    aggregation: Aggregation, partition: frozenset[Column], clauses: Clauses, text: QueryText
+    aggregation: Aggregation, partition: frozenset[ColumnRef], clauses: Clauses, text: QueryText
 ) -> None:
     """Refuse groups that would span several partitions: each partition is a task of its own.
 

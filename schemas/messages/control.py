@@ -5,7 +5,7 @@ Four kinds of topics, each with one partition:
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
   every worker and coordinator of the group. `services.control.barrier` documents the effects of the messages and their
   order; each of them may arrive twice, late, or from a process that died long ago.
-- `<group>.statistics`: a `Statistics` about once a second from every running task, under the task's number as key;
+- `<group>.statistics`: a `TaskStatistics` about once a second from every running task, under the task's number as key;
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
   incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
   (`operators.spill.exchange`).
@@ -181,7 +181,7 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
 # --- Beside the barrier -----------------------------------------------------------------------------
 
 
-class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+class TaskStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
     """What a running task reports about itself.
 
     Attributes:
@@ -302,7 +302,7 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
 ControlMessage = (
-    BarrierMessage | Statistics | RegisteredQuery | RegisteredGroup | MemberRecord | Demanded | PartitionTotals
+    BarrierMessage | TaskStatistics | RegisteredQuery | RegisteredGroup | MemberRecord | Demanded | PartitionTotals
 )
 
 

@@ -25,7 +25,7 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRecords:
     """The records of one transaction in one partition.
 
     Attributes:
@@ -38,7 +38,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTransaction:
     """One transaction, just before it is committed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Prepared:
     """
 
     incarnation: str
-    written: Mapping[Partition, Written] = field(default_factory=dict)
+    written: Mapping[Partition, WrittenRecords] = field(default_factory=dict)
     offsets: Mapping[Partition, tuple[int, str]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -75,7 +75,7 @@ class _Version(msgspec.Struct, frozen=True):
     v: int
 
 
-def decode_prepared(raw: bytes, place: str) -> Prepared:
+def decode_prepared(raw: bytes, place: str) -> PreparedTransaction:
     """Read a record back. `place` is its topic, partition and offset, for errors.
 
     Raises:
@@ -87,8 +87,8 @@ def decode_prepared(raw: bytes, place: str) -> Prepared:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.DecodeError as error:
         raise StateError(f"{place} holds {raw[:80]!r}, no transaction record of Weir: {error}") from None
-    return Prepared(
+    return PreparedTransaction(
         message.i,
-        {(topic, number): Written(since, records) for topic, number, since, records in message.w},
+        {(topic, number): WrittenRecords(since, records) for topic, number, since, records in message.w},
         {(topic, number): (offset, text) for topic, number, offset, text in message.o},
     )

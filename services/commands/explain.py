@@ -12,7 +12,7 @@ from schemas.errors import UsageError
 from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
-from services.commands.run import Executor
+from services.commands.run import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
@@ -50,9 +50,9 @@ def explain(
         ),
     ] = False,
     executor: Annotated[
-        Executor,
+        ExecutorChoice,
         typer.Option(envvar="WEIR_EXECUTOR", help="With --analyze over files: how the plan is executed."),
-    ] = Executor.XJOIN,
+    ] = ExecutorChoice.XJOIN,
     task: Annotated[
         int | None,
         typer.Option(
@@ -90,7 +90,7 @@ def explain(
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
             raise UsageError(f"{option} says how to show what a query does: add --analyze")
-    if executor in (Executor.JUGGLER, Executor.APART):
+    if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
         raise UsageError(f"--executor {executor}: what queries share is not analysed; leave --analyze away")
     if name is None and query.exists():
         queries = read_queries(query, None)

@@ -23,8 +23,8 @@ from services.registry.query_registry import find_query
 
 if TYPE_CHECKING:
     from ops.spark.audit import Audit
-    from ops.spark.backfill import Span, Spark
-    from ops.spark.sources import Intake
+    from ops.spark.backfill import ResultRange, Spark
+    from ops.spark.sources import RecordCounts
 
 WRONG = 1
 _SHOWN = 5
@@ -177,7 +177,7 @@ def _prepared(
     end: str | None,
     master: str,
     work_dir: Path | None,
-) -> tuple[Query, dict[str, str], Span, Spark]:
+) -> tuple[Query, dict[str, str], ResultRange, Spark]:
     """The query, its tables' files, the span and the place of work."""
     bound = find_query(query, name, clients)
     from schemas.codecs.encode import check_output_names  # not above: it takes half a second
@@ -221,11 +221,11 @@ def _time(option: str, text: str) -> int:
         raise UsageError(f"{option} {text!r} is no event time: {error}") from None
 
 
-def _taken(intake: Intake) -> str:
+def _taken(intake: RecordCounts) -> str:
     return f"{intake.tuples:,} tuples, {intake.late:,} late, {intake.dead:,} dead letters"
 
 
-def _buried(intake: Intake) -> list[str]:
+def _buried(intake: RecordCounts) -> list[str]:
     return [f"{intake.dead:,} record(s) are no tuples, the first is {intake.first_dead}"] if intake.dead else []
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from services.spill.block_store import SpillStore
 
 
-class Executor(StrEnum):
+class ExecutorChoice(StrEnum):
     """How the plan is executed."""
 
     XJOIN = "xjoin"
@@ -136,7 +136,7 @@ def run(
         ),
     ] = None,
     executor: Annotated[
-        Executor | None,
+        ExecutorChoice | None,
         typer.Option(
             envvar="WEIR_EXECUTOR",
             help=(
@@ -223,7 +223,7 @@ def run(
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
     queries = read_queries(query, name)
-    if len(queries) > 1 or executor is Executor.APART:
+    if len(queries) > 1 or executor is ExecutorChoice.APART:
         refused = {"--plan": plan, "--migrate": migrate, f"--cleanup {cleanup}": cleanup is not Cleanup.LOCAL}
         options = GroupOptions(
             source or [], table or [], out, stats, late, dead_letters, executor, epoch_ms, verbose, refused,
@@ -232,7 +232,7 @@ def run(
         run_queries(query, queries, options)
         return
     bound = queries[0]
-    tree = parse_plan(plan, bound, multiway=executor is Executor.JUGGLER) if plan is not None else None
+    tree = parse_plan(plan, bound, multiway=executor is ExecutorChoice.JUGGLER) if plan is not None else None
     paths = source_paths(bound, source or [])
     rows = table_paths(bound, query, table or [])
     if memory is not None:
@@ -252,12 +252,12 @@ def run(
     from services.spill.budget import spill_setup
 
     goal = Goal(prefer=prefer.value)
-    changes = [parse_plan_change(text, bound, executor or Executor.XJOIN, goal) for text in migrate or []]
+    changes = [parse_plan_change(text, bound, executor or ExecutorChoice.XJOIN, goal) for text in migrate or []]
     check_output_names(bound)
     if jit is Switch.ON:
         check_feedback(bound)
     if memory is not None:
-        check_spillable(bound, executor or Executor.XJOIN)
+        check_spillable(bound, executor or ExecutorChoice.XJOIN)
     given = {"--out": out, "--stats": stats, "--late": late, "--dead-letters": dead_letters}
     inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
     check_outputs(given, {"the query": str(query)} | inputs)

@@ -24,7 +24,7 @@ from schemas.messages.control import (
     Demanded,
     Opened,
     RegisteredQuery,
-    Statistics,
+    TaskStatistics,
     decode_control,
     encode_control,
 )
@@ -98,7 +98,7 @@ class ControlLog:
         for message in messages:
             self._send(self._topic, message)
 
-    def publish(self, topic: str, key: str, message: Statistics | RegisteredQuery | Demanded) -> None:
+    def publish(self, topic: str, key: str, message: TaskStatistics | RegisteredQuery | Demanded) -> None:
         """Queue a message for the first partition of another topic."""
         self._send(topic, message, key.encode())
 
@@ -256,7 +256,7 @@ class ControlLog:
             except StateError as damaged:
                 self._log.warning("control message passed over", reason=str(damaged))
                 continue
-            if not isinstance(decoded, Statistics | RegisteredQuery | Demanded):
+            if not isinstance(decoded, TaskStatistics | RegisteredQuery | Demanded):
                 self._barrier.apply(decoded)
                 changed = True
         with self._updated:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from operators.data.statistics import EngineStatistics
 from operators.explain.analyze import Observation
 from schemas.errors import BrokerError, DataError, StateError
-from schemas.messages.control import Statistics, decode_control
+from schemas.messages.control import TaskStatistics, decode_control
 from services.kafka.log_consumer import log_consumer
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
@@ -57,9 +57,9 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     return [_observation(messages) for _, messages in sorted(statistics.items())], tasks
 
 
-def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
+def _collect(consumer: Consumer, topic: str) -> dict[int, list[TaskStatistics]]:
     """Messages per task, oldest first. Returns when each task has sent two that are far enough apart."""
-    found: dict[int, list[Statistics]] = {}
+    found: dict[int, list[TaskStatistics]] = {}
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for message in consumer.consume(1_000, 0.2):
@@ -69,7 +69,7 @@ def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
                 decoded = decode_control(message.value(), f"{topic}[0]@{message.offset()}")
             except StateError:
                 continue  # damaged, or another program's
-            if isinstance(decoded, Statistics):
+            if isinstance(decoded, TaskStatistics):
                 found.setdefault(decoded.task, []).append(decoded)
         enough = found and len(found) >= max(messages[-1].tasks for messages in found.values())
         if enough and all(_before(messages) is not None for messages in found.values()):
@@ -77,14 +77,14 @@ def _collect(consumer: Consumer, topic: str) -> dict[int, list[Statistics]]:
     return found
 
 
-def _before(messages: list[Statistics]) -> Statistics | None:
+def _before(messages: list[TaskStatistics]) -> TaskStatistics | None:
     """The latest message of the same incarnation that is far enough from the last one."""
     last = messages[-1]
     same = [m for m in messages if m.life == last.life and last.seconds - m.seconds >= APART_S]
     return same[-1] if same else None
 
 
-def _observation(messages: list[Statistics]) -> Observation:
+def _observation(messages: list[TaskStatistics]) -> Observation:
     last, before = messages[-1], _before(messages)
     try:
         now = EngineStatistics.from_document(last.engine)

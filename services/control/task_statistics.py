@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from operators.data.statistics import EngineStatistics
-from schemas.messages.control import Statistics
+from schemas.messages.control import TaskStatistics
 from services.control.control_log import ControlLog
 
 
@@ -27,7 +27,7 @@ class Publisher:
         began = time.monotonic()
 
         def publish(engine: EngineStatistics, plan_version: int) -> None:
-            message = Statistics(
+            message = TaskStatistics(
                 query=self._query,
                 task=task,
                 tasks=self._tasks,

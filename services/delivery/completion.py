@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from schemas.errors import StateError
 from schemas.messages.commits import decode_commit
-from schemas.messages.prepared import Partition, Prepared, Written
+from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords
 
 
 class Fate(Enum):
@@ -76,7 +76,7 @@ class Transaction:
         fates: fate by partition, including the partition of the transaction log.
     """
 
-    prepared: Prepared
+    prepared: PreparedTransaction
     producer: tuple[int, int]
     fates: Mapping[Partition, Fate]
 
@@ -102,7 +102,7 @@ class TransactionRepair:
     offsets: bool
 
 
-def fate(runs: Iterable[RecordRun], producer: tuple[int, int], written: Written) -> Fate:
+def fate(runs: Iterable[RecordRun], producer: tuple[int, int], written: WrittenRecords) -> Fate:
     """Determine the fate of a transaction in one partition.
 
     Args:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from schemas.errors import StateError
-from schemas.messages.prepared import Prepared, Written, decode_prepared
+from schemas.messages.prepared import PreparedTransaction, WrittenRecords, decode_prepared
 from services.delivery.completion import Fate, RecordRun, Transaction, fate
 from services.kafka.partition_log import GoneError, PartitionLogs, StoredBatch
 from services.kafka.topics import Lane
@@ -73,8 +73,10 @@ class TransactionLog:
 
     def prepared(self, offsets: Mapping[Lane, tuple[int, str]]) -> bytes:
         """Encode the log record of the transaction, with the offsets that it commits."""
-        written = {lane: Written(self._since[lane], records) for lane, records in self._records.items() if records}
-        return Prepared(self.incarnation, written, offsets).encode()
+        written = {
+            lane: WrittenRecords(self._since[lane], records) for lane, records in self._records.items() if records
+        }
+        return PreparedTransaction(self.incarnation, written, offsets).encode()
 
 
 def read_back(
@@ -93,7 +95,7 @@ def read_back(
         StateError: the log holds something else.
     """
     own = list(logs.batches(lane, first, until.get(lane)))
-    found: list[tuple[Prepared, tuple[int, int], int]] = []
+    found: list[tuple[PreparedTransaction, tuple[int, int], int]] = []
     for batch in own:
         for record in batch.records():
             if record.key == key:
@@ -105,7 +107,7 @@ def read_back(
     for _, producer, offset in found:
         # All records of a batch belong to one transaction, and a transaction has one log record.
         behind = islice(runs, max(0, bisect_left(offsets, offset + 1) - 1), None)
-        fates.append({lane: fate(behind, producer, Written(offset, 1))})
+        fates.append({lane: fate(behind, producer, WrittenRecords(offset, 1))})
     for written in {each for prepared, _, _ in found for each in prepared.written}:
         touching = [i for i, (prepared, _, _) in enumerate(found) if written in prepared.written]
         of = [(found[i][0].written[written], found[i][1]) for i in touching]
@@ -138,7 +140,7 @@ def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> lis
 
 
 def _fates_in(
-    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[Written, tuple[int, int]]], until: int | None
+    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[WrittenRecords, tuple[int, int]]], until: int | None
 ) -> list[tuple[int, Fate]]:
     """Determine the fates of transactions in a partition, with their positions.
 
@@ -160,7 +162,7 @@ def _fates_in(
 def _fates_since(
     logs: PartitionLogs,
     lane: Lane,
-    transactions: Sequence[tuple[Written, tuple[int, int]]],
+    transactions: Sequence[tuple[WrittenRecords, tuple[int, int]]],
     begin: int,
     until: int | None,
 ) -> Iterator[tuple[int, Fate]]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.errors import QueryError, UsageError
-from schemas.query import Column, Query, Stream
+from schemas.query import ColumnRef, Query, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def check_partition_by(query: Query) -> None:
     if not query.partition_by:
         return
     named = {column.alias: column for column in query.partition_by}
-    by_topic: dict[str, Column] = {}
+    by_topic: dict[str, ColumnRef] = {}
     for source in query.sources:
         if not isinstance(source.stream, Stream):
             continue  # every task has the whole table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PLACED: dict[str, tuple[tuple[str, str], ...]] = {
     "distributed/decompose.py": (
-        ('predicates.append(Compare("<=", Column(names[other]', 'str(Compare("<=", Column(names[other]'),
+        ('predicates.append(Compare("<=", ColumnRef(names[other]', 'str(Compare("<=", ColumnRef(names[other]'),
         ("for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):", "for mine, other, given in ():"),
         ("equality = one.between(left, right)", "equality = None"),
         ("above = [join for join in self.joins if aliases < frozenset(join.aliases)]", "above = self.joins[-1:]"),

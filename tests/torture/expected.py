@@ -129,7 +129,7 @@ class Truth:
 def combinations(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) -> list[oracle.Bound]:
     """Like `oracle.combinations`, but finds candidates by an equality with a bound tuple, where there is one."""
     checks = oracle.first_checks(query)
-    indexes: dict[str, tuple[q.Column, dict[Any, list[oracle.Tuple]]]] = {}
+    indexes: dict[str, tuple[q.ColumnRef, dict[Any, list[oracle.Tuple]]]] = {}
     for n, source in enumerate(query.sources):
         bound_before = {s.alias for s in query.sources[:n]}
         for check in checks[source.alias]:
@@ -162,13 +162,14 @@ def combinations(query: q.Query, streams: Mapping[str, Sequence[oracle.Tuple]]) 
     return sorted(found, key=lambda bound: oracle.latest(bound).position)
 
 
-def _equality(check: q.Expr, alias: str, bound: set[str]) -> tuple[q.Column, q.Column] | None:
+def _equality(check: q.Expr, alias: str, bound: set[str]) -> tuple[q.ColumnRef, q.ColumnRef] | None:
     """The column of `alias` and that of a bound alias, if the predicate is an equality of the two."""
     if not (isinstance(check, q.Compare) and check.op == "="):
         return None
     sides = (check.left, check.right)
     for own, other in (sides, sides[::-1]):
-        if isinstance(own, q.Column) and isinstance(other, q.Column) and own.alias == alias and other.alias in bound:
+        columns = isinstance(own, q.ColumnRef) and isinstance(other, q.ColumnRef)
+        if columns and own.alias == alias and other.alias in bound:
             return own, other
     return None
 

@@ -18,7 +18,7 @@ from operators.juggler.predicates.lists import ListTable, PredicateList
 from operators.kernels.hashing import U64
 from operators.kernels.juggler_lists import through
 from schemas.columns import I64
-from schemas.query import Column
+from schemas.query import ColumnRef
 
 REARRANGED_PAIRS = 4_096
 """Pairs after which the lists are ordered again."""
@@ -79,7 +79,7 @@ class CompiledLists:
         for one, table in lists:
             form = one.form
             assert form is not None
-            assert isinstance(form.x, Column)
+            assert isinstance(form.x, ColumnRef)
             x, y = (_field(column, form.whole, a, fields) for column in (form.x, form.y))
             first = len(blocks)
             some = np.flatnonzero(np.bitwise_or.reduce(table.asking, axis=0))
@@ -159,13 +159,13 @@ class ListPlan:
 def compilable(one: PredicateList, fields: dict[str, Fields]) -> bool:
     """Whether the list can be compiled: it has a form over columns for which there are fields."""
     form = one.form
-    if form is None or not isinstance(form.x, Column) or len(one.inputs) > 2:
+    if form is None or not isinstance(form.x, ColumnRef) or len(one.inputs) > 2:
         return False
     columns = [form.x] if form.y is None else [form.x, form.y]
     return all(fields[column.alias].slot(column, form.whole) is not None for column in columns)
 
 
-def _field(column: Column | None, whole: bool, a: str, fields: tuple[Fields, Fields]) -> tuple[int, int]:
+def _field(column: ColumnRef | None, whole: bool, a: str, fields: tuple[Fields, Fields]) -> tuple[int, int]:
     if column is None:
         return -1, 0
     of_b = column.alias != a

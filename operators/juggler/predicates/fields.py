@@ -18,9 +18,8 @@ import numpy.typing as npt
 from operators.data.evaluate import Resolve
 from operators.juggler.predicates.normal_form import WHOLE, Limits
 from operators.kernels.hashing import F64, U64
-from schemas.columns import I64, Mask
-from schemas.columns import Column as Values
-from schemas.query import Column
+from schemas.columns import I64, Column, Mask
+from schemas.query import ColumnRef
 
 MOST_FIELDS = 64
 """The bits of a word, since one word per row marks the nulls."""
@@ -35,7 +34,7 @@ class Fields:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[tuple[Column, bool], int] = {}
+        self._slots: dict[tuple[ColumnRef, bool], int] = {}
         self._limits: list[Limits] = []
         self._odd_until = -1
         self._make(1)
@@ -45,7 +44,7 @@ class Fields:
         self.floats: F64 = self.ints.view(np.float64) if self._slots else np.zeros((capacity, 0), np.float64)
         self.nulls: U64 = np.zeros(capacity, np.uint64)
 
-    def add(self, column: Column, whole: bool, limits: Limits) -> bool:
+    def add(self, column: ColumnRef, whole: bool, limits: Limits) -> bool:
         """Add a field; call this before rows are written. Returns False if there is no room for it."""
         slot = self._slots.get((column, whole))
         if slot is None:
@@ -56,7 +55,7 @@ class Fields:
         self._limits[slot] = self._limits[slot].intersect(limits)
         return True
 
-    def slot(self, column: Column, whole: bool) -> int | None:
+    def slot(self, column: ColumnRef, whole: bool) -> int | None:
         """The field's number."""
         return self._slots.get((column, whole))
 
@@ -95,12 +94,12 @@ class Fields:
         return self.ints.nbytes + self.nulls.nbytes
 
 
-def numbers(column: Values, whole: bool) -> npt.NDArray[Any]:
+def numbers(column: Column, whole: bool) -> npt.NDArray[Any]:
     """(n,) int64 or float64 values."""
     return np.ascontiguousarray(column.values.astype(np.int64 if whole else np.float64, copy=False))
 
 
-def outside(column: Values, limits: Limits) -> Mask:
+def outside(column: Column, limits: Limits) -> Mask:
     """(n,) True where a value is not within the limits."""
     if limits.most is None:
         return np.zeros(len(column), np.bool_)

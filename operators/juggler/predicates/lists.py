@@ -31,7 +31,7 @@ from operators.kernels.hashing import U64
 from operators.kernels.scan import OPS
 from schemas.columns import I64
 from schemas.groups import Member, QueryGroup
-from schemas.query import Column, Compare, Expr, Literal, Query, Type, aliases_of, columns_of, substitute
+from schemas.query import ColumnRef, Compare, Expr, Literal, Query, Type, aliases_of, columns_of, substitute
 
 ATTRIBUTE, JOIN, WINDOW = "A", "J", "W"
 TYPES = (ATTRIBUTE, JOIN, WINDOW)
@@ -241,7 +241,7 @@ def predicate_lists(
     for number, member in enumerate(group.members):
         predicates = list(member.over_inputs.predicates)
         for name, ts in since.get(member.name, {}).items():
-            floor = Compare(">=", Column(name, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
+            floor = Compare(">=", ColumnRef(name, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
             predicates.append(floor)
         for predicate in predicates:
             used = aliases_of(predicate)
@@ -310,7 +310,7 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
     if longest.is_table or (bounded and all(window == longest.window for window in sizes.values())):
         return
     new = PredicateList(WINDOW, frozenset({source, other}), source)
-    x, y = (Column(name, "_ts", Type.TIMESTAMP) for name in (source, other))
+    x, y = (ColumnRef(name, "_ts", Type.TIMESTAMP) for name in (source, other))
     for number, window in sizes.items():
         if window.kind == "RANGE":
             new.add(NormalForm(x, "<=", y, 1, window.size, 1, True, Limits()), None, number)
@@ -320,7 +320,7 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
 
 def _register_counts(lists: list[PredicateList], group: QueryGroup) -> None:
     """Register the queries' ROWS windows, one list per horizon and number that they compare."""
-    found: dict[tuple[Column, Column], PredicateList] = {}
+    found: dict[tuple[ColumnRef, ColumnRef], PredicateList] = {}
     for number, member in enumerate(group.members):
         for horizon, counted, size in counted_pairs(member):
             kept = found.setdefault(

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from schemas.query import Arithmetic, Column, Compare, Expr, Literal, Negate, Query, Type, aliases_of, type_of
+from schemas.query import Arithmetic, ColumnRef, Compare, Expr, Literal, Negate, Query, Type, aliases_of, type_of
 
 WHOLE = frozenset({Type.BIGINT, Type.TIMESTAMP})
 MIRROR = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -65,7 +65,7 @@ class NormalForm:
 
     x: Expr
     op: str
-    y: Column | None
+    y: ColumnRef | None
     factor: float
     addend: float
     divisor: int
@@ -73,7 +73,7 @@ class NormalForm:
     limits: Limits
 
     def __str__(self) -> str:
-        left = f"{self.x.alias}.{self.x.name}" if isinstance(self.x, Column) else str(self.x)
+        left = f"{self.x.alias}.{self.x.name}" if isinstance(self.x, ColumnRef) else str(self.x)
         if self.divisor != 1:
             left = f"{self.divisor} * {left}"
         if self.y is None:
@@ -92,11 +92,11 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else str(value)
 
 
-def event_times(expr: Column, query: Query) -> Column:
+def event_times(expr: ColumnRef, query: Query) -> ColumnRef:
     """The column itself, or `_ts` if it is its stream's event time."""
     stream = query.source(expr.alias).stream
     if expr.type in WHOLE and getattr(stream, "timestamp", None) == expr.name:
-        return Column(expr.alias, "_ts", Type.TIMESTAMP)
+        return ColumnRef(expr.alias, "_ts", Type.TIMESTAMP)
     return expr
 
 
@@ -142,10 +142,10 @@ def value_forms(predicate: Expr) -> Iterator[NormalForm]:
         return
 
 
-def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
+def _whole_linear(expr: Expr) -> tuple[dict[ColumnRef, int], int, int] | None:
     """An expression's factors, constant, and the largest absolute value of columns for which no step overflows."""
     match expr:
-        case Column() if expr.type in WHOLE:
+        case ColumnRef() if expr.type in WHOLE:
             return {expr: 1}, 0, SAFE
         case Literal(value=int() as value) if not isinstance(value, bool):
             return {}, value, SAFE
@@ -175,12 +175,12 @@ def _whole_linear(expr: Expr) -> tuple[dict[Column, int], int, int] | None:
             return None
 
 
-def _largest_safe(factors: dict[Column, int], constant: int) -> int:
+def _largest_safe(factors: dict[ColumnRef, int], constant: int) -> int:
     """The largest absolute value of columns for which the sum stays below SAFE."""
     return max(0, SAFE - abs(constant)) // max(1, sum(abs(f) for f in factors.values()))
 
 
-def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, limit: int) -> Iterator[NormalForm]:
+def _whole_forms(predicate: Compare, factors: dict[ColumnRef, int], constant: int, limit: int) -> Iterator[NormalForm]:
     """The forms of `fx * x + fy * y + constant op 0`, solved for either column."""
     if 0 in factors.values():
         # Where a column that cancels out is null, the predicate does not hold.
@@ -189,7 +189,7 @@ def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, 
     if len(columns) not in (1, 2) or frozenset(c.alias for c in columns) != aliases_of(predicate):
         return
     sides = (predicate.left, predicate.right)
-    plain = all(isinstance(side, Column | Literal) for side in sides)
+    plain = all(isinstance(side, ColumnRef | Literal) for side in sides)
     if plain and (predicate.op in ("=", "<=", ">=") or any(isinstance(side, Literal) for side in sides)):
         limits = Limits()
     else:
@@ -216,7 +216,7 @@ def _whole_forms(predicate: Compare, factors: dict[Column, int], constant: int, 
             yield NormalForm(x, op, others[0], factor // common, addend, divisor // common, True, limits)
 
 
-def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Iterator[NormalForm]:
+def _solved(x: ColumnRef, op: str, bound: int, divisor: int, limits: Limits) -> Iterator[NormalForm]:
     """The form of `divisor * x op bound` without the divisor; none if no value or every value solves it."""
     if op == "=" and bound % divisor:
         return
@@ -232,7 +232,7 @@ def _solved(x: Column, op: str, bound: int, divisor: int, limits: Limits) -> Ite
 class _Steps:
     """The expression `factor * column + addend`, each step rounded; `bare` if it is the column alone."""
 
-    column: Column
+    column: ColumnRef
     factor: float
     addend: float
     bare: bool
@@ -251,7 +251,7 @@ class _Steps:
 def _steps(expr: Expr) -> _Steps | None:
     """The expression as steps in the order written; None if it has another shape."""
     match expr:
-        case Column() if expr.type in WHOLE or expr.type is Type.DOUBLE:
+        case ColumnRef() if expr.type in WHOLE or expr.type is Type.DOUBLE:
             return _Steps(expr, 1.0, 0.0, True)
         case Negate() if expr.type is Type.DOUBLE:
             inner = _steps(expr.operand)

@@ -23,8 +23,7 @@ import numpy as np
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.groups import Member, QueryGroup
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 
 NUMBER = "#"
 """The column with a tuple's number in its own stream; no column name in a query begins with it."""

@@ -24,7 +24,7 @@ from operators.kernels.juggler_probe import bound_times, bound_values, bounding,
 from operators.state.side_state import Scratch, SideState
 from operators.state.sources import Sources
 from schemas.columns import I64
-from schemas.query import Column
+from schemas.query import ColumnRef
 
 CANDIDATES_PER_BATCH = 1 << 13
 """Candidates found and evaluated together. Their intermediate arrays fit the cache, and each array is small enough for
@@ -205,7 +205,7 @@ class Prober:
             table = self._evaluator.list_table(one)
             if len(table.factors) != 1 or table.factors[0] != 1 or table.divisors[0] != 1:
                 continue
-            found_is_x = isinstance(form.x, Column) and form.x.alias == name
+            found_is_x = isinstance(form.x, ColumnRef) and form.x.alias == name
             other = form.y if found_is_x else form.x
             column = evaluate(other, self._sources.resolver(in_flight.inputs, in_flight.rows), len(in_flight))
             bounded = bounding(in_flight.alive, table.asking) & (states_of([column], table.limits) == 0)

@@ -17,8 +17,7 @@ from operators.juggler.routing.tuples_in_flight import Evaluator, TuplesInFlight
 from operators.kernels.juggler import living
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.groups import QueryGroup
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 
 SELECTIVE_SHARE = 0.8
 """If queries want more than this share of a stream, storing all of it is cheaper than evaluating the predicates."""

@@ -20,7 +20,7 @@ from operators.juggler.routing.visits import Visit
 from operators.juggler.state.input_state import InputState
 from operators.kernels.hashing import U64
 from schemas.columns import I64
-from schemas.query import Column
+from schemas.query import ColumnRef
 
 OnPassed = Callable[[str, int, int], None]
 """Receives a type, the number of tuples that arrived at it, and the number that passed it."""
@@ -64,7 +64,7 @@ class Stages:
         """Create the fields that lists read."""
         for one in lists.lists:
             form = one.form
-            if form is None or not isinstance(form.x, Column):
+            if form is None or not isinstance(form.x, ColumnRef):
                 continue
             for column in (form.x, form.y):
                 if column is not None:

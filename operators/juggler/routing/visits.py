@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operators.juggler.predicates.lists import JOIN, WINDOW, Lists, PredicateList
 from operators.plan.predicates import Operand, Term, join_condition
 from schemas.groups import QueryGroup
-from schemas.query import Column, aliases_of
+from schemas.query import ColumnRef, aliases_of
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Visit:
     finished: tuple[int, ...]
     key: tuple[Term, ...] = ()
     lists: dict[str, list[PredicateList]] = field(default_factory=dict)
-    index: tuple[Column, bool] | None = None
+    index: tuple[ColumnRef, bool] | None = None
     next: list[Visit] = field(default_factory=list)
 
     @property
@@ -109,7 +109,7 @@ def _add_lists(visit: Visit, lists: Lists) -> None:
     """Add the lists that can be evaluated once the visit covers its input, and the column by which it can search."""
     source, name = visit.inputs[0], visit.inputs[-1]
     covered = set(visit.inputs)
-    values: Counter[tuple[Column, bool]] = Counter()
+    values: Counter[tuple[ColumnRef, bool]] = Counter()
     for kind in (JOIN, WINDOW):
         visit.lists[kind] = []
     for one in lists.lists:
@@ -121,7 +121,7 @@ def _add_lists(visit: Visit, lists: Lists) -> None:
         visit.lists[one.kind].append(one)
         if one.kind == JOIN and one.form is not None and one.form.y is not None:
             for column in (one.form.x, one.form.y):
-                if isinstance(column, Column) and column.alias == name:
+                if isinstance(column, ColumnRef) and column.alias == name:
                     values[column, one.form.whole] += asking
     if values:
         visit.index = values.most_common(1)[0][0]

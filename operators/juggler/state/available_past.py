@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from operators.data.tuples import FOREVER
 from schemas.groups import Member, QueryGroup
-from schemas.query import Column, Compare, Expr, Literal, Source, aliases_of, columns_of, substitute
+from schemas.query import ColumnRef, Compare, Expr, Literal, Source, aliases_of, columns_of, substitute
 
 ANY_INPUT = ""
 """Replaces aliases, so that predicates of different queries over one stream can be compared."""
@@ -88,7 +88,7 @@ class AvailableHistory:
         return least
 
 
-def stream_of(group: QueryGroup, column: Column) -> str:
+def stream_of(group: QueryGroup, column: ColumnRef) -> str:
     """The stream of a column over inputs."""
     return group.query.source(column.alias).stream.name
 
@@ -102,7 +102,7 @@ def columns_read(member: Member, name: str) -> set[str]:
 def selection(member: Member, name: str) -> tuple[Expr, ...]:
     """A query's predicates over one input alone, with ANY_INPUT for its alias."""
     own = [p for p in member.over_inputs.predicates if aliases_of(p) == {name}]
-    return tuple(substitute(p, {c: Column(ANY_INPUT, c.name, c.type) for c in columns_of(p)}) for p in own)
+    return tuple(substitute(p, {c: ColumnRef(ANY_INPUT, c.name, c.type) for c in columns_of(p)}) for p in own)
 
 
 def implied(weaker: Iterable[Expr], stronger: Iterable[Expr]) -> bool:
@@ -115,7 +115,7 @@ def _implies(one: Expr, than: Expr) -> bool:
     """Whether one comparison of a column with a number implies another one."""
     if not (isinstance(one, Compare) and isinstance(than, Compare) and one.left == than.left):
         return False
-    if not (isinstance(one.left, Column) and isinstance(one.right, Literal) and isinstance(than.right, Literal)):
+    if not (isinstance(one.left, ColumnRef) and isinstance(one.right, Literal) and isinstance(than.right, Literal)):
         return False
     a, b = one.right.value, than.right.value
     if isinstance(a, bool | str | None) or isinstance(b, bool | str | None) or one.op not in _OPEN:

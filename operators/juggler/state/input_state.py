@@ -26,7 +26,7 @@ from operators.plan.predicates import Operand
 from operators.state.side_state import SideState
 from operators.state.sources import Sources
 from schemas.columns import I64, Mask
-from schemas.query import Column
+from schemas.query import ColumnRef
 
 
 class ValueIndex:
@@ -40,7 +40,7 @@ class ValueIndex:
         others: the other rows, in no order.
     """
 
-    def __init__(self, column: Column, whole: bool, limits: Limits) -> None:
+    def __init__(self, column: ColumnRef, whole: bool, limits: Limits) -> None:
         self.column = column
         self.whole = whole
         self.limits = limits
@@ -97,7 +97,7 @@ class InputState:
         self._store = sources.store(name)
         self.by_time = self._state(hashed=False)
         self.by_key: dict[tuple[Operand, ...], SideState] = {}
-        self.by_value: dict[tuple[Column, bool], ValueIndex] = {}
+        self.by_value: dict[tuple[ColumnRef, bool], ValueIndex] = {}
         self.late_by_time = SortedRuns()
         self.late_by_key: dict[tuple[Operand, ...], SortedRuns] = {}
         self.fields = Fields()
@@ -119,7 +119,7 @@ class InputState:
         """Add a hash index; call this before rows are inserted."""
         self.by_key.setdefault(operands, self._state(hashed=True))
 
-    def with_values(self, column: Column, whole: bool, limits: Limits) -> None:
+    def with_values(self, column: ColumnRef, whole: bool, limits: Limits) -> None:
         """Add an index by the values of a column; call this before rows are inserted."""
         index = self.by_value.setdefault((column, whole), ValueIndex(column, whole, limits))
         index.limits = index.limits.intersect(limits)

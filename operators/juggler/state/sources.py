@@ -15,10 +15,9 @@ import numpy as np
 from operators.data.tuples import FOREVER, Tuples
 from operators.juggler.predicates.rows import NUMBER, columns_of_slice, columns_of_store, kept_for_rows
 from operators.state.sources import Sources, life_of
-from schemas.columns import DTYPES, I64, Batch, Mask
-from schemas.columns import Column as Values
+from schemas.columns import DTYPES, I64, Batch, Column, Mask
 from schemas.groups import QueryGroup
-from schemas.query import Column, Query, Source, Type, Window
+from schemas.query import ColumnRef, Query, Source, Type, Window
 
 
 class GroupSources(Sources):
@@ -47,7 +46,7 @@ class GroupSources(Sources):
     def _configure(self, group: QueryGroup) -> None:
         self._kept_for_rows = kept_for_rows(group)
         tables = (source for source in group.inputs if source.is_table)
-        kept = [*group.columns(), *(Column(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
+        kept = [*group.columns(), *(ColumnRef(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
         super().__init__(_unbounded(group.query), kept=kept)
         self._windows = {source.alias: group.windows(source.alias) for source in group.inputs}
         for alias, windows in self._windows.items():
@@ -236,8 +235,8 @@ def _unbounded(query: Query) -> Query:
     return replace(query, sources=tuple(ends))
 
 
-def nulls(type: Type, n: int) -> Values:
+def nulls(type: Type, n: int) -> Column:
     """(n,) nulls."""
     offsets = np.zeros(n + 1, np.int64) if type is Type.STRING else None
     values = np.zeros(0 if type is Type.STRING else n, DTYPES.get(type, np.uint8))
-    return Values(type, values, np.zeros(n, np.bool_), offsets)
+    return Column(type, values, np.zeros(n, np.bool_), offsets)

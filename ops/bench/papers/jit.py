@@ -10,7 +10,7 @@ from typing import Any
 
 from ops.bench.figures import Figure, Panel, Points, Series, curves, over
 from ops.bench.measure import Progress
-from ops.bench.papers.jit_runs import REPEATED_S, Clique, Cost, Task, compare
+from ops.bench.papers.jit_runs import REPEATED_S, Clique, Cost, GeneratedQuery, compare
 from ops.bench.papers.jit_tasks import AllMatch, FromEngineBench
 from ops.bench.suites import PaperBench, Suite
 from ops.bench.workloads import clique, three_way
@@ -123,9 +123,9 @@ class _Bench:
     def __init__(self, settings: JitSettings, progress: Progress) -> None:
         self._settings = settings
         self._progress = progress
-        self._found: dict[tuple[Task, bool], Runs] = {}
+        self._found: dict[tuple[GeneratedQuery, bool], Runs] = {}
 
-    def runs(self, task: Task, *, hashed: bool) -> Runs:
+    def runs(self, task: GeneratedQuery, *, hashed: bool) -> Runs:
         """All runs of a workload."""
         if (task, hashed) not in self._found:
             runs: Runs = []
@@ -151,7 +151,7 @@ class _Bench:
         """All runs of a clique with hash joins, and with enough tuples to measure them."""
         return self.runs(replace(task, scale=self._settings.scale), hashed=True)
 
-    def _windows(self, task: Task) -> float:
+    def _windows(self, task: GeneratedQuery) -> float:
         if self._settings.windows is not None:
             # Some phases of a drifting workload.
             phases = 3.0 * task.drift if isinstance(task, Clique) else 0.0
@@ -162,7 +162,7 @@ class _Bench:
     def _sized(self, task: Clique) -> Clique:
         return replace(task, minutes=task.minutes * self._settings.share)
 
-    def hours(self, task: Task) -> float:
+    def hours(self, task: GeneratedQuery) -> float:
         """Event time that is counted, in hours."""
         return self._windows(task) * task.window_ms / 3_600_000
 
@@ -331,7 +331,7 @@ class _Bench:
         for task, scale in scales.items():
             looped, plain = (self.runs(task, hashed=hashed) for hashed in (False, True))
             yield task.label, looped, plain, self.runs(replace(task, scale=scale), hashed=True)
-        others: list[Task] = [AllMatch(joins, round(30_000 * settings.share)) for joins in (4, 8)]
+        others: list[GeneratedQuery] = [AllMatch(joins, round(30_000 * settings.share)) for joins in (4, 8)]
         others += [FromEngineBench(one.scaled(settings.share)) for one in (three_way(), clique())]
         for other in others:
             yield other.label, [], [], self.runs(other, hashed=True)

@@ -60,7 +60,7 @@ REPEATED_S = 1.0
 """A turn with less processor time is repeated on the same tuples: of milliseconds, some percent are noise."""
 
 
-class Task(Protocol):
+class GeneratedQuery(Protocol):
     """A query over generated tuples."""
 
     @property
@@ -227,7 +227,7 @@ class Cost:
 
 
 def compare(
-    task: Task, *, hashed: bool, windows: float, seed: int, slices: int, repeats: int = 1
+    task: GeneratedQuery, *, hashed: bool, windows: float, seed: int, slices: int, repeats: int = 1
 ) -> tuple[Cost, Cost]:
     """The costs of REF and JIT: engines that take turns on the same tuples, after one window that fills the states.
 
@@ -284,7 +284,7 @@ class _Slices:
         parts: per slice its tuples by source.
     """
 
-    def __init__(self, task: Task, windows: float, seed: int, slices: int) -> None:
+    def __init__(self, task: GeneratedQuery, windows: float, seed: int, slices: int) -> None:
         self.query = task.query()
         self.plan = task.plan(self.query)
         count = round(windows * slices)

@@ -21,7 +21,7 @@ from operators.engine.engine import Engine
 from schemas.columns import Batch, Column
 from schemas.language.program import parse_program
 from schemas.query import Aggregate, Type
-from schemas.query import Column as Ref
+from schemas.query import ColumnRef as Ref
 from tests.feeding import to_batch, to_rows
 from tests.operators.profiles import PROPERTY
 

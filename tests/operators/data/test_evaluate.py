@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from operators.data.evaluate import Resolve, evaluate, holds, like_regex
 from schemas.columns import Column
-from schemas.query import And, Compare, Expr, Not, Or, Type, type_of
-from schemas.query import Column as ColumnRef
+from schemas.query import And, ColumnRef, Compare, Expr, Not, Or, Type, type_of
 from tests import oracle
 from tests.cases import numeric
 from tests.operators.profiles import PROPERTY

@@ -20,7 +20,7 @@ from schemas.columns import Batch
 from schemas.groups import QueryGroup, query_group
 from schemas.query import (
     Arithmetic,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Literal,
@@ -292,7 +292,8 @@ def expected(query: Query, rows: Rows) -> list[dict[str, Any]]:
 def seen_since(query: Query, since: Mapping[str, int]) -> Query:
     """The query with a floor under the timestamps of its aliases."""
     floors = tuple(
-        Compare(">=", Column(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP)) for alias, ts in since.items()
+        Compare(">=", ColumnRef(alias, "_ts", Type.TIMESTAMP), Literal(ts, Type.TIMESTAMP))
+        for alias, ts in since.items()
     )
     return replace(query, predicates=query.predicates + floors)
 

@@ -14,8 +14,8 @@ from operators.juggler.predicates.compiled_lists import REARRANGED_PAIRS, Compil
 from operators.juggler.predicates.fields import Fields
 from operators.juggler.predicates.lists import JOIN, PredicateList, list_table, query_mask
 from operators.juggler.predicates.normal_form import Limits, NormalForm
-from schemas.columns import Column as Values
-from schemas.query import Column, Type
+from schemas.columns import Column
+from schemas.query import ColumnRef, Type
 from tests.operators.profiles import PROPERTY
 
 QUERIES = (0, 1, 63, 64, 70, 127, 128)
@@ -27,12 +27,12 @@ HOLDS = {
     ">=": lambda x, y: x >= y,
     "=": lambda x, y: x == y,
 }
-Rows = list[dict[Column, int | float | None]]
+Rows = list[dict[ColumnRef, int | float | None]]
 
 
-def column(alias: str, name: str) -> Column:
+def column(alias: str, name: str) -> ColumnRef:
     """`k` and `v` are whole, `d` is not."""
-    return Column(alias, name, Type.DOUBLE if name == "d" else Type.BIGINT)
+    return ColumnRef(alias, name, Type.DOUBLE if name == "d" else Type.BIGINT)
 
 
 def listed(*asked: tuple[NormalForm, set[int]]) -> PredicateList:
@@ -52,11 +52,11 @@ def input_state(alias: str, rows: Rows, capacity: int, lo: int) -> PairSide:
         fields.add(column(alias, name), name != "d", Limits())
     fields.grow(np.zeros(0, np.int64), capacity)
 
-    def resolve(of: Column) -> Values:
+    def resolve(of: ColumnRef) -> Column:
         values = [row[of] for row in rows]
         dtype: Any = np.float64 if of.type is Type.DOUBLE else np.int64
         some = np.array([0 if value is None else value for value in values], dtype)
-        return Values(of.type, some, np.array([value is not None for value in values], np.bool_))
+        return Column(of.type, some, np.array([value is not None for value in values], np.bool_))
 
     ids = np.arange(lo, lo + len(rows))
     fields.write(ids, resolve)
@@ -112,10 +112,10 @@ def masks(sets: list[set[int]]) -> Any:
     return np.array([query_mask(queries, WORDS) for queries in sets], np.uint64).reshape(len(sets), WORDS)
 
 
-def holds(form: NormalForm | None, row: dict[Column, Any]) -> bool:
+def holds(form: NormalForm | None, row: dict[ColumnRef, Any]) -> bool:
     """Whether a predicate holds; not where a value is null."""
     assert form is not None
-    assert isinstance(form.x, Column)
+    assert isinstance(form.x, ColumnRef)
     x, y = row[form.x], 0 if form.y is None else row[form.y]
     if x is None or y is None:
         return False

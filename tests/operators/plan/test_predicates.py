@@ -10,8 +10,7 @@ import pytest
 from operators.plan.predicates import JoinCondition, Term, constants, join_condition, selections
 from schemas.columns import Column
 from schemas.expression_text import text_of
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 from tests import oracle
 from tests.operators.tiny import inputs, query, run, where
 

@@ -30,6 +30,7 @@ from schemas.errors import UsageError
 from schemas.query import (
     Arithmetic,
     Call,
+    ColumnRef,
     Compare,
     Expr,
     InList,
@@ -48,7 +49,6 @@ from schemas.query import (
     Window,
     type_of,
 )
-from schemas.query import Column as ColumnRef
 from services.cli import app
 from tests import oracle
 from tests.cases import ALIASES, FIELDS, Case, aggregated, cases, column

@@ -14,7 +14,7 @@ from schemas.codecs.encode import check_output_names, encode_results, encode_tup
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
-from schemas.query import Column as Ref
+from schemas.query import ColumnRef as Ref
 from schemas.query import Output, Query, Type
 
 VALUES = {

@@ -12,7 +12,7 @@ from schemas.query import (
     And,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Compare,
     Expr,
     Field,
@@ -35,14 +35,14 @@ STREAMS = """
 CREATE STREAM a (k BIGINT, x DOUBLE, s STRING, f BOOLEAN, at TIMESTAMP);
 CREATE STREAM b (k BIGINT, y DOUBLE, s STRING, t2 TIMESTAMP, ts BIGINT) WITH (timestamp = 'ts');
 """
-A_K = Column("A", "k", Type.BIGINT)
-A_X = Column("A", "x", Type.DOUBLE)
-A_S = Column("A", "s", Type.STRING)
-A_F = Column("A", "f", Type.BOOLEAN)
-A_AT = Column("A", "at", Type.TIMESTAMP)
-B_K = Column("B", "k", Type.BIGINT)
-B_Y = Column("B", "y", Type.DOUBLE)
-B_S = Column("B", "s", Type.STRING)
+A_K = ColumnRef("A", "k", Type.BIGINT)
+A_X = ColumnRef("A", "x", Type.DOUBLE)
+A_S = ColumnRef("A", "s", Type.STRING)
+A_F = ColumnRef("A", "f", Type.BOOLEAN)
+A_AT = ColumnRef("A", "at", Type.TIMESTAMP)
+B_K = ColumnRef("B", "k", Type.BIGINT)
+B_Y = ColumnRef("B", "y", Type.DOUBLE)
+B_S = ColumnRef("B", "s", Type.STRING)
 
 
 def big(value: int) -> Literal:
@@ -107,10 +107,10 @@ def test_the_design_page_query() -> None:
     assert [o.name for o in found.outputs] == ["mote", "T.celsius", "H.percent", "L.lux"]
     mote = Type.BIGINT
     assert found.predicates == (
-        Compare("=", Column("T", "mote", mote), Column("H", "mote", mote)),
-        Compare("=", Column("T", "room", Type.STRING), Column("L", "room", Type.STRING)),
-        Compare(">", Column("T", "celsius", Type.DOUBLE), big(40)),
-        Compare("<", Column("H", "percent", Type.DOUBLE), big(10)),
+        Compare("=", ColumnRef("T", "mote", mote), ColumnRef("H", "mote", mote)),
+        Compare("=", ColumnRef("T", "room", Type.STRING), ColumnRef("L", "room", Type.STRING)),
+        Compare(">", ColumnRef("T", "celsius", Type.DOUBLE), big(40)),
+        Compare("<", ColumnRef("H", "percent", Type.DOUBLE), big(10)),
     )
     assert found.text.startswith("INSERT INTO 'alarms'")
     assert found.text.endswith("H.percent < 10")
@@ -152,7 +152,7 @@ def test_streams_may_follow_their_queries_and_go_unused() -> None:
         "SELECT * FROM b [ROWS 1]; CREATE STREAM b (x BIGINT); CREATE STREAM idle (x BIGINT);"
     )
     assert [s.name for s in program.streams] == ["b", "idle"]
-    assert program.queries[0].outputs == (Output("b.x", Column("b", "x", Type.BIGINT)),)
+    assert program.queries[0].outputs == (Output("b.x", ColumnRef("b", "x", Type.BIGINT)),)
 
 
 @pytest.mark.parametrize(
@@ -235,16 +235,16 @@ def test_juggler_clauses_in_the_papers_order() -> None:
         MaxWindow 6sec
         Where T.x < 0.5 * B.y and T.x * 2 = 103
     """)
-    event_time = Column("T", "_ts", Type.TIMESTAMP)
-    declared = Column("B", "ts", Type.BIGINT)
+    event_time = ColumnRef("T", "_ts", Type.TIMESTAMP)
+    declared = ColumnRef("B", "ts", Type.BIGINT)
     assert [s.window for s in found.sources] == [Window("RANGE", 6000)] * 2
     assert found.predicates == (
         Compare(">", declared, event_time),
         Compare("<=", declared, Arithmetic("+", event_time, big(5), Type.TIMESTAMP)),
         Compare(
-            "<", Column("T", "x", Type.DOUBLE), Arithmetic("*", Literal(0.5, Type.DOUBLE), B_Y, Type.DOUBLE)
+            "<", ColumnRef("T", "x", Type.DOUBLE), Arithmetic("*", Literal(0.5, Type.DOUBLE), B_Y, Type.DOUBLE)
         ),
-        Compare("=", Arithmetic("*", Column("T", "x", Type.DOUBLE), big(2), Type.DOUBLE), big(103)),
+        Compare("=", Arithmetic("*", ColumnRef("T", "x", Type.DOUBLE), big(2), Type.DOUBLE), big(103)),
     )
 
 
@@ -260,7 +260,7 @@ def test_partition_by_comes_in_from_order() -> None:
         "SELECT A.k FROM a A [ROWS 1], b B [ROWS 1], a C [ROWS 1] "
         "WHERE C.k = B.k AND B.k = A.k PARTITION BY B.k, C.k, A.k"
     )
-    assert found.partition_by == (A_K, B_K, Column("C", "k", Type.BIGINT))
+    assert found.partition_by == (A_K, B_K, ColumnRef("C", "k", Type.BIGINT))
 
 
 # --- SELECT ----------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_output_names() -> None:
     )
     assert [o.name for o in found.outputs] == ["A.k", "x", "more", "A.s", "A._ts", 'quoted "one"']
     assert found.outputs[1].expr == A_X
-    assert found.outputs[4].expr == Column("A", "_ts", Type.TIMESTAMP)
+    assert found.outputs[4].expr == ColumnRef("A", "_ts", Type.TIMESTAMP)
 
 
 def test_star_is_every_alias_and_column_in_order() -> None:
@@ -373,8 +373,8 @@ def test_strings_beside_timestamps_are_iso_8601() -> None:
     assert where("'2013-01-01' < A.at") == (Compare("<", new_year, A_AT),)
     assert where("A.at = TIMESTAMP '2013-01-01T01:00:00+01:00'") == (Compare("=", A_AT, new_year),)
     assert where("A._ts BETWEEN '2013-01-01' AND '2013-01-01'") == (
-        Compare(">=", Column("A", "_ts", Type.TIMESTAMP), new_year),
-        Compare("<=", Column("A", "_ts", Type.TIMESTAMP), new_year),
+        Compare(">=", ColumnRef("A", "_ts", Type.TIMESTAMP), new_year),
+        Compare("<=", ColumnRef("A", "_ts", Type.TIMESTAMP), new_year),
     )
 
 
@@ -431,7 +431,7 @@ def test_precedence_and_types() -> None:
     assert scalar("-A.x") == Negate(A_X, Type.DOUBLE)
     assert scalar("A.at + 5 MINUTES") == Arithmetic("+", A_AT, big(300_000), Type.TIMESTAMP)
     assert scalar("5 MINUTES + A.at") == Arithmetic("+", big(300_000), A_AT, Type.TIMESTAMP)
-    assert scalar("A.at - B.t2") == Arithmetic("-", A_AT, Column("B", "t2", Type.TIMESTAMP), Type.BIGINT)
+    assert scalar("A.at - B.t2") == Arithmetic("-", A_AT, ColumnRef("B", "t2", Type.TIMESTAMP), Type.BIGINT)
 
 
 def test_functions() -> None:
@@ -497,7 +497,7 @@ def test_keyword_like_names_are_names(name: str) -> None:
         WHERE {name} > 1 AND {name}.{name} IN (1, 2) OR {name} = {name}
     """
     )
-    column = Column(name, name, Type.BIGINT)
+    column = ColumnRef(name, name, Type.BIGINT)
     assert [o.name for o in program.queries[0].outputs] == [name, f"{name}2", f"{name}3", f"{name} 2"]
     assert program.queries[0].outputs[0].expr == program.queries[0].outputs[1].expr == column
 

@@ -9,7 +9,7 @@ from schemas.query import (
     Aggregate,
     Arithmetic,
     Call,
-    Column,
+    ColumnRef,
     Literal,
     Output,
     Query,
@@ -25,9 +25,9 @@ CREATE STREAM light (mote BIGINT, room STRING, lux DOUBLE, at TIMESTAMP);
 """
 FROM = "FROM temperature T [RANGE 5 MINUTES], light L [ROWS 5]"
 END = f"{FROM} EMIT EVERY 1 SECOND"
-MOTE = Column("T", "mote", Type.BIGINT)
-ROOM = Column("T", "room", Type.STRING)
-CELSIUS = Column("T", "celsius", Type.DOUBLE)
+MOTE = ColumnRef("T", "mote", Type.BIGINT)
+ROOM = ColumnRef("T", "room", Type.STRING)
+CELSIUS = ColumnRef("T", "celsius", Type.DOUBLE)
 
 
 def query(text: str) -> Query:
@@ -74,13 +74,13 @@ def test_clauses_in_any_order() -> None:
         ("count(T.room)", "COUNT", ROOM, Type.BIGINT),
         ("SUM(T.mote)", "SUM", MOTE, Type.BIGINT),
         ("SUM(T.celsius)", "SUM", CELSIUS, Type.DOUBLE),
-        ("MIN(T.at)", "MIN", Column("T", "at", Type.TIMESTAMP), Type.TIMESTAMP),
+        ("MIN(T.at)", "MIN", ColumnRef("T", "at", Type.TIMESTAMP), Type.TIMESTAMP),
         ("MAX(T.mote)", "MAX", MOTE, Type.BIGINT),
         ("AVG(T.mote)", "AVG", MOTE, Type.DOUBLE),
         ("Median(T.mote)", "MEDIAN", MOTE, Type.DOUBLE),
     ],
 )
-def test_types_of_aggregates(written: str, function: str, argument: Column | None, type: Type) -> None:
+def test_types_of_aggregates(written: str, function: str, argument: ColumnRef | None, type: Type) -> None:
     found = query(f"SELECT {written} AS x {END}")
     assert found.aggregation is not None
     (aggregate,) = found.aggregation.aggregates

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from schemas.language.program import parse_program
-from schemas.query import Column, Compare, Literal, Query, Subtraction, Type, Window
+from schemas.query import ColumnRef, Compare, Literal, Query, Subtraction, Type, Window
 from services.process.fingerprint import fingerprint
 from tests.schemas.language.refusals import refused
 
 STREAMS = """CREATE STREAM a (k BIGINT, x DOUBLE, s STRING);
 CREATE STREAM b (k BIGINT, y DOUBLE, s STRING, at TIMESTAMP);
 """
-A_K, A_X, A_S = Column("A", "k", Type.BIGINT), Column("A", "x", Type.DOUBLE), Column("A", "s", Type.STRING)
-B_K, B_Y = Column("B", "k", Type.BIGINT), Column("B", "y", Type.DOUBLE)
-C_S = Column("C", "s", Type.STRING)
+A_K, A_X, A_S = ColumnRef("A", "k", Type.BIGINT), ColumnRef("A", "x", Type.DOUBLE), ColumnRef("A", "s", Type.STRING)
+B_K, B_Y = ColumnRef("B", "k", Type.BIGINT), ColumnRef("B", "y", Type.DOUBLE)
+C_S = ColumnRef("C", "s", Type.STRING)
 
 
 def query(text: str) -> Query:
@@ -50,8 +50,8 @@ def test_what_follows_may_come_in_any_order() -> None:
 
 def test_names_without_alias_are_the_first_streams() -> None:
     found = query("SELECT k FROM a [ROWS 1] WHERE s = 'x' EXCEPT b AS c [ROWS 1] ON x = y")
-    assert found.outputs[0].expr == Column("a", "k", Type.BIGINT)
-    assert found.subtracted[0].on == (Compare("=", Column("a", "x", Type.DOUBLE), Column("c", "y", Type.DOUBLE)),)
+    assert found.outputs[0].expr == ColumnRef("a", "k", Type.BIGINT)
+    assert found.subtracted[0].on == (Compare("=", ColumnRef("a", "x", Type.DOUBLE), ColumnRef("c", "y", Type.DOUBLE)),)
 
 
 def test_what_is_subtracted_is_part_of_the_query() -> None:

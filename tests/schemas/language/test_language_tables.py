@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.language.program import parse_program
-from schemas.query import Column, Field, Query, Stream, Table, Type, Window
+from schemas.query import ColumnRef, Field, Query, Stream, Table, Type, Window
 from tests.schemas.language.refusals import refused
 
 DECLARED = """CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP);
@@ -39,7 +39,7 @@ def test_a_table_joins_without_a_window() -> None:
     assert [stream.name for stream in found.streams()] == ["temperature"]
     assert [table.name for table in found.tables()] == ["rooms", "floors"]
     assert isinstance(found.sources[0].stream, Stream)
-    assert found.outputs[1].expr == Column("R", "floor", Type.BIGINT)
+    assert found.outputs[1].expr == ColumnRef("R", "floor", Type.BIGINT)
 
 
 def test_the_window_of_all_streams_is_none_of_a_table() -> None:
@@ -51,7 +51,7 @@ def test_the_window_of_all_streams_is_none_of_a_table() -> None:
 
 def test_an_unqualified_event_time_is_the_streams() -> None:
     found = query("SELECT _ts AS time, R.floor FROM temperature T [ROWS 5], rooms R WHERE T.room = R.room")
-    assert found.outputs[0].expr == Column("T", "_ts", Type.TIMESTAMP)
+    assert found.outputs[0].expr == ColumnRef("T", "_ts", Type.TIMESTAMP)
 
 
 def test_streams_are_partitioned_and_tables_are_not() -> None:
@@ -60,7 +60,7 @@ def test_streams_are_partitioned_and_tables_are_not() -> None:
         "SELECT T.celsius, L.lux FROM temperature T [ROWS 5], rooms R, light L [ROWS 5] "
         "WHERE T.room = R.room AND L.room = R.room PARTITION BY T.room, L.room"
     )
-    assert found.partition_by == (Column("T", "room", Type.STRING), Column("L", "room", Type.STRING))
+    assert found.partition_by == (ColumnRef("T", "room", Type.STRING), ColumnRef("L", "room", Type.STRING))
 
 
 def test_a_table_may_be_taken_away() -> None:

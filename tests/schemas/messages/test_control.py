@@ -21,7 +21,7 @@ from schemas.messages.control import (
     RegisteredQuery,
     Request,
     Started,
-    Statistics,
+    TaskStatistics,
     Withdraw,
     decode_control,
     encode_control,
@@ -65,7 +65,7 @@ MESSAGES = st.one_of(
         first_result_s=st.none() | SECONDS,
     ),
     st.builds(
-        Statistics,
+        TaskStatistics,
         query=TEXTS,
         task=st.integers(0, 99),
         tasks=st.integers(1, 99),

@@ -19,8 +19,7 @@ from schemas.codecs.exchange import encode_exchange
 from schemas.codecs.notice import Notice, Words, encode_notice
 from schemas.columns import Batch, Column
 from schemas.messages.control import Demanded
-from schemas.query import Column as ColumnRef
-from schemas.query import Type
+from schemas.query import ColumnRef, Type
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
 from services.kafka.topics import TopicAdmin

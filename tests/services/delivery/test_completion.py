@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import StateError
 from schemas.messages.commits import Commit, StreamPoint, decode_commit
-from schemas.messages.prepared import Partition, Prepared, Written, decode_prepared
+from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords, decode_prepared
 from services.delivery.completion import CommitId, Completion, Fate, RecordRun, Transaction, complete, fate
 
 LOG: Partition = ("log", 0)
@@ -136,7 +136,7 @@ class Task:
     ) -> None:
         """Write all parts; then each gets its outcome, a commit if `outcomes` is None."""
         disk = self.disk
-        written = {lane: Written(disk.end(lane), len(own)) for lane, own in records.items()}
+        written = {lane: WrittenRecords(disk.end(lane), len(own)) for lane, own in records.items()}
         for lane, own in records.items():
             # Two batches, and another producer's records between them.
             disk.append(lane, self.number, own[:1])
@@ -144,7 +144,7 @@ class Task:
             disk.append(lane, 0, True, OTHER)
             if own[1:]:
                 disk.append(lane, self.number, own[1:])
-        disk.append(LOG, self.number, [Prepared(self.name, written, offsets).encode()])
+        disk.append(LOG, self.number, [PreparedTransaction(self.name, written, offsets).encode()])
         if offsets:
             disk.append(OFFSETS, self.number, [offsets])
         for lane in (*records, LOG, *([OFFSETS] if offsets else [])):
@@ -157,8 +157,8 @@ class Task:
         since = {lane: self.disk.end(lane) for lane in sinks}
         for lane, outcome in lanes.items():
             if lane == LOG:
-                written = {sink: Written(since[sink], count + 1) for sink, count in sinks.items()}
-                self.disk.append(LOG, self.number, [Prepared(self.name, written, {}).encode()])
+                written = {sink: WrittenRecords(since[sink], count + 1) for sink, count in sinks.items()}
+                self.disk.append(LOG, self.number, [PreparedTransaction(self.name, written, {}).encode()])
             elif sinks.get(lane):
                 self.disk.append(lane, self.number, [(epoch, 0)])
             else:
@@ -182,7 +182,7 @@ class Task:
                     lane: fate(self.disk.runs(lane, part.since), (producer, epoch), part)
                     for lane, part in prepared.written.items()
                 }
-                own[LOG] = fate(self.disk.runs(LOG, offset), (producer, epoch), Written(offset, 1))
+                own[LOG] = fate(self.disk.runs(LOG, offset), (producer, epoch), WrittenRecords(offset, 1))
                 found.append(Transaction(prepared, (producer, epoch), own))
             offset += _size(what)
         return found
@@ -295,7 +295,7 @@ def test_fate_of_two_records(runs: list[tuple[int, int, int | bool]], expected: 
         elif producer != GAP:
             found.append(RecordRun(producer, epoch, offset, what))
         offset += int(what) or 1
-    assert fate(found, (7, 1), Written(10, 2)) is expected
+    assert fate(found, (7, 1), WrittenRecords(10, 2)) is expected
 
 
 def test_what_compaction_has_taken_is_not_missed() -> None:
