@@ -144,7 +144,7 @@ def explain(
 
         observed, tasks = read_observations(clients, group_of(bound, group))
         known = [one.task for one in observed]
-        missing = [f"task {k}: has said nothing for a while" for k in range(tasks) if k not in known]
+        missing = [f"task {k}: has reported nothing for a while" for k in range(tasks) if k not in known]
         if task is not None:
             observed = [one for one in observed if one.task == task]
             if not observed:

@@ -52,7 +52,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     finally:
         consumer.close()
     if not statistics:
-        raise BrokerError(f"no task of group {group!r} has said anything for {RECENT_S:g} s: does a worker run?")
+        raise BrokerError(f"no task of group {group!r} has reported anything for {RECENT_S:g} s: does a worker run?")
     tasks = max(messages[-1].tasks for messages in statistics.values())
     return [_observation(messages) for _, messages in sorted(statistics.items())], tasks
 

@@ -8,20 +8,35 @@ columns count, not where the rows are stored; `services.files.tables` identifies
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields, is_dataclass
 
-from schemas.query import Query
+from schemas.query import ColumnRef, Query
+
+CLASS_NAMES = {ColumnRef: "Column"}
+"""Names that classes had when the first fingerprints were committed."""
 
 
 def fingerprint(query: Query) -> str:
-    """16 hex digits over the bound query, which is frozen and whose `repr` is a function of its value."""
+    """16 hex digits over the bound query."""
     declared = [
         (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [(f.name, str(f.type)) for f in s.fields])
         for s in query.streams()
     ]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
-    identity = repr((declared, sources, query.predicates, query.partition_by))
+    identity = _text((declared, sources, query.predicates, query.partition_by))
     if query.aggregation is not None or query.subtracted:
-        identity += repr((query.aggregation, query.subtracted))
+        identity += _text((query.aggregation, query.subtracted))
     if query.tables():
         identity += repr([(t.name, [(f.name, str(f.type)) for f in t.fields]) for t in query.tables()])
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def _text(value: object) -> str:
+    """The value's `repr`, but with CLASS_NAMES: a class that is renamed must not change any fingerprint."""
+    if isinstance(value, tuple):
+        items = [_text(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if is_dataclass(value):
+        name = CLASS_NAMES.get(type(value), type(value).__name__)
+        return f"{name}({', '.join(f'{field.name}={_text(getattr(value, field.name))}' for field in fields(value))})"
+    return repr(value)

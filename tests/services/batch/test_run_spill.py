@@ -105,10 +105,10 @@ def test_a_budget_takes_its_memory_from_malloc(folder: Path) -> None:
 HELD = """
 import atexit, sys
 from operators.engine.engine import Engine
-from operators.spill import cleaning
+from operators.spill.cleanup import by_join
 from services.cli import main
 
-cleaning.MERGED_TUPLES = 100
+by_join.MERGED_TUPLES = 100
 taken, cleaned = [], Engine.cleaned
 
 def counted(self):

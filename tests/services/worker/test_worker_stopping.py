@@ -27,16 +27,16 @@ AT_ONCE_S = 12.0
 
 DELAYED = """
 import asyncio, sys
-from services import task_manager
 from services.cli import main
+from services.worker.assignments import TaskManager
 
-close = task_manager.TaskManager.close
+close = TaskManager.close
 
 async def delayed(self):
     await asyncio.sleep(7.0)
     await close(self)
 
-task_manager.TaskManager.close = delayed
+TaskManager.close = delayed
 sys.argv[0] = "weir"
 main()
 """
