@@ -82,6 +82,7 @@ def _committed(bootstrap: str, topic: str, isolation: str) -> int | None:
         consumer.close()
 
 
+@pytest.mark.deep
 def test_parts_end_as_asked_and_the_next_transaction_ends_those_that_hang(
     restartable_broker: RestartableBroker,
 ) -> None:
@@ -129,6 +130,7 @@ def test_parts_end_as_asked_and_the_next_transaction_ends_those_that_hang(
         assert _committed(bootstrap, topic, "read_committed") == 30
 
 
+@pytest.mark.deep
 def test_other_transactions_go_on_and_a_living_producer_is_told_what_is_believed(
     restartable_broker: RestartableBroker,
 ) -> None:

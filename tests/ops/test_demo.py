@@ -230,6 +230,7 @@ def test_the_whole_demonstration_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_a_failed_demonstration_stops_its_kafka_and_keeps_the_logs(tmp_path: Path) -> None:
     """A file at the path of the worker's state folder makes the worker end at once."""
@@ -249,6 +250,7 @@ def test_a_failed_demonstration_stops_its_kafka_and_keeps_the_logs(tmp_path: Pat
     assert brokers.status(folder / "broker") is None
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demonstration_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:

@@ -185,6 +185,7 @@ def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) 
     assert kernels.run() == ([3, 10, 11, -1], [1, 1, 1, 0])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("files", range(4))
 def test_a_process_that_dies_while_writing_leaves_nothing_wrong(kernels: Kernels, files: int) -> None:
     """Numba's own index named the new version before it was written, and readers found an old one under its name."""

@@ -268,6 +268,7 @@ def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyP
     check(chain, query, rows)
 
 
+@pytest.mark.deep
 @pytest.mark.unmeasured
 @pytest.mark.parametrize("dies", [False, True])
 def test_an_old_letter_withholds_nothing(dies: bool) -> None:

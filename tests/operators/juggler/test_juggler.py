@@ -217,6 +217,7 @@ def answers() -> tuple[QueryGroup, dict[str, list[dict[str, Any]]]]:
     return group, found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("order", "encoding"), [*((order, QUERIES) for order in ("adaptive", *ORDERS)), ("WAJ", PREDICATES)]
 )

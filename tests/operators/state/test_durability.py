@@ -127,6 +127,7 @@ def test_restored_state_is_the_state(one: Query) -> None:
     assert sizes(born.checkpoint().blocks) == sizes(engine.checkpoint().blocks)
 
 
+@pytest.mark.deep
 def test_restoring_takes_no_smaller_pieces_than_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices are cut by the intermediate results per tuple: restored tuples count like arriving ones."""
     made: list[float] = []

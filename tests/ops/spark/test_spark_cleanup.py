@@ -96,6 +96,7 @@ class FailingOnce(CleanupTask):
             yield row
 
 
+@pytest.mark.deep
 def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """The results are those of a local cleanup, although a task was killed; a second run reads them from the share."""
     from pyspark import cloudpickle

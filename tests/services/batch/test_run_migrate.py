@@ -25,6 +25,7 @@ def run(folder: Path, *options: str) -> tuple[bytes, dict[str, object]]:
     return done.stdout, json.loads((folder / "s.json").read_bytes())
 
 
+@pytest.mark.deep
 def test_every_strategy_gives_the_same_bytes(folder: Path) -> None:
     expected, plain = run(folder)
     assert expected.count(b"\n") > 1000

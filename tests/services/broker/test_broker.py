@@ -47,6 +47,7 @@ def consume(bootstrap: str, topic: str, count: int, **settings: str | int) -> li
     return values
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_data_survives_crash_and_clean_restart(restartable_broker: RestartableBroker) -> None:
     topic = restartable_broker.topics("kept")

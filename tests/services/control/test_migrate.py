@@ -60,6 +60,7 @@ def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers
     load.end()
 
 
+@pytest.mark.deep
 def test_a_worker_is_killed_before_and_during_a_migration(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Its successor takes the cut that it had promised; the one that it had taken it takes no more."""
     case = Case.make(topics, tmp_path, ONE_TASK)
@@ -128,6 +129,7 @@ def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Worker
     load.end()
 
 
+@pytest.mark.deep
 def test_promises_end_without_a_coordinator(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """The coordinator dies for good: the task withdraws the proposal and goes on. What nobody takes up ends too."""
     case = Case.make(topics, tmp_path, ONE_TASK)
@@ -149,6 +151,7 @@ def test_promises_end_without_a_coordinator(topics: Topics, tmp_path: Path, work
     load.end()
 
 
+@pytest.mark.deep
 def test_a_task_that_does_not_answer(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """The plan is withdrawn, the others go on; then a rebalance comes between cut and change of plans."""
     case = Case.make(topics, tmp_path, PER_PARTITION, partitions=2)

@@ -91,6 +91,7 @@ def runs_to_end(group: Group) -> bool:
     return True
 
 
+@pytest.mark.deep
 def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stale leader shows the last transaction as open, though its new leaders have committed it.
 

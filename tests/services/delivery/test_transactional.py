@@ -144,6 +144,7 @@ def combinations() -> Iterator[tuple[Outcome, ...]]:
         yield out, late, OUTCOMES[number // 2 % 3], OUTCOMES[(number + number // 9) % 3], log, offsets
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_any_combination_of_parts(restartable_broker: RestartableBroker, step: int) -> None:
     """Whatever a broker has completed of a transaction, each record is there once after the task has restarted.
@@ -170,6 +171,7 @@ def test_any_combination_of_parts(restartable_broker: RestartableBroker, step: i
     assert_exact(group, len(cases), [1, 2, 3])
 
 
+@pytest.mark.deep
 def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     """Kafka confirms a transaction and forgets its markers; the task goes on, with offsets alone, and dies.
 

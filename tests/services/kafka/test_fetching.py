@@ -148,6 +148,7 @@ async def a_lost_batch(reading: Reading) -> None:
         pass
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     "fault",

@@ -30,6 +30,7 @@ DEADLINE_S = 60.0
 AGAIN_S = 5.0
 
 
+@pytest.mark.deep
 def test_every_client_finds_a_broker_that_was_gone(restartable_broker: RestartableBroker) -> None:
     """Nearly half of them found none any more, for ever: a worker heard of no change of plans then, no task that began
     anew could write that it had, and /healthz said that the control topic does not answer. Found by torture."""

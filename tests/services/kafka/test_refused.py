@@ -88,6 +88,7 @@ def test_a_broker_that_is_away_is_no_refusal() -> None:
         admin.check()
 
 
+@pytest.mark.deep
 def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """Its password was changed, and the broker began anew."""
 

@@ -186,6 +186,7 @@ def test_faust_is_kept_from_remembering_offsets() -> None:
     assert noted.pop(TP("t", 0), None) is None
 
 
+@pytest.mark.deep
 def test_a_consumer_begins_although_no_broker_answers_yet(restartable_broker: RestartableBroker) -> None:
     """It tries on until one does, or until it is told to stop.
 

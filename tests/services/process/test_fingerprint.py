@@ -16,13 +16,15 @@ STREAMS = """
 
 COMMITTED = {
     "SELECT L.x AS x FROM l L [RANGE 1 MINUTE], r R [ROWS 10] WHERE L.id = R.id": "19b2d666d3d28557",
-    "SELECT L.x AS x FROM l L, r R WINDOW UNBOUNDED WHERE L.id = R.id AND NOT (L.x + 2 * R.x > 1.5 OR L.s IN ('a', 'b'))"
-    " AND L.s LIKE 'x%' AND R.s IS NOT NULL AND ABS(L.x - R.x) BETWEEN 0 AND 3 AND L.ok": "f4fb8b1cd98eb1cb",
+    """SELECT L.x AS x FROM l L, r R WINDOW UNBOUNDED
+        WHERE L.id = R.id AND NOT (L.x + 2 * R.x > 1.5 OR L.s IN ('a', 'b')) AND L.s LIKE 'x%' AND R.s IS NOT NULL
+        AND ABS(L.x - R.x) BETWEEN 0 AND 3 AND L.ok""": "f4fb8b1cd98eb1cb",
     "SELECT L.x AS x, N.name AS name FROM l L [RANGE 1 MINUTE], names N WHERE L.id = N.id": "5e920a99205183ef",
     "SELECT L.x AS x FROM l L, r R WINDOW RANGE 1 HOUR WHERE L.id = R.id PARTITION BY L.id, R.id": "4e4a1ca28277ec10",
-    "SELECT L.id AS id, COUNT(*) AS n, SUM(R.x + 1) AS total FROM l L, r R WINDOW RANGE 1 HOUR WHERE L.id = R.id"
-    " GROUP BY L.id EMIT EVERY 10 SECONDS": "63a058a63e136bbe",
-    "SELECT L.id AS id FROM l L [RANGE 1 HOUR] WHERE L.x > 1 EXCEPT r R [RANGE 1 MINUTE] ON L.id = R.id": "83ef5e4d38741cdc",
+    """SELECT L.id AS id, COUNT(*) AS n, SUM(R.x + 1) AS total FROM l L, r R WINDOW RANGE 1 HOUR
+        WHERE L.id = R.id GROUP BY L.id EMIT EVERY 10 SECONDS""": "63a058a63e136bbe",
+    """SELECT L.id AS id FROM l L [RANGE 1 HOUR] WHERE L.x > 1
+        EXCEPT r R [RANGE 1 MINUTE] ON L.id = R.id""": "83ef5e4d38741cdc",
 }
 """Per query, the fingerprint that version 0.1 committed."""
 

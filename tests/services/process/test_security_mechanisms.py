@@ -165,6 +165,7 @@ def refused(env: Mapping[str, str], why: str, secrets: list[str], tmp_path: Path
         kept(secrets, err)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_in_one_line(case: str, secured: SecureBroker, tmp_path: Path) -> None:
     """The line names who or what is refused, and by whom. librdkafka says the same of a strange authority and of a
@@ -190,6 +191,7 @@ def test_a_bad_token_is_refused_in_one_line(
     refused(secured.oauth(), why, all_secrets(secured), tmp_path)
 
 
+@pytest.mark.deep
 def test_tokens_are_renewed(secured: SecureBroker, tmp_path: Path, workers: Workers) -> None:
     """A worker outlives many tokens: every client in it takes a new one in time, also while the worker ends.
 

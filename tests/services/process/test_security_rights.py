@@ -110,6 +110,7 @@ def no_refusal(worker: WorkerProcess) -> None:
     assert not re.search("(?i)refuse|authoriz", worker.text()), worker.said("a refusal")
 
 
+@pytest.mark.deep
 def test_a_worker_with_a_budget(secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody) -> None:
     """A join that spills: its log is written, read again by a second worker, and trimmed."""
     case = Case.make(secured.topics, tmp_path, SENSORS)
@@ -222,6 +223,7 @@ LACKING = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("lack", LACKING)
 def test_a_worker_without_one_right(
     lack: str, secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody

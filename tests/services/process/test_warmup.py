@@ -29,6 +29,7 @@ def ready() -> dict[str, list[str]]:
     return warmup.signatures()
 
 
+@pytest.mark.deep
 @given(st.one_of(cases(), cases(), aggregated(cases())), st.sampled_from(["jisc", "hybmig-bsc"]))
 @settings(deadline=None, max_examples=150)
 def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case, strategy: str) -> None:

@@ -268,6 +268,7 @@ def test_a_run_without_pending_results_reports_it(left: Left, tmp_path: Path) ->
     assert f"{folder} holds no debt; accepted is" in weir("cleanup", folder)[2]
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_a_topic_gets_each_result_once(left: Left, debt: Path, topics: Topics) -> None:
     """A repeated cleanup does not deliver groups again that have a commit record; of two concurrent cleanups, the later

@@ -47,6 +47,7 @@ def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:
     feed.flush()
 
 
+@pytest.mark.deep
 def test_killed_between_two_emissions(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Rebuilt by snapshot, then from the log alone, a task knows what it emitted last of each group."""
     case = Case.make(topics, tmp_path, QUERY)

@@ -45,6 +45,7 @@ def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:
     feed.flush()
 
 
+@pytest.mark.deep
 def test_killed_while_the_order_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """By snapshot, then from the log alone: what was told is not told again, and what ends meanwhile is told."""
     case = Case.make(topics, tmp_path, QUERY)

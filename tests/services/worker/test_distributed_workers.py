@@ -232,6 +232,7 @@ def repeat(case: Case, topic: str) -> None:
     reader.close()
 
 
+@pytest.mark.deep
 def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
     states in one place."""

@@ -142,6 +142,7 @@ def _on_disk(case: Case, worker: WorkerProcess) -> bool:
     return set(cuts) == {case.watermark()}
 
 
+@pytest.mark.deep
 def test_workers_share_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Two workers with four partition sets; one leaves, a third joins, one is killed."""
     case = Case.make(topics, tmp_path, PARTITIONED, partitions=4)
@@ -184,6 +185,7 @@ def test_single_task_fails_over(topics: Topics, tmp_path: Path, workers: Workers
     assert_exact(case, reader, standby)
 
 
+@pytest.mark.deep
 def test_zombie_is_fenced(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A worker that stood still while another took over adds nothing when it wakes."""
     case = Case.make(topics, tmp_path, SENSORS)

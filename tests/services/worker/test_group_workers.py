@@ -22,6 +22,7 @@ from tests.worker_harness import Feed, Reader, Row, Workers, canonical, unmarked
 pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 
+@pytest.mark.deep
 def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Some are added with the past and some from now on, some dropped, some replaced, while input flows and workers are
     killed."""
@@ -59,6 +60,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Many results come late, through kills and changes, and each once; in the end nothing is owed. A worker without
     a budget pays what others owe."""
@@ -171,6 +173,7 @@ def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
     return canonical(row for row in rows if (member.began or 0) <= row["_ts"] < end)
 
 
+@pytest.mark.deep
 def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A query comes and one goes while much is owed, the worker is told to end while it pays, and the next one pays
     the rest though no input comes any more. Before, what came and went waited until all was settled, in one pause of

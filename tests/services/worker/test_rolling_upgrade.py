@@ -79,6 +79,7 @@ def test_an_older_workers_state_is_taken_over(
     assert second.stop() == 0
 
 
+@pytest.mark.deep
 def test_what_an_older_worker_spilled_is_paid(
     topics: Topics, tmp_path: Path, workers: Workers, older: Environment
 ) -> None:
@@ -104,6 +105,7 @@ def test_what_an_older_worker_spilled_is_paid(
     assert second.stop() == 0
 
 
+@pytest.mark.deep
 def test_older_workers_are_replaced_one_after_the_other(
     topics: Topics, tmp_path: Path, workers: Workers, older: Environment
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("registered", [False, True])
 def test_the_port_answers_while_kafka_does_not(registered: bool, tmp_path: Path) -> None:
     """Nobody answered before Kafka had; a query by its registered name ended the worker at once."""

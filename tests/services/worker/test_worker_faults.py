@@ -60,6 +60,7 @@ def send(feed: Feed, rng: random.Random, start: int, count: int) -> None:
     feed.flush()
 
 
+@pytest.mark.deep
 def test_broker_restarts(restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers) -> None:
     """The broker goes away in mid-run, once as it should and once with kill -9; the worker stays."""
     case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
@@ -78,6 +79,7 @@ def test_broker_restarts(restartable_broker: RestartableBroker, tmp_path: Path, 
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_stopped_while_the_broker_is_away(
     restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
 ) -> None:
@@ -94,6 +96,7 @@ def test_stopped_while_the_broker_is_away(
     assert "Traceback" not in worker.text(), worker.said("a stack trace")
 
 
+@pytest.mark.deep
 def test_the_broker_goes_away_while_a_worker_begins(
     restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
 ) -> None:
@@ -216,6 +219,7 @@ def test_missing_topics(topics: Topics, tmp_path: Path, workers: Workers) -> Non
     assert patient.stop() == 0
 
 
+@pytest.mark.deep
 def test_no_broker(tmp_path: Path, topics: Topics, workers: Workers) -> None:
     """Nobody answers: one line and exit code 1 with --no-wait."""
     case = Case.make(topics, tmp_path, PLAIN)
@@ -225,6 +229,7 @@ def test_no_broker(tmp_path: Path, topics: Topics, workers: Workers) -> None:
     assert worker.text().startswith("weir: no answer from Kafka")
 
 
+@pytest.mark.deep
 def test_changed_query_is_refused(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Committed state of another query must not be continued; the SELECT list may change."""
     case = Case.make(topics, tmp_path, PLAIN)
@@ -243,6 +248,7 @@ def test_changed_query_is_refused(topics: Topics, tmp_path: Path, workers: Worke
     assert "the query has changed since its commit" in changed.text().strip().splitlines()[-1]
 
 
+@pytest.mark.deep
 def test_expired_offsets_are_refused(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Offsets that have expired are known from the transaction log. Without it a snapshot tells that starting over
     would repeat results."""

@@ -87,6 +87,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.deep
 def test_newer_state_stops_a_worker_at_its_start(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """It joined the group, fenced whoever ran its tasks, and emptied a snapshot that it could not read."""
     case = Case.make(topics, tmp_path, PLAIN)

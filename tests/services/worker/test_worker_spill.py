@@ -53,6 +53,7 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert second.stop() == 0
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """They force no cleanup, nor does one that counts: a worker that has time does it nevertheless. What a dead one

@@ -56,6 +56,7 @@ def members(case: Case) -> int:
     return 0 if described.state is ConsumerGroupState.EMPTY else len(described.members)
 
 
+@pytest.mark.deep
 def test_a_worker_that_waits_for_a_frozen_one_ends(case: Case, tmp_path: Path) -> None:
     """It waited until the group had given up the frozen one. Found by torture."""
     workers = Workers(tmp_path)
@@ -73,6 +74,7 @@ def test_a_worker_that_waits_for_a_frozen_one_ends(case: Case, tmp_path: Path) -
         workers.end()
 
 
+@pytest.mark.deep
 def test_a_worker_that_is_stopping_while_the_group_rebalances_leaves_it(case: Case, tmp_path: Path) -> None:
     """Faust closed its consumer before it had left: the group kept the member for the session timeout."""
     workers = Workers(tmp_path)
