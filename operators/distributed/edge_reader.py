@@ -104,8 +104,8 @@ class EdgeReader:
         if len(batch):
             if self._feedback is not None:
                 batch = self._feedback.consumer_ends[self.stream].with_channel(batch, channel)
-            late = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
-            taken.repeated = int(np.count_nonzero(late))
+            found = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
+            taken.repeated = int(np.count_nonzero(found.late))
             taken.tuples = len(batch) - taken.repeated
             before = self._clocks[channel]
             self._clocks[channel] = max(before, int(batch.ts[-1]))

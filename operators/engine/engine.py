@@ -18,7 +18,7 @@ from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
-from operators.engine.intake import Intake, IntakeMethods
+from operators.engine.intake import Intake, IntakeMethods, LateRows
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
 from operators.feedback.feedback import Feedback, check_feedback, feedback_of
@@ -163,13 +163,15 @@ class Engine(IntakeMethods):
             self._selection.enter(self._sources, table.name, batches[table.name], horizons, restored=False)
         load_tables(self._executor)
 
-    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
-        """Take tuples of one partition in arrival order. Return (n,) bool: True where late. See `Intake.push`."""
-        late = self._intake.push(stream, partition, batch, offsets, floor)
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> LateRows:
+        """Take tuples of one partition in arrival order. See `Intake.push`."""
+        found = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
-        return late
+        return found
 
     def insert(self, stream: str, partition: int, batch: Batch) -> None:
         """Take tuples, ascending by ts, that the partition's clock has passed. See `Intake.insert`."""

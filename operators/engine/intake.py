@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,19 @@ class ReplayPoint:
 
     offset: int
     max_ts: int
+
+
+class LateRows(NamedTuple):
+    """Which of n pushed tuples were late, and why.
+
+    Attributes:
+        late: (n,) bool.
+        overtaken: (n,) bool: late although their own partition's clock had not passed them. The task had passed their
+            ts while the partition was idle, so a replay of the log alone would not find them late.
+    """
+
+    late: Mask
+    overtaken: Mask
 
 
 @dataclass(slots=True)
@@ -62,10 +76,10 @@ class _Partition:
         self.marks: list[_Mark] = []
         self.next_offset = 0
 
-    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int) -> tuple[Mask, int]:
+    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int) -> tuple[LateRows, int]:
         n = len(batch)
         if n == 0:
-            return np.zeros(0, np.bool_), 0
+            return LateRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_)), 0
         first = self.next_offset if offsets is None else int(offsets[0])
         self.next_offset = first + n if offsets is None else int(offsets[-1]) + 1
         before = self.clock.max_ts
@@ -75,10 +89,10 @@ class _Partition:
             taken = ~late & (batch.ts >= floor)
         else:
             taken = ~late
-        behind_cut = taken & (batch.ts < cut)
-        if behind_cut.any():
-            late |= behind_cut
-            taken &= ~behind_cut
+        overtaken = taken & (batch.ts < cut)
+        if overtaken.any():
+            late |= overtaken
+            taken &= ~overtaken
         self.clock.idle = False
         self._remember(_Mark(first, before, self.clock.max_ts))
         kept = batch if taken.all() else batch.take(taken)
@@ -87,7 +101,7 @@ class _Partition:
             if (ts[1:] < ts[:-1]).any():
                 kept = kept.take(np.argsort(ts, kind="stable").astype(np.int64))
             self.chunks.append(_Chunk(kept, 0))
-        return late, len(kept)
+        return LateRows(late, overtaken), len(kept)
 
     def _remember(self, mark: _Mark) -> None:
         self.marks.append(mark)
@@ -146,21 +160,17 @@ class Intake:
 
     def push(
         self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int = 0
-    ) -> Mask:
+    ) -> LateRows:
         """Take tuples in arrival order.
 
         Args:
             offsets: (n,) int64 ascending log offsets; by default they continue from the last offset.
             floor: for a replay: rows with ts below it advance the clock but are neither taken nor late.
-
-        Returns:
-            (n,) bool: True where the tuple is late, either by its own partition's clock, or because the task has passed
-            its ts while its partition was idle.
         """
-        late, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
+        found, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
         self.pending_tuples += taken
-        self.late_tuples += int(np.count_nonzero(late))
-        return late
+        self.late_tuples += int(np.count_nonzero(found.late))
+        return found
 
     def insert(self, stream: str, partition: int, batch: Batch) -> None:
         """Take tuples, ascending by ts and none below `cut`, that a partition's clock has already passed."""

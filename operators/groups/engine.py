@@ -24,10 +24,10 @@ from typing import Protocol
 
 from operators.data.tuples import FOREVER
 from operators.data.watermark import END, NEVER
-from operators.engine.intake import Intake, IntakeMethods
+from operators.engine.intake import Intake, IntakeMethods, LateRows
 from operators.groups.shared import ended_name
 from operators.groups.statistics import GroupStatistics, RunnerStatistics
-from schemas.columns import I64, Batch, Mask
+from schemas.columns import I64, Batch
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.messages.spills import SpillEvent
@@ -270,11 +270,13 @@ class GroupEngine(IntakeMethods):
         for name, batches in found.items():
             self._final_results.setdefault(name, []).extend(batches)
 
-    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
-        """Take tuples of one partition in arrival order; True where late. See `Intake.push`."""
-        late = self._intake.push(stream, partition, batch, offsets, floor)
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> LateRows:
+        """Take tuples of one partition in arrival order. See `Intake.push`."""
+        found = self._intake.push(stream, partition, batch, offsets, floor)
         self._input_tuples += len(batch)
-        return late
+        return found
 
     def advance(self, cut: int | None = None) -> dict[str, Batch]:
         """Process all tuples with ts < cut (default: the watermark); return the results of every query by its name."""

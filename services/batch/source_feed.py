@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 import orjson
 
-from schemas.columns import Batch, Mask
+from operators.engine.intake import LateRows
+from schemas.columns import Batch
 from services.batch.run_statistics import RunStatistics
 from services.files.readers import SourceReader
 from services.files.sinks import LineSink
@@ -24,8 +25,8 @@ PARTITION: Final = 0
 class TupleReceiver(Protocol):
     """The engine that receives the tuples."""
 
-    def push(self, stream: str, partition: int, batch: Batch) -> Mask:
-        """Take tuples of one partition in arrival order; returns True for the late ones."""
+    def push(self, stream: str, partition: int, batch: Batch) -> LateRows:
+        """Take tuples of one partition in arrival order."""
         ...
 
     def close(self, stream: str, partition: int) -> None:
@@ -115,7 +116,7 @@ class SourceFeed:
             return
         batch = block.decoded.batch
         if len(batch):
-            late = task.push(name, PARTITION, batch)
+            late = task.push(name, PARTITION, batch).late
             if self._late is not None and late.any():
                 self._late.write(block.records(late))
             self.latest = max(self.latest, int(batch.ts.max()))

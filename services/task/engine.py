@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from operators.engine.intake import ReplayPoint
-from schemas.columns import I64, Batch, Mask
+from operators.engine.intake import LateRows, ReplayPoint
+from schemas.columns import I64, Batch
 from schemas.messages.spills import SpillEvent
 
 
@@ -34,8 +34,10 @@ class TaskEngine(Protocol):
         """Tuples that wait for the watermark."""
         ...
 
-    def push(self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0) -> Mask:
-        """Take tuples of one partition in arrival order; returns (n,) bool, True for late tuples."""
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> LateRows:
+        """Take tuples of one partition in arrival order."""
         ...
 
     def set_clock(self, stream: str, partition: int, max_ts: int) -> None:

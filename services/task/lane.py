@@ -16,6 +16,7 @@ import numpy as np
 from operators.data.watermark import END
 from operators.distributed.edge_writer import positions
 from operators.distributed.replay_history import ReplayHistory
+from operators.engine.intake import LateRows
 from schemas.codecs.decoded import Decoded
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import InvariantError
@@ -118,12 +119,11 @@ class InputLane:
             ):
                 if stop > begin:
                     rows = self._with_positions(stream, decoded.batch.slice(begin, stop), offsets[begin:stop])
-                    before = engine.partition_watermark(stream.name, self.key[1])
-                    late = self._push(engine, ordinal, rows, offsets[begin:stop], floor)
-                    odd = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
-                    if odd.any():
+                    overtaken = self._push(engine, ordinal, rows, offsets[begin:stop], floor).overtaken
+                    if overtaken.any():
+                        refused = offsets[begin:stop][overtaken][0]
                         raise InvariantError(
-                            f"replay of {self.key[0]}[{self.key[1]}] refused offset {offsets[begin:stop][odd][0]} "
+                            f"replay of {self.key[0]}[{self.key[1]}] refused offset {refused} "
                             f"at cut {engine.cut}, which was taken before"
                         )
                     taken += len(rows)
@@ -148,28 +148,26 @@ class InputLane:
                 continue
             offsets = batch.offsets()[decoded.rows]
             rows = self._with_positions(stream, rows, offsets)
-            before = engine.partition_watermark(stream.name, self.key[1])
-            late = self._push(engine, ordinal, rows, offsets, 0)
+            late, overtaken = self._push(engine, ordinal, rows, offsets, 0)
             if late.any():
-                self._note_late(engine, ordinal, rows, late, before, offsets)
-                idle = late & ~_late_by_clock(rows.ts, before, stream.disorder_ms)
+                self._note_overtaken(engine, ordinal, overtaken, offsets)
                 for row in np.flatnonzero(late).tolist():
-                    rejected.add_late(batch, int(decoded.rows[row]), stream.name, bool(idle[row]))
+                    rejected.add_late(batch, int(decoded.rows[row]), stream.name, bool(overtaken[row]))
             taken += len(rows)
             self.idle = False
         self._advance_to(batch)
         return taken
 
-    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> Mask:
+    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> LateRows:
         name, number = self.streams[ordinal].name, self.key[1]
         if name not in self._kept:
             return engine.push(name, number, rows, offsets, floor=floor)
         # A replay point at END holds the clock after everything that was pushed.
         before = engine.replay_point(name, number, END).max_ts
-        late = engine.push(name, number, rows, offsets, floor=floor)
+        found = engine.push(name, number, rows, offsets, floor=floor)
         after = engine.replay_point(name, number, END).max_ts
         self._histories[ordinal].remember(int(offsets[0]), before, after)
-        return late
+        return found
 
     def _with_positions(self, stream: Stream, rows: Batch, offsets: I64) -> Batch:
         """Add the column of positions, if the stream has one."""
@@ -178,12 +176,11 @@ class InputLane:
             return rows
         return Batch(rows.ts, {**rows.columns, own: positions(self.key[1], offsets)})
 
-    def _note_late(self, engine: TaskEngine, ordinal: int, rows: Batch, late: Mask, before: int, offsets: I64) -> None:
+    def _note_overtaken(self, engine: TaskEngine, ordinal: int, overtaken: Mask, offsets: I64) -> None:
         """Add a floor if tuples were late only by the task's progress, which a replay of the log would not repeat."""
-        idle = late & ~_late_by_clock(rows.ts, before, self.streams[ordinal].disorder_ms)
         floors = self._floors[ordinal]
-        if idle.any() and (not floors or floors[-1].cut < engine.cut):
-            floors.append(Floor(int(offsets[int(np.argmax(idle))]), engine.cut))
+        if overtaken.any() and (not floors or floors[-1].cut < engine.cut):
+            floors.append(Floor(int(offsets[int(np.argmax(overtaken))]), engine.cut))
 
     def _decode(self, ordinal: int, batch: RecordBatch) -> Decoded:
         times = batch.timestamps() if self.streams[ordinal].timestamp is None else None
@@ -238,10 +235,3 @@ class InputLane:
         self.idle = idle
         for stream in self.streams:
             engine.set_idle(stream.name, self.key[1], idle)
-
-
-def _late_by_clock(ts: I64, watermark_before: int, disorder_ms: int) -> Mask:
-    """(n,) bool: late by the partition's own clock, whose watermark was `watermark_before` the first row."""
-    before = np.full(len(ts), watermark_before, np.int64)
-    np.maximum(before[1:], np.maximum.accumulate(ts)[:-1] - disorder_ms, out=before[1:])
-    return ts < before

@@ -391,7 +391,7 @@ MUTANTS: list[Mutant] = [
         ("_Mark(a.offset, a.clock_before, b.clock_after)", "_Mark(b.offset, b.clock_before, b.clock_after)"),
         ("low = min(marks)", "low = max(marks)"),
         ("if not p.clock.closed]", "]"),
-        ("behind_cut = taken & (batch.ts < cut)", "behind_cut = taken & (batch.ts <= cut)"),
+        ("overtaken = taken & (batch.ts < cut)", "overtaken = taken & (batch.ts <= cut)"),
     ),
     *_of(
         "data/watermark.py",

@@ -66,7 +66,7 @@ def run_engine(query: Query, feeds: tuple[Feed, Feed], airport: str) -> list[byt
     for start in range(0, max(len(part) for _, part in rows), PUSH_ROWS):
         for feed, part in rows:
             batch = to_batch(streams[feed.stream], part.slice(start, PUSH_ROWS))
-            late = engine.push(feed.stream, 0, batch)
+            late = engine.push(feed.stream, 0, batch).late
             assert not late.any()
         results += encode_results(engine.advance()).data.splitlines()
     for feed, _ in rows:

@@ -257,7 +257,7 @@ def test_idle_partition_is_late_only_behind_the_cut() -> None:
     assert engine.watermark() == 20
     engine.advance()
     assert (engine.cut, engine.pending_tuples) == (20, 1)
-    late = engine.push("b", 0, to_batch(b, rows("19 k=1 v=7 | 20 k=1 v=8 | 22 k=1 v=9")))
+    late = engine.push("b", 0, to_batch(b, rows("19 k=1 v=7 | 20 k=1 v=8 | 22 k=1 v=9"))).late
     assert late.tolist() == [True, False, False]
     engine.close("a", 0)
     engine.close("b", 0)

@@ -98,7 +98,7 @@ def test_accepted_tuples_make_the_oracles_results(case: Case, data: st.DataObjec
         name, p = data.draw(st.sampled_from([place for place, left in waiting.items() if left]))
         size = data.draw(st.integers(1, 4))
         piece, waiting[name, p] = waiting[name, p][:size], waiting[name, p][size:]
-        late = task.push(name, p, to_batch(streams[name], piece))
+        late = task.push(name, p, to_batch(streams[name], piece)).late
         taken[name][p] += [row for row, is_late in zip(piece, late.tolist(), strict=True) if not is_late]
         refused += int(late.sum())
         idle = data.draw(st.sampled_from(list(waiting)))

@@ -98,7 +98,7 @@ def test_an_idle_partition_does_not_hold_it_until_it_speaks() -> None:
     one.set_idle("a", 1, True)
     assert one.watermark() == 10
     one.take(10)
-    late = one.push("a", 1, batch([9, 10, 4, 11]))
+    late = one.push("a", 1, batch([9, 10, 4, 11])).late
     assert late.tolist() == [True, False, True, False], "the task has passed 9; 4 is late by its own clock"
     assert one.late_tuples == 2
     assert one.watermark() == 10, "never below what was processed"
@@ -179,7 +179,7 @@ def test_below_the_floor_only_the_clock_moves() -> None:
     Regression: those late by their partition's clock were reported (and counted) a second time.
     """
     one = task(a=1)
-    late = one.push("a", 0, batch([5, 3, 9, 7, 12, 10]), floor=8)
+    late = one.push("a", 0, batch([5, 3, 9, 7, 12, 10]), floor=8).late
     assert late.tolist() == [False, False, False, False, False, True]
     assert one.late_tuples == 1
     assert one.take(END)["a"].ts.tolist() == [9, 12]

@@ -236,7 +236,7 @@ def test_restoring_nothing() -> None:
     born = Engine(PAIR)
     born.restore(30, [])
     assert born.cut == 30
-    late = born.push("a", 0, to_batch(PAIR.streams()[0], rows("29 k=1 | 30 k=1")))
+    late = born.push("a", 0, to_batch(PAIR.streams()[0], rows("29 k=1 | 30 k=1"))).late
     assert late.tolist() == [True, False]
 
 
