@@ -3,7 +3,7 @@
 A group is created with its first file. This fixes the streams that its queries may read, since its workers subscribe to
 their topics. A sink identifies a query: registering another query with the same sink replaces the former one. The
 registry states which queries should run. Which queries a task actually runs, and since when, is in the group's own
-topic (`services.task.group_members`).
+topic (`services.program.group_members`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the topic in which the tasks of a group record which queries they run; see `services.task.group_members`."""
+"""Reads the topic in which the tasks of a group record which queries they run; see `services.program.group_members`."""
 
 from __future__ import annotations
 

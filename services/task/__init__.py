@@ -1,5 +1,5 @@
-"""Runs one task: a query, or a group of queries, on one set of partitions, in its own thread. Entry: `task.Task`.
+"""Runs one task: a program on one set of partitions, in its own thread. Entry: `task.Task`.
 
-`lane` and `block_lane` feed the engine, `query_program` and `group_program` run it, and `task` ends epochs and commits
-them. May import every package of `services` except `worker`, `batch` and `commands`.
+`lane` and `block_lane` feed the program's engine, `replay` restores its state, `epochs` advances it, and `commits`
+delivers what it finds. May import every package of `services` except `program`, `worker`, `batch` and `commands`.
 """

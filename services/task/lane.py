@@ -27,7 +27,7 @@ from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane as LaneKey
 from services.process.decoders import decoder_of
 from services.recovery.starting_point import LaneStart
-from services.task.engine import TaskEngine
+from services.task.program import TaskEngine
 
 
 class InputLane:

@@ -75,7 +75,7 @@ class TaskSpec:
 
     Attributes:
         query: the query; for a group, the union of what its queries read.
-        plan: of version 0; see `services.task.migrations`.
+        plan: of version 0; see `services.program.migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker.worker`.
         since: event time from which on this plan delivers results.

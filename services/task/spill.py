@@ -42,7 +42,7 @@ from services.process.settings import EXECUTOR, Guarantee, Placement, WorkerSett
 from services.spill.block_store import SpillError, SpillStore
 from services.spill.budget import waiting_tuples
 from services.spill.spill_log import SpillLog
-from services.task.engine import SpillingEngine
+from services.task.program import SpillingEngine
 
 SPARE_LOAD = 0.5
 CLEANUP_SHARE = 0.2

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from operators.data.statistics import EngineStatistics
@@ -35,19 +34,21 @@ from services.placement.tasks import Layout
 from services.process.logs import Log, get_log
 from services.process.metrics import TaskMetrics, WorkerMetrics
 from services.process.settings import Guarantee, Start
+from services.program.distributed_migrations import DistributedMigrations
+from services.program.group_members import GroupMembers
+from services.program.group_program import GroupProgram
+from services.program.migrations import TaskMigrations
+from services.program.query_program import QueryProgram
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_handover, plan_recovery
 from services.recovery.state_dir import StateDir
 from services.recovery.state_store import DamagedTableError, StateStore
 from services.registry.member_log import known_members
 from services.spill.spill_log import read_log
-from services.task.distributed_migrations import DistributedMigrations
+from services.task.context import TaskContext, make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
-from services.task.group_members import GroupMembers
-from services.task.group_program import GroupProgram
-from services.task.migrations import TaskMigrations
 from services.task.notices import read_back
-from services.task.query_program import QueryProgram, TaskChanges, TaskProgram
+from services.task.program import TaskChanges, TaskProgram
 from services.task.spec import CompletionCheck, GroupWork, TaskOutcome, TaskSpec, streams_by_topic
 from services.task.spill import UNLIMITED, TaskSpill
 from services.task.task import Task
@@ -181,33 +182,28 @@ class TaskOpener:
             snapshots = SnapshotWriter(store, self._snapshot_thread, interval_ms, log, metrics)
             spill = self._spill(number, recovery, sink, log)
             feedback = self._feedback(spec, recovery, sink, metrics, log)
+            operator_feedback = None if feedback is None else feedback.operator_feedback
+            lanes = make_lanes(spec, recovery, log, operator_feedback)
             changes: TaskChanges
-            program: Callable[[Mapping[str, Sequence[int]]], TaskProgram]
+            program: TaskProgram
             if spec.group is not None:
                 changes = members = self._members(spec, spec.group, number, recovery, sink, log)
-                program = partial(GroupProgram, spec, members, spill, recovery.cut)
+                program = GroupProgram(spec, members, spill, recovery.cut, partitions_of(lanes))
             else:
                 changes = migrations = self._migrations(spec, number, incarnation, recovery, view, log, metrics)
-                operator_feedback = None if feedback is None else feedback.operator_feedback
-                publish = self._publish(spec, number, incarnation)
-                program = partial(QueryProgram, spec, migrations, recovery.cut, operator_feedback, spill, publish)
-            return Task(
-                spec,
-                number,
-                recovery,
-                changes,
-                program,
-                sink,
-                store,
-                snapshots,
-                log,
-                metrics,
-                give_up,
-                changed,
-                ended,
-                feedback,
-                spill,
+                program = QueryProgram(
+                    spec,
+                    migrations,
+                    recovery.cut,
+                    operator_feedback,
+                    spill,
+                    self._publish(spec, number, incarnation),
+                    partitions_of(lanes),
+                )
+            context = TaskContext(
+                spec, number, recovery, lanes, program, changes, sink, store, snapshots, log, metrics, feedback, spill
             )
+            return Task(context, give_up, changed, ended)
         except BaseException:
             sink.close()
             if store is not None:

@@ -49,11 +49,11 @@ from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.settings import Placement, WorkerSettings
+from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
 from services.registry.group_watch import GroupWatch, check_group_settings
 from services.spill.budget import prepare_memory
-from services.task.distributed_migrations import missing_reports
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.task.spill import check_budget
 from services.worker.assignments import TaskManager

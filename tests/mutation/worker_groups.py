@@ -10,7 +10,7 @@ import sys
 from tests.mutation.outside import survivors
 
 WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "services/task/group_members.py": (
+    "services/program/group_members.py": (
         ("ended=self._attached.cut))", "ended=self._attached.cut + 1))"),
         ("began=cut, since=since)", "began=cut, since={})"),
         ("began=cut, since=since)", "began=cut + 1, since=since)"),
@@ -30,7 +30,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         (" or not self._readable(self._replay_offsets(registered.query)):", ":"),
         ("self._note_begun(registered, 0, {})\n", "self._note_begun(registered, 1, {})\n"),
     ),
-    "services/task/group_program.py": (
+    "services/program/group_program.py": (
         ("            since=members.since,\n", ""),
         ("found, self._found = self._found, {}", "found = self._found"),
         ("encoded, self._members.records()", "encoded, []"),
@@ -57,7 +57,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Per file."""
 
-TESTS = {name: ["tests/services/task/test_group_members.py"] for name in WORKER_GROUPS}
+TESTS = {name: ["tests/services/program/test_group_members.py"] for name in WORKER_GROUPS}
 
 if __name__ == "__main__":
     sys.exit(1 if survivors(WORKER_GROUPS, TESTS, sys.argv[1:]) else 0)

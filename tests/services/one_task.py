@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from faust.types import TP
@@ -25,10 +24,12 @@ from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
+from services.program.migrations import TaskMigrations
+from services.program.query_program import QueryProgram
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import Committed, plan_recovery
-from services.task.migrations import TaskMigrations
-from services.task.query_program import QueryProgram, TaskChanges
+from services.task.context import TaskContext, make_lanes, partitions_of
+from services.task.program import TaskChanges
 from services.task.spec import TaskOutcome, TaskSpec, streams_by_topic
 from services.task.task import Task
 
@@ -194,19 +195,10 @@ def open_task(
         log=log,
         metrics=own,
     )
-    program = partial(QueryProgram, SPEC, cast(Any, changes), recovery.cut, None, None, lambda found, version: None)
-    return Task(
-        SPEC,
-        0,
-        recovery,
-        changes,
-        program,
-        kafka,
-        None,
-        SnapshotWriter(None, executor, 10_000, log, own),
-        log,
-        own,
-        give_up,
-        changed,
-        ended,
+    lanes = make_lanes(SPEC, recovery, log, None)
+    program = QueryProgram(
+        SPEC, cast(Any, changes), recovery.cut, None, None, lambda found, version: None, partitions_of(lanes)
     )
+    snapshots = SnapshotWriter(None, executor, 10_000, log, own)
+    context = TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)
+    return Task(context, give_up, changed, ended)

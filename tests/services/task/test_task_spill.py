@@ -22,9 +22,9 @@ from schemas.language.program import parse_program
 from schemas.messages.spills import decode_events
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
+from services.program.result_output import late_records
 from services.spill.block_store import SpillError
 from services.spill.spill_log import LogRecord, SpillLog
-from services.task.result_output import late_records
 from services.task.spill import MAX_REST_S, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch

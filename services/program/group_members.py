@@ -1,6 +1,6 @@
 """Decides which queries a group's task runs: the registered ones, each from a cut that the task chooses and records.
 
-`services.task.group_program` runs these queries; `services.task.task` calls `GroupMembers` between epochs. A query
+`services.program.group_program` runs these queries; `services.task.task` calls `GroupMembers` between epochs. A query
 begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in the
 transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`. The
 task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up by
@@ -56,7 +56,7 @@ class GroupMembers:
 
     Attributes:
         version, ownership_in_doubt: constants, because a group has no plan to change and no control log (see
-            `services.task.query_program.TaskChanges`).
+            `services.program.query_program.TaskChanges`).
     """
 
     version = 0

@@ -34,12 +34,10 @@ from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.process.settings import EXECUTOR
 from services.recovery.starting_point import RecoveryPlan
+from services.task.program import LOOK_S
 
 SPEED_S = 1.0
 """The interval over which a task's speed in event time is measured."""
-
-LOOK_S = 0.2
-"""Upper limit of the time between two looks at the log, however long epochs are."""
 
 FIRST_RESULT_S = 1.0
 """How long the report of a finished migration waits for the first result at or after the migration's cut."""

@@ -1,6 +1,6 @@
 """Handles plan changes in a task of a distributed query: the task promises a bound for the cut, and ends at the cut.
 
-This is the counterpart of `services.task.migrations.TaskMigrations`, whose task changes its plan in place. Here the
+This is the counterpart of `services.program.migrations.TaskMigrations`, whose task changes its plan in place. Here the
 tasks of the next plan version take over (`services.control.plan_versions`).
 """
 
@@ -19,7 +19,8 @@ from services.control.participant import Participant
 from services.control.plan_versions import STRATEGIES
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
-from services.task.migrations import LOOK_S, Control
+from services.program.migrations import Control
+from services.task.program import LOOK_S
 
 
 class DistributedMigrations:

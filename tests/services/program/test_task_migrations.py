@@ -23,8 +23,8 @@ from services.control.coordination import Coordination
 from services.control.participant import GRACE_S, RESEND_S
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
+from services.program.migrations import TaskMigrations
 from services.recovery.starting_point import RecoveryPlan
-from services.task.migrations import TaskMigrations
 from tests.feeding import to_rows
 
 QUERY = parse_program(

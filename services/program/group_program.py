@@ -14,14 +14,14 @@ from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
 from services.kafka.topics import TopicAdmin
 from services.process.metrics import TaskMetrics
-from services.task.group_members import GroupMembers
-from services.task.result_output import late_records, pieces
+from services.program.group_members import GroupMembers
+from services.program.result_output import late_records, pieces
 from services.task.spec import TaskSpec
 from services.task.spill import TaskSpill
 
 
 class GroupProgram:
-    """A `services.task.query_program.TaskProgram` for a group.
+    """A `services.program.query_program.TaskProgram` for a group.
 
     Args:
         spill: the task's spilled state; None without a memory budget.

@@ -27,12 +27,12 @@ from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
+from services.program.group_members import GroupMembers
+from services.program.group_program import GroupProgram
 from services.registry.group_registration import check_group_queries
 from services.registry.group_watch import WantedQuery
 from services.registry.member_log import BEGAN
 from services.spill.spill_log import LogRecord, SpillLog
-from services.task.group_members import GroupMembers
-from services.task.group_program import GroupProgram
 from services.task.spec import RereadNeeded, TaskSpec, streams_by_topic
 from services.task.spill import TaskSpill
 from tests import oracle

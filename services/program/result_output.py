@@ -1,6 +1,6 @@
 """Encodes the results of a task's engine: as records for the sink, or as blocks for the next operator.
 
-`services.task.query_program` and `services.task.group_program` call it. Entry: `encoder_of`.
+`services.program.query_program` and `services.program.group_program` call it. Entry: `encoder_of`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Defines what a task runs, `TaskProgram`: an engine, the encoding of its results, and its statistics.
+"""Runs one query in a task, or an operator of a distributed query: one engine, and one topic of results.
 
-`services.task.task` feeds the engine, commits, and recovers after a crash. The program hides whether it runs one query
-(`QueryProgram`, also for an operator of a distributed query) or a group of queries (`services.task.group_program`).
+`services.worker.task_opener` makes a `QueryProgram` for each task that does not run a group of queries.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from operators.data.statistics import EngineStatistics
 from operators.distributed.feedback import DistributedFeedback
@@ -17,100 +15,11 @@ from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
 from services.process.metrics import TaskMetrics
-from services.task.distributed_migrations import DistributedMigrations
-from services.task.engine import TaskEngine
-from services.task.migrations import TaskMigrations
-from services.task.result_output import encoder_of, late_records
+from services.program.distributed_migrations import DistributedMigrations
+from services.program.migrations import TaskMigrations
+from services.program.result_output import encoder_of, late_records
 from services.task.spec import TaskSpec
 from services.task.spill import TaskSpill
-
-
-class TaskChanges(Protocol):
-    """Changes of a task's program while it runs: of the plan, or of the queries of a group.
-
-    Attributes:
-        version: of the plan, to commit with what has been processed.
-        ownership_in_doubt: True if the task must commit to learn whether another incarnation has taken over.
-    """
-
-    @property
-    def version(self) -> int:
-        """See above."""
-        ...
-
-    @property
-    def ownership_in_doubt(self) -> bool:
-        """See above."""
-        ...
-
-    def look_if_due(self, committed: float, now: float) -> None:
-        """Call `look` if the last call is some time ago."""
-        ...
-
-    def look(self, committed: float, now: float) -> None:
-        """Find requested changes and apply them; called between two epochs.
-
-        Args:
-            committed: when the last successful commit began, in monotonic seconds.
-        """
-        ...
-
-    def limit(self, watermark: int, now: float) -> int:
-        """The largest cut of the next epoch."""
-        ...
-
-    def ends_at(self, cut: int) -> bool:
-        """Whether the task must end at this cut."""
-        ...
-
-    def conclude(self, now: float) -> None:
-        """Report that the task has ended."""
-        ...
-
-
-class TaskProgram(Protocol):
-    """See the module.
-
-    Attributes:
-        durable: the engine, if snapshots of it can be taken.
-        pending_pairs: pairs of tuples that are still to be compared, as of the last report; 0 without pending results.
-    """
-
-    pending_pairs: int
-
-    @property
-    def engine(self) -> TaskEngine:
-        """The engine."""
-        ...
-
-    @property
-    def durable(self) -> Engine | None:
-        """See above."""
-        ...
-
-    def begin(self) -> None:
-        """Prepare the engine; called in the task's thread before the replay."""
-        ...
-
-    def advance(self, cut: int) -> bool:
-        """Process an epoch; returns whether it produced results."""
-        ...
-
-    def has_output(self) -> bool:
-        """Whether records must be delivered even without results."""
-        ...
-
-    def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
-        """The output since the last call: encoded results with their topics, and blocks."""
-        ...
-
-    def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
-        """Count delivered results, by topic."""
-        ...
-
-    def report(self, metrics: TaskMetrics) -> float:
-        """Publish the engine's statistics; returns the seconds that it has been busy."""
-        ...
 
 
 class QueryProgram:

@@ -1,0 +1,110 @@
+"""What the phases of a task share (`TaskContext`), and how its lanes are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from operators.distributed.feedback import DistributedFeedback
+from services.delivery.epoch_output import RejectedRecords
+from services.delivery.sink import Sink
+from services.kafka.topics import Lane
+from services.process.logs import Log
+from services.process.metrics import TaskMetrics
+from services.recovery.snapshots import SnapshotWriter
+from services.recovery.starting_point import LaneStart, RecoveryPlan
+from services.recovery.state_store import StateStore
+from services.task.block_lane import BlockLane
+from services.task.feedback import TaskFeedback
+from services.task.lane import InputLane
+from services.task.program import TaskChanges, TaskEngine, TaskProgram
+from services.task.spec import TaskSpec
+from services.task.spill import TaskSpill
+
+
+@dataclass(slots=True)
+class TaskContext:
+    """One incarnation of a task.
+
+    Attributes:
+        spec: what all tasks of the worker share.
+        number: of the task.
+        recovery: where to start.
+        lanes: per partition that the task reads.
+        program: what it runs.
+        changes: changes of the plan, or of a group's queries.
+        store: the table of snapshots; None for a worker without a state directory.
+        feedback: of an operator that takes part in feedback; None otherwise.
+        spill: the task's spilled state; None without a memory budget and without pending results.
+        rejected: late and dead-letter records of the open epoch.
+        step: what the thread is doing, for /healthz.
+    """
+
+    spec: TaskSpec
+    number: int
+    recovery: RecoveryPlan
+    lanes: Mapping[Lane, InputLane | BlockLane]
+    program: TaskProgram
+    changes: TaskChanges
+    sink: Sink
+    store: StateStore | None
+    snapshots: SnapshotWriter
+    log: Log
+    metrics: TaskMetrics
+    feedback: TaskFeedback | None = None
+    spill: TaskSpill | None = None
+    rejected: RejectedRecords = field(init=False)
+    step: str = field(init=False, default="beginning")
+
+    def __post_init__(self) -> None:
+        self.rejected = RejectedRecords(self.spec.topics.late, self.spec.topics.dead)
+
+    @property
+    def engine(self) -> TaskEngine:
+        """The engine of the program."""
+        return self.program.engine
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that the task reads."""
+        return tuple(partitions_of(self.lanes))
+
+    def is_closed(self, lane: InputLane | BlockLane) -> bool:
+        """Whether the rest of a source's partition belongs to the plan that takes over.
+
+        That plan's tasks may run already: this task may be a later incarnation of a task that had reached its end.
+        """
+        return self.changes.ends_at(self.engine.cut) and isinstance(lane, InputLane) and not lane.replaying
+
+    def take(self, lane: InputLane | BlockLane) -> None:
+        """Feed the batches that a lane has retained."""
+        while lane.retained and not self.is_closed(lane):
+            self.metrics.input_tuples.inc(lane.take(self.engine, lane.retained.popleft(), self.rejected))
+
+
+def make_lanes(
+    spec: TaskSpec, recovery: RecoveryPlan, log: Log, feedback: DistributedFeedback | None
+) -> dict[Lane, InputLane | BlockLane]:
+    """Make the lanes of a task."""
+    return {key: _make_lane(spec, key, start, recovery.floor, log, feedback) for key, start in recovery.lanes.items()}
+
+
+def _make_lane(
+    spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log, feedback: DistributedFeedback | None
+) -> InputLane | BlockLane:
+    if spec.part is None:
+        return InputLane(key, spec.query, start, floor)
+    given = spec.part.input(key[0])
+    if given.edge is not None:
+        return BlockLane(key, given, start, floor, log, feedback)
+    kept = dict(spec.part.operator.kept)
+    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)
+
+
+def partitions_of(lanes: Mapping[Lane, InputLane | BlockLane]) -> dict[str, list[int]]:
+    """Per stream, the partitions that the lanes feed."""
+    partitions: dict[str, list[int]] = {}
+    for lane in lanes.values():
+        for stream, partition in lane.inputs:
+            partitions.setdefault(stream, []).append(partition)
+    return partitions

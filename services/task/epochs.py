@@ -1,0 +1,151 @@
+"""Runs a task's epochs: reads until the next epoch is due, advances the program to the watermark, and delivers.
+
+`services.task.task` runs an `EpochLoop` in the task's thread once the replay has ended.
+"""
+
+from __future__ import annotations
+
+import time
+
+from services.kafka.topics import Lane
+from services.task.alignment import Alignment
+from services.task.commits import Committer
+from services.task.context import TaskContext
+from services.task.epoch_timer import EpochTimer
+from services.task.inbox import Arrival, FlushRequest, Inbox
+from services.task.program import LOOK_S
+from services.task.spill import QUIET_S
+
+REJECTED_BYTES = 16 << 20
+"""Bytes of rejected records that an epoch collects before it is delivered early."""
+
+STATISTICS_S = 1.0
+
+
+class EpochLoop:
+    """The epochs of one incarnation of a task.
+
+    Attributes:
+        slowest: partitions that the watermark waits for, as of the last report.
+        stopping: set to end the loop; the inbox must be woken, too.
+    """
+
+    def __init__(self, context: TaskContext, inbox: Inbox, alignment: Alignment, committer: Committer) -> None:
+        self.slowest: frozenset[Lane] = frozenset()
+        self.stopping = False
+        self._context = context
+        self._inbox = inbox
+        self._alignment = alignment
+        self._committer = committer
+        self._reported = 0.0
+        self._last_input = time.monotonic()
+        self._busy = (time.monotonic(), 0.0)
+
+    def run(self) -> bool:
+        """Run epochs until the loop is stopped, or the task's plan ends; True if the open epoch is to be delivered."""
+        context = self._context
+        timer = EpochTimer(context.spec.settings.epoch_ms / 1000, time.monotonic())
+        while not self.stopping:
+            ends = context.changes.ends_at(context.engine.cut)
+            if ends and (context.feedback is None or context.feedback.nothing_suspended()):
+                self._conclude()
+                return False
+            self._read(timer)
+            timer.epoch_began(time.monotonic())
+            self.epoch(final=False)
+            timer.epoch_ended(time.monotonic())
+        return True
+
+    def _conclude(self) -> None:
+        """End the task with its plan: commit the position of every partition, and read no more."""
+        self._alignment.pause(frozenset(self._context.lanes))
+        self._committer.deliver(commit=True, ending=True)
+        self._context.changes.conclude(time.monotonic())
+
+    def _read(self, timer: EpochTimer) -> None:
+        """Feed the engine until the next epoch is due."""
+        context = self._context
+        context.step = "reading"
+        while not self.stopping and context.rejected.size_bytes < REJECTED_BYTES:
+            seconds_left = timer.seconds_left(time.monotonic())
+            item = self._inbox.get(0 if self._clean_up_if_quiet() else min(max(seconds_left, 0), LOOK_S))
+            if isinstance(item, FlushRequest):
+                self.epoch(final=True)
+                item.done.set()
+            context.changes.look_if_due(self._committer.last_commit, time.monotonic())
+            if isinstance(item, Arrival):
+                self._take(item)
+            self._alignment.pause_lanes_ahead()
+            if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
+                timer.request()
+            if seconds_left <= 0:
+                return
+
+    def _take(self, item: Arrival) -> None:
+        context = self._context
+        lane = context.lanes[item.lane]
+        if item.batch is None:
+            if lane.may_idle and not context.is_closed(lane):
+                lane.set_idle(context.engine, True)
+            return
+        lane.retained.append(item.batch)
+        if not context.is_closed(lane):
+            context.take(lane)
+            self._last_input = time.monotonic()
+
+    def _clean_up_if_quiet(self) -> bool:
+        """Run a cleanup step if no input arrives; the next epoch commits its results."""
+        now, spill = time.monotonic(), self._context.spill
+        quiet = now - self._last_input >= QUIET_S and self._inbox.empty
+        return spill is not None and quiet and spill.run_cleanup_step(now)
+
+    def epoch(self, final: bool) -> None:
+        """Advance to the watermark, and deliver what is due.
+
+        Args:
+            final: deliver and commit everything, due or not.
+        """
+        context, committer, engine = self._context, self._committer, self._context.engine
+        now = time.monotonic()
+        context.changes.look(committer.last_commit, now)
+        cut = context.changes.limit(engine.watermark(), now)
+        has_results = answering = False
+        if context.feedback is not None:
+            context.feedback.serve(cut, now)
+            cut = min(cut, context.feedback.limit)
+            answering = context.feedback.has_answers()
+        if cut > engine.cut:
+            context.step = "computing an epoch"
+            has_results = context.program.advance(cut)
+            context.metrics.epoch.observe(time.monotonic() - now)
+            self._alignment.pause_lanes_ahead()
+        if context.spill is not None and context.spill.advanced():
+            has_results = True
+        delivering = has_results or answering or bool(context.rejected.records) or context.program.has_output()
+        # Cleanup can reduce the backlog without producing results.
+        cleaned_up = context.program.pending_pairs != committer.committed_pending
+        moved = committer.moved() or cleaned_up or context.changes.ownership_in_doubt
+        due = final or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
+        if delivering or (due and moved):
+            committer.deliver(commit=due or context.spec.settings.transactional)
+        if context.feedback is not None:
+            context.feedback.send_requests(now)
+        if context.spill is not None and not final:
+            context.step = "producing pending results"
+            context.spill.clean_up_between_epochs(time.monotonic())
+        if now - self._reported >= STATISTICS_S:
+            self._reported = now
+            self._report()
+        if context.program.durable is not None:
+            committer.keep_durable(context.program.durable, final)
+
+    def _report(self) -> None:
+        context, engine = self._context, self._context.engine
+        context.metrics.reached(self._committer.committed_cut, time.time() * 1000)
+        total_busy_s = context.program.report(context.metrics)
+        self.slowest = frozenset(key for key, lane in context.lanes.items() if lane.watermark(engine) <= engine.cut)
+        context.metrics.idle.set(sum(lane.idle for lane in context.lanes.values()))
+        now = time.monotonic()
+        began, busy_s = self._busy
+        self._busy = now, total_busy_s
+        engine.load = min(1.0, (total_busy_s - busy_s) / max(now - began, 0.001))

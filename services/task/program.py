@@ -1,0 +1,196 @@
+"""What a task runs: interfaces of the program, of its engine, and of the changes that it makes while it runs.
+
+`TaskProgram` hides whether a task runs one query (`services.program.query_program`, also for an operator of a
+distributed query) or a group of queries (`services.program.group_program`). The lanes use `TaskEngine`;
+`services.task.spill` uses `SpillingEngine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from operators.engine.engine import Engine
+from operators.engine.intake import LateRows, ReplayPoint
+from schemas.codecs.encode import Encoded
+from schemas.columns import I64, Batch
+from schemas.messages.spills import SpillEvent
+from services.delivery.epoch_output import BlockRecord
+from services.process.metrics import TaskMetrics
+
+LOOK_S = 0.2
+"""Upper limit of the time between two calls of `TaskChanges.look`, however long epochs are."""
+
+
+class TaskEngine(Protocol):
+    """See `operators.engine.engine.Engine`.
+
+    Attributes:
+        hold: event time; the engine keeps tuples that had not expired at it.
+        load: the share of its time that the engine is busy, as the task has measured it.
+    """
+
+    hold: int
+    load: float
+
+    @property
+    def cut(self) -> int:
+        """Event time (ms) before which everything has been processed."""
+        ...
+
+    @property
+    def pending_tuples(self) -> int:
+        """Tuples that wait for the watermark."""
+        ...
+
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> LateRows:
+        """Take tuples of one partition in arrival order."""
+        ...
+
+    def set_clock(self, stream: str, partition: int, max_ts: int) -> None:
+        """Restore a partition's clock before a replay."""
+        ...
+
+    def set_idle(self, stream: str, partition: int, idle: bool) -> None:
+        """Exclude a silent partition from the watermark, or include it again."""
+        ...
+
+    def watermark(self) -> int:
+        """The largest cut that `advance` may be given."""
+        ...
+
+    def partition_watermark(self, stream: str, partition: int) -> int:
+        """The watermark of one partition."""
+        ...
+
+    def horizon(self, stream: str) -> int:
+        """The smallest ts whose tuples some window still needs."""
+        ...
+
+    def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
+        """Where to start reading again to see every tuple with ts >= `horizon_ms`."""
+        ...
+
+    def advance(self, cut: int | None = None) -> object:
+        """Process all tuples with ts < cut."""
+        ...
+
+
+class SpillingEngine(Protocol):
+    """An engine with a memory budget; see `operators.engine.engine.Engine` and `operators.groups.engine.GroupEngine`.
+
+    Attributes:
+        load: the share of its time that the engine is busy.
+    """
+
+    load: float
+
+    def clean(self, most: int | None = None) -> bool:
+        """Produce pending results of at most `most` groups; False if none were pending."""
+        ...
+
+    def least_budget(self) -> int:
+        """The smallest sufficient budget in bytes; 0 if the present budget suffices."""
+        ...
+
+    def spill_events(self) -> list[SpillEvent]:
+        """The spill events since the last call."""
+        ...
+
+    def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
+        """Replay spill events up to an event time, and decide no others before it."""
+        ...
+
+    def spills_needed_from(self) -> int:
+        """Event time up to which spill events need no replay."""
+        ...
+
+
+class TaskChanges(Protocol):
+    """Changes of a task's program while it runs: of the plan, or of the queries of a group.
+
+    Attributes:
+        version: of the plan, to commit with what has been processed.
+        ownership_in_doubt: True if the task must commit to learn whether another incarnation has taken over.
+    """
+
+    @property
+    def version(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def ownership_in_doubt(self) -> bool:
+        """See above."""
+        ...
+
+    def look_if_due(self, committed: float, now: float) -> None:
+        """Call `look` if the last call is some time ago."""
+        ...
+
+    def look(self, committed: float, now: float) -> None:
+        """Find requested changes and apply them; called between two epochs.
+
+        Args:
+            committed: when the last successful commit began, in monotonic seconds.
+        """
+        ...
+
+    def limit(self, watermark: int, now: float) -> int:
+        """The largest cut of the next epoch."""
+        ...
+
+    def ends_at(self, cut: int) -> bool:
+        """Whether the task must end at this cut."""
+        ...
+
+    def conclude(self, now: float) -> None:
+        """Report that the task has ended."""
+        ...
+
+
+class TaskProgram(Protocol):
+    """See the module.
+
+    Attributes:
+        durable: the engine, if snapshots of it can be taken.
+        pending_pairs: pairs of tuples that are still to be compared, as of the last report; 0 without pending results.
+    """
+
+    pending_pairs: int
+
+    @property
+    def engine(self) -> TaskEngine:
+        """The engine."""
+        ...
+
+    @property
+    def durable(self) -> Engine | None:
+        """See above."""
+        ...
+
+    def begin(self) -> None:
+        """Prepare the engine; called in the task's thread before the replay."""
+        ...
+
+    def advance(self, cut: int) -> bool:
+        """Process an epoch; returns whether it produced results."""
+        ...
+
+    def has_output(self) -> bool:
+        """Whether records must be delivered even without results."""
+        ...
+
+    def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
+        """The output since the last call: encoded results with their topics, and blocks."""
+        ...
+
+    def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
+        """Count delivered results, by topic."""
+        ...
+
+    def report(self, metrics: TaskMetrics) -> float:
+        """Publish the engine's statistics; returns the seconds that it has been busy."""
+        ...
