@@ -308,6 +308,17 @@ def test_package_files_only_re_export() -> None:
             assert text or names or isinstance(node, kinds), place(path, node)
 
 
+def test_jobs_and_benchmarks_import_no_command() -> None:
+    """Commands import them: the other way round would be a cycle."""
+    problems = [
+        f"{found.place} imports {found.module}"
+        for path in files("ops")
+        for found in imports(path)
+        if f"{found.module}.".startswith("services.commands.")
+    ]
+    assert problems == []
+
+
 @pytest.mark.parametrize(
     ("where", "source"),
     [

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.reference import PAGE, ROOT, with_reference
+from services.reference import PAGE, ROOT, with_reference
 from schemas.language.functions import FUNCTIONS
 from services.broker import broker as brokers
 from services.broker.kafka_jars import kafka_version
@@ -161,7 +161,7 @@ def test_every_block_of_commands_is_run() -> None:
 
 def test_the_command_reference_is_that_of_the_command_line() -> None:
     page = PAGE.read_text()
-    assert with_reference(page) == page, "python -m ops.reference rewrites it"
+    assert with_reference(page) == page, "python -m services.reference rewrites it"
 
 
 def test_the_readme_is_short() -> None:

@@ -1,6 +1,6 @@
 """The command reference of the manual (`ops/docs/commands.md`), made from the command line's own help.
 
-    python -m ops.reference
+    python -m services.reference
 
 rewrites the part of the page between its two marks. `tests/test_readme.py` checks that page and command line agree.
 The Kafka security options are the same for every command that reaches Kafka. The reference shows them once, in a table
@@ -23,7 +23,7 @@ from services.lazy_commands import LazyCommand
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "ops/docs/commands.md"
-BEGIN = "<!-- commands: made by `python -m ops.reference` -->"
+BEGIN = "<!-- commands: made by `python -m services.reference` -->"
 END = "<!-- end of commands -->"
 SECURITY_LINK = "Also the [Kafka security options](#kafka-security-options)."
 
