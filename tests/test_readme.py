@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from services.reference import PAGE, ROOT, with_reference
 from schemas.language.functions import FUNCTIONS
 from services.broker import broker as brokers
 from services.broker.kafka_jars import kafka_version
 from services.process.metrics import WorkerMetrics
+from services.reference import PAGE, ROOT, with_reference
 
 README = ROOT / "README.md"
 DOCS = ROOT / "ops/docs"

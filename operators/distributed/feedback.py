@@ -204,8 +204,8 @@ class DistributedFeedback:
         self._restored = True
         if self.producer_end is None or self._engine is None:
             return
-        for partition, said in notices.items():
-            self.producer_end.restore(self._engine, partition, said)
+        for partition, last in notices.items():
+            self.producer_end.restore(self._engine, partition, last)
         for demand in self.consumer_ends.values():
             self._check(demand, demand.withheld())
 

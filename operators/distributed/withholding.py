@@ -311,8 +311,8 @@ class ProducerFeedback:
         for begin in begins:
             last = begin == begins[-1]
             piece = late.slice(begin, min(begin + step, len(late)))
-            said = (suspended, resumed) if last else (NONE, NONE)
-            found.append(self._encoded(partition, reader, False, *said, piece))
+            listed = (suspended, resumed) if last else (NONE, NONE)
+            found.append(self._encoded(partition, reader, False, *listed, piece))
         return found
 
     def _encoded(

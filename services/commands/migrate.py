@@ -143,9 +143,9 @@ def _line(done: Done) -> str:
         return f"task {done.task}: kept its plan: {done.error}"
     if done.restored:
         return f"task {done.task}: restarted in between, runs the new plan"
-    said = [f"longest silence {done.longest_silence_s * 1000:.0f} ms", f"{done.peak_extra_tuples} tuples more at most"]
+    facts = [f"longest silence {done.longest_silence_s * 1000:.0f} ms", f"{done.peak_extra_tuples} tuples more at most"]
     if done.began_at is not None and done.finished_at is not None:
-        said.insert(0, f"changed at {format_progress(done.began_at)}, done at {format_progress(done.finished_at)}")
+        facts.insert(0, f"changed at {format_progress(done.began_at)}, done at {format_progress(done.finished_at)}")
     if done.first_result_s is not None:
-        said.append(f"first result after {done.first_result_s * 1000:.0f} ms")
-    return f"task {done.task}: {', '.join(said)}"
+        facts.append(f"first result after {done.first_result_s * 1000:.0f} ms")
+    return f"task {done.task}: {', '.join(facts)}"

@@ -124,9 +124,9 @@ def _register_in_group(
 def _members(clients: KafkaClients, entry: GroupEntry, group: str) -> list[str]:
     """A line per query of a group: since when it runs, or why it does not."""
     topic = ControlTopics.of(group).members
-    said = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
-    lines = [f"{name}: {_state([m for m in said if m.id == query.id])}" for name, query in entry.queries.items()]
-    ended = [m for m in said if m.ended is not None and m.name not in entry.queries]
+    records = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
+    lines = [f"{name}: {_state([m for m in records if m.id == query.id])}" for name, query in entry.queries.items()]
+    ended = [m for m in records if m.ended is not None and m.name not in entry.queries]
     return [*lines, *(f"{m.name}: ended {format_progress(m.ended or 0)}" for m in ended)]
 
 
