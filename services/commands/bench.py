@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from schemas.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ops.bench.measure import Progress
     from ops.bench.report import Report
     from ops.bench.suites import PaperBench, Suite
 
@@ -77,7 +79,6 @@ def engine(
 ) -> None:
     """The engine alone: nothing to parse, no Kafka, one core."""
     from ops.bench.engine import EngineSettings, bench_engine
-    from ops.bench.measure import Progress
 
     settings = EngineSettings(
         runs=runs or (2 if quick else 5),
@@ -86,9 +87,7 @@ def engine(
         seed=seed,
         quick=quick,
     )
-    with Progress() as progress:
-        report = bench_engine(settings, progress)
-    _finish(report, json)
+    _measure(bench_engine, settings, json)
 
 
 @app.command()
@@ -108,14 +107,11 @@ def files(
 ) -> None:
     """JSON lines to JSON lines with `weir run`, against decoders that merely read them."""
     from ops.bench.files import FilesSettings, bench_files
-    from ops.bench.measure import Progress
 
     settings = FilesSettings(
         runs=runs or (2 if quick else 5), seconds=seconds or (30 if quick else 200), seed=seed, quick=quick
     )
-    with Progress() as progress:
-        report = bench_files(settings, progress)
-    _finish(report, json)
+    _measure(bench_files, settings, json)
 
 
 @app.command()
@@ -145,7 +141,6 @@ def kafka(
 ) -> None:
     """Topic to topic with `weir worker`, exactly once: rate, latency, memory."""
     from ops.bench.kafka import KafkaSettings, bench_kafka
-    from ops.bench.measure import Progress
 
     settings = KafkaSettings(
         bootstrap=bootstrap,
@@ -156,9 +151,7 @@ def kafka(
         rate=rate,
         seed=seed,
     )
-    with Progress() as progress:
-        report = bench_kafka(settings, progress)
-    _finish(report, json)
+    _measure(bench_kafka, settings, json)
 
 
 @app.command()
@@ -172,15 +165,12 @@ def migrations(
     json: Json = None,
 ) -> None:
     """Plan changes of a running `weir worker`: how long results stay away by each strategy."""
-    from ops.bench.measure import Progress
     from ops.bench.migrations import MigrationSettings, bench_migrations
 
     settings = MigrationSettings(
         bootstrap=bootstrap, runs=runs or (2 if quick else 5), rate=rate, window_ms=round(window * 1000), seed=seed
     )
-    with Progress() as progress:
-        report = bench_migrations(settings, progress)
-    _finish(report, json)
+    _measure(bench_migrations, settings, json)
 
 
 @app.command()
@@ -193,7 +183,6 @@ def failover(
 ) -> None:
     """Workers that are killed: how long results stay away, by the size of the state, and what takes that time."""
     from ops.bench.failover import WINDOWS_MS, FailoverSettings, bench_failover
-    from ops.bench.measure import Progress
 
     settings = FailoverSettings(
         bootstrap=bootstrap,
@@ -201,9 +190,7 @@ def failover(
         windows_ms=WINDOWS_MS[:1] if quick else WINDOWS_MS,
         seed=seed,
     )
-    with Progress() as progress:
-        report = bench_failover(settings, progress)
-    _finish(report, json)
+    _measure(bench_failover, settings, json)
 
 
 @app.command()
@@ -221,15 +208,12 @@ def cleanup(
     json: Json = None,
 ) -> None:
     """What a run owes for want of memory, found by one process and by Spark."""
-    from ops.bench.measure import Progress
     from ops.bench.spark_cleanup import CleanupSettings, bench_cleanup
     from ops.spark.session import check_installed
 
     check_installed()
     settings = CleanupSettings(tuples or (100_000 if quick else 1_000_000), master, runs or (2 if quick else 3), seed)
-    with Progress() as progress:
-        report = bench_cleanup(settings, progress)
-    _finish(report, json)
+    _measure(bench_cleanup, settings, json)
 
 
 def _redraws(name: str, help: str) -> None:
@@ -307,7 +291,12 @@ def _finish_suite(suite: Suite, out: Path) -> None:
     typer.echo("written: " + ", ".join(str(path) for path in files))
 
 
-def _finish(report: Report, json: Path | None) -> None:
+def _measure(bench: Callable[[Any, Progress], Report], settings: Any, json: Path | None) -> None:
+    """Run a benchmark with its settings, show its report, and write it to a file if one is given."""
+    from ops.bench.measure import Progress
+
+    with Progress() as progress:
+        report = bench(settings, progress)
     report.show(_console())
     if json is not None:
         json.write_text(report.to_json())
