@@ -168,8 +168,10 @@ def open_task(
     ended: Callable[[Task, TaskOutcome], None],
     changed: Callable[[], None] = lambda: None,
     changes: TaskChanges | None = None,
+    snapshots: SnapshotWriter | None = None,
 ) -> Task:
-    """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any."""
+    """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any, without `snapshots`
+    none are written."""
     recovery = plan_recovery(
         streams=dict.fromkeys(LANES, 1),
         fingerprint="f",
@@ -199,6 +201,6 @@ def open_task(
     program = QueryProgram(
         SPEC, cast(Any, changes), recovery.cut, None, None, lambda found, version: None, partitions_of(lanes)
     )
-    snapshots = SnapshotWriter(None, executor, 10_000, log, own)
+    snapshots = snapshots or SnapshotWriter(None, executor, 10_000, log, own)
     context = TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)
     return Task(context, give_up, changed, ended)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import orjson
 
 from operators.engine.engine import Engine
+from operators.state.checkpoint import Checkpoint
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
+from services.recovery.starting_point import Snapshot
 from tests.broker_fixture import wait_until
 from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
 
@@ -67,6 +72,58 @@ def test_an_earlier_horizon_commits_all_partitions() -> None:
         assert kafka.deliveries[-1].offsets.keys() == set(LANES)
         task.abandon()
         assert task.join(30)
+
+
+class Due:
+    """A writer for which a snapshot is due at random; notes by how much each is ahead of the commits (ms)."""
+
+    ready = True
+    failed = False
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.ahead: list[int] = []
+        self._kafka = kafka
+        self._random = random.Random(1)
+
+    @property
+    def due(self) -> bool:
+        """Asked after each epoch, also where the epoch was not committed."""
+        return self._random.random() < 0.3
+
+    def write(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
+        """Compare it with the newest commit."""
+        newest = max(found.message.cut for found in self._kafka.offsets.values())
+        self.ahead.append(snapshot.cut - newest)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Blocks before the next snapshot."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_no_snapshot_is_ahead_of_the_commits() -> None:
+    """Epochs without results are shorter than commits are apart. A recovery could not use such a snapshot."""
+    kafka = Kafka()
+    due = Due(kafka)
+    with ThreadPoolExecutor(1) as executor:
+        task = open_task(
+            kafka,
+            executor,
+            WorkerMetrics("out"),
+            threading.Event(),
+            lambda task, outcome: None,
+            snapshots=cast(Any, due),
+        )
+        task.start()
+        for n in range(100):
+            for lane in LANES:
+                task.offer(lane, batch(lane, n, n))
+            time.sleep(0.01)
+        wait_until(lambda: len(due.ahead) > 3, "snapshots are written")
+        task.abandon()
+        assert task.join(30)
+    assert set(due.ahead) == {0}
 
 
 def committed(kafka: Kafka, lane: Lane) -> int:
