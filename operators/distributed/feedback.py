@@ -32,7 +32,7 @@ def has_feedback(operator: DistributedOperator) -> bool:
 
 
 class DistributedFeedback:
-    """The feedback of one task. Pass `of` to the engine, then call `attach`.
+    """The feedback of one task. Pass `of` to the engine.
     Args:
         operator: A join that `has_feedback`.
         share: The task's number among its operator's tasks.
@@ -62,8 +62,11 @@ class DistributedFeedback:
                 found.append(ColumnRef(source.alias, CHANNEL, Type.BIGINT))
         return tuple(found)
 
-    def of(self, executor: Executor) -> DistributedFeedback:
-        """Return the feedback of the operator's executor, which is this object."""
+    def of(self, executor: Executor, engine: Engine) -> DistributedFeedback:
+        """Return the feedback of the operator's engine, which is this object.
+
+        It observes what the engine reads, and keeps in its states what readers may request.
+        """
         if not isinstance(executor, XJoinTree) or len(executor.joins) != 1:
             raise InvariantError("a placed operator is one join")
         self._executor = executor
@@ -76,14 +79,11 @@ class DistributedFeedback:
             if given.edge is not None and given.edge.kinds:
                 kept = None if self.producer_end is None else self.producer_end.kept[side]
                 self.consumer_ends[given.stream.name] = ConsumerFeedback(operator, side, join, kept, self._clock)
-        return self
-
-    def attach(self, engine: Engine) -> None:
-        """Observe what the engine reads, and keep in its states what readers may request."""
         self._engine = engine
         engine.on_push = self._observe
         if self.producer_end is not None:
             engine.hold = self.producer_end.hold
+        return self
 
     @property
     def hold(self) -> int:

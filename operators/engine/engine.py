@@ -56,8 +56,8 @@ class Engine(IntakeMethods):
         executor: one of `operators.engine.executors`.
         hashed: False to make every join a nested loop, as papers do.
         feedback: True to let operators report to each other which tuples are not demanded (`operators.feedback`). That
-            changes no result. Or a function that makes the executor's part in feedback between distributed operators
-            (`operators.distributed.feedback`).
+            changes no result. Or a function that makes the part in feedback between distributed operators
+            (`operators.distributed.feedback`) of the executor and of this engine, which is ready but for it.
         kept: columns to store that only `feedback` reads.
         detector: how tuples that are not demanded are detected in nested loops, one of
             `operators.feedback.watch.DETECTORS`.
@@ -88,7 +88,7 @@ class Engine(IntakeMethods):
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
         hashed: bool = True,
-        feedback: bool | Callable[[Executor], Feedback] = False,
+        feedback: bool | Callable[[Executor, Engine], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
@@ -148,7 +148,7 @@ class Engine(IntakeMethods):
         if self._spills is not None:
             self._spills.attach(self._executor, 0)
         if callable(feedback):
-            self._feedback = feedback(self._executor)
+            self._feedback = feedback(self._executor, self)
         elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector, clock)
 

@@ -22,13 +22,12 @@ class SnapshotDamaged(Exception):
 
 
 def restore(context: TaskContext) -> None:
-    """Prepare the program, set the engine's clocks, and load the snapshot.
+    """Set the engine's clocks, and load the snapshot.
 
     Raises:
         SnapshotDamaged: the snapshot cannot be used.
         SpillError: spilled state cannot be written or read.
     """
-    context.program.begin()
     for lane in context.lanes.values():
         lane.restore_clocks(context.engine)
     engine, store = context.program.durable, context.store

@@ -123,13 +123,12 @@ def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, ConsumerFeedback, T
     top, _ = decompose(query, parse_plan("((A B) C)", query), {f"t{a}": 1 for a in "abc"}, 1, feedback=True)
     metrics = WorkerMetrics("q").of("0")
     task = TaskFeedback(Part(top, 0), log, {}, 0, metrics, get_log("task", task=0))
-    engine = Engine(
+    Engine(
         top.query,
         plan=top.plan,
         partitions={s.name: (0,) for s in top.query.streams()},
         feedback=task.operator_feedback.of,
     )
-    task.operator_feedback.attach(engine)
     task.restore()
     (demand,) = task.operator_feedback.consumer_ends.values()
     try:

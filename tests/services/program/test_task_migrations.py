@@ -23,7 +23,7 @@ from services.control.coordination import Coordination
 from services.control.participant import GRACE_S, RESEND_S
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.program.migrations import TaskMigrations
+from services.program.migrations import TaskMigrations, starting_plan
 from services.recovery.starting_point import RecoveryPlan
 from tests.feeding import to_rows
 
@@ -77,21 +77,22 @@ class Incarnation:
         name = f"incarnation-{len(log.messages)}"
         log.append(Opened(task=0, life=name))
         self.metrics = WorkerMetrics("out")
+        logger, recovery = get_log("test"), RecoveryPlan("window", cut, 0, 1, version, {}, 0)
+        start = starting_plan(QUERY, parse_plan(OWN, QUERY), recovery, log.view, logger)
+        self.engine = Engine(QUERY, plan=start.plan)
         self.migrations = TaskMigrations(
-            query=QUERY,
-            own=parse_plan(OWN, QUERY),
+            self.engine,
+            start,
             task=0,
             tasks=1,
             incarnation=name,
             fingerprint="f",
-            recovery=RecoveryPlan("window", cut, 0, 1, version, {}, 0),
+            committed_cut=cut,
             control=log,
             view=log.view,
-            log=get_log("test"),
+            log=logger,
             metrics=self.metrics.of("0"),
         )
-        self.engine = Engine(QUERY, plan=self.migrations.plan)
-        self.migrations.attach(self.engine)
         self.pushed = 0
         if cut:
             if push is None:
