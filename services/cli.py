@@ -25,18 +25,18 @@ COMMANDS = {
         "services.commands.worker",
         "worker",
         "Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic. QUERY "
-        "may also be a registered group: then all its queries run, and come and go with `weir query register --group` "
-        "and `drop`.",
+        "may also be a registered group: then all its queries run. `weir query register --group` and `drop` add and "
+        "remove queries meanwhile.",
     ),
     "coordinator": Entry(
         "services.commands.coordinator",
         "coordinator",
-        "Lead the workers of a query through changes of its plan (`weir migrate`), until stopped.",
+        "Coordinate plan changes (`weir migrate`) among the workers of a query, until stopped.",
     ),
     "migrate": Entry(
         "services.commands.migrate",
         "migrate",
-        "Change the plan of a query that runs; results stay what they are, and in order.",
+        "Change the plan of a running query; its results and their order stay the same.",
     ),
     "warmup": Entry(
         "services.commands.warmup",
@@ -61,8 +61,9 @@ COMMANDS = {
     "query": Entry(
         "services.commands.query",
         "app",
-        "Query files under names, kept in Kafka: worker, coordinator and migrate take such a name for a file. With "
-        "--group, several queries under one name, which a worker runs together, and which come and go while it does.",
+        "Register query files under names, in Kafka: worker, coordinator and migrate take such a name in place of a "
+        "file. With --group, a name stands for several queries that a worker runs together. Queries can be added to a "
+        "group and dropped while it runs.",
     ),
     "broker": Entry(
         "services.commands.broker",
@@ -72,8 +73,8 @@ COMMANDS = {
     "bench": Entry(
         "services.commands.bench",
         "app",
-        "Measure this machine: a table of figures asked for and reached, with the ceilings and a naive program "
-        "measured in the same run. Exit code 0 whether or not they are reached.",
+        "Measure this machine: a table of required and measured figures, with the ceilings and a naive program "
+        "measured in the same run. The exit code is 0 whether or not the requirements are met.",
     ),
     "demo": Entry(
         "services.commands.demo",

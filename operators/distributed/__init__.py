@@ -1,4 +1,5 @@
 """Distributed plans: each join of a query's plan becomes an operator of its own, which any worker may run.
+
 `services.placement.distributed` calls `decompose` and assigns the operators' tasks to workers.
 
 **An operator is an ordinary query.** It joins two inputs, each a source or the results of another operator. The results

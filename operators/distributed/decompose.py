@@ -1,4 +1,5 @@
 """Decomposes a query's plan into operators: what each operator computes, and what travels between them.
+
 `decompose` is the entry; `services.placement.distributed` and `services.control.plan_versions` call it.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,

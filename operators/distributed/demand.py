@@ -1,4 +1,5 @@
 """The consumer's end of feedback between distributed operators: what a task requests from the producers of one input.
+
 `operators.distributed.feedback` drives it. For each channel a task knows which signatures are suspended *as far as it
 has read the channel's log* (`operators.distributed.withholding`). It processes an epoch only when it has everything
 that the epoch's tuples of its other input can match. If such a tuple has a suspended signature, the task requests the

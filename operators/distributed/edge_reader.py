@@ -1,4 +1,5 @@
 """The reading end of an edge: blocks of several senders in one partition become an engine's input.
+
 `services.task.block_lane` calls it with the records of a partition. Each channel is a partition of the engine's stream,
 with a clock of its own. A watermark advances the clock, and so do tuples, since they ascend by ts. A tuple that its
 channel's clock has already passed has been written twice; it is left out and counted. Repeated blocks therefore change

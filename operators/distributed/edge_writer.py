@@ -1,4 +1,5 @@
 """The writing end of an edge: an operator's results become blocks for the partitions of a topic.
+
 `services.program.result_output` calls it. It also puts the top operator's results in the query's order. Rows keep their
 order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent.
 The partition of a key depends on the key's value alone. It is the same for the two inputs of a join whatever their

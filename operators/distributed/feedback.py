@@ -1,4 +1,5 @@
 """One task's part in feedback between distributed operators: consumer of its inputs, producer of its output.
+
 It takes the place of `operators.feedback` in the engine of a single join (`Engine(feedback=)`): the same results, with
 fewer tuples on the edges. `services.task.feedback` carries its requests.
 """

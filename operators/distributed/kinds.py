@@ -1,4 +1,5 @@
 """The kinds of an edge: the components by which its reader suspends tuples that it does not demand (JIT III).
+
 `operators.distributed.decompose` assigns kinds to edges. A kind consists of equalities between the reader's two inputs.
 It gives every tuple of the edge a *signature*: the hash of the values that the equalities read of it. A matching tuple
 of the other side has the same signature. A reader whose other input has no tuple with some signature needs no tuple of

@@ -1,4 +1,5 @@
 """Decides whether keeping tuples back by one kind of an edge pays, or whether the signatures are resumed too often.
+
 `operators.distributed.demand` calls it. A tuple that is kept back is not sent. But a reader that requests it waits for
 one trip through Kafka per join, and every answer is a message and a transaction. The two are compared in bytes: what
 was not sent while signatures were suspended, less what returned, against a price per answer. The amount that a

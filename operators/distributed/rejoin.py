@@ -1,4 +1,5 @@
 """Joins tuples that enter a distributed join late with the whole state of the other side.
+
 `operators.distributed.withholding` calls it when a signature is resumed.
 """
 

@@ -1,4 +1,5 @@
 """The producer's end of feedback between distributed operators: what a task keeps back of its input (JIT III, IV).
+
 `operators.distributed.feedback` drives it. **Suspending means taking out, and resuming means entering late**, as within
 one process (`operators.feedback.tree`). A tuple of the join's input whose signature the reader does not demand is kept
 back before it enters, or is taken out of the state. When the reader requests the signature, the tuple enters late and

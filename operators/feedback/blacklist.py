@@ -1,4 +1,5 @@
 """The blacklist (JIT IV-B) stores the suspended tuples of one kind by signature until a matching partner arrives.
+
 `operators.feedback.stem_guard` and `operators.feedback.tree_guard` put tuples in when they suspend a signature and take
 the whole list of a signature when they resume it. A put or take therefore costs O(1) per tuple, however often a
 signature is suspended and resumed.

@@ -1,4 +1,5 @@
 """The Bloom filter (JIT IV-A) tells with one look-up per tuple that the tuple certainly has no partner.
+
 A guard adds the signatures of all tuples that it observes and looks up the signatures of the tuples that it guards. A
 signature that is not in the filter matches no observed tuple. The reverse does not hold: after a false positive, or for
 an entry that has expired since, the detector only misses a tuple that it could suspend. A filter cannot forget, so its

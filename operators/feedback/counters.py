@@ -1,4 +1,4 @@
-"""Counters of the feedback on one edge of a plan, between a consumer and its producer."""
+"""Counters of the feedback on one edge of a plan, between a consumer and its producer. The guards count in them."""
 
 from __future__ import annotations
 

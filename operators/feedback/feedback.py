@@ -1,4 +1,5 @@
 """The interface of feedback between the operators of an executor, and the choice of its implementation.
+
 The engine calls `feedback_of` and then runs the executor through the returned object.
 """
 
@@ -70,4 +71,4 @@ def check_feedback(query: Query) -> None:
         UsageError: The query is a set difference.
     """
     if query.subtracted:
-        raise UsageError("feedback is between joins, and EXCEPT subtracts: leave --jit away, or give off")
+        raise UsageError("feedback is between joins, and EXCEPT subtracts: omit --jit, or give off")

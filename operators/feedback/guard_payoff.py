@@ -1,4 +1,5 @@
 """Decides when a guard watches, so that feedback that costs more than it saves switches itself off.
+
 `operators.feedback.stems` and `operators.feedback.tree` use it for the guards of one query,
 `operators.juggler.feedback` for those of a query group. All costs are in one unit of work, about a nanosecond, and come
 from counters alone: the same input leads to the same decisions.
@@ -12,7 +13,7 @@ A guard that watches has a balance, which starts with a budget. The guard is cre
 it keeps back. It is charged for look-ups, for sweeps and for tuples that enter late. It rests again when the budget is
 spent.
 
-Trials and guards' budgets are paid from a trial budget, which receives a small share of all work that the executor
+Trials and guards' budgets are taken from a trial budget, which receives a small share of all work that the executor
 does. That share is the most that feedback may lose. The guards take turns at trials as the trial budget allows, so a
 guard that becomes useful when the data change is discovered within some windows.
 """

@@ -1,4 +1,5 @@
 """Kinds of sub-tuples that a consumer may find without a partner: the candidate non-demanded sub-tuples (JIT IV-A).
+
 A kind is a set of aliases of one input of a join, together with the join's predicates that read no other alias of that
 input. If a tuple's values for these predicates have no partner in the opposite state, the consumer cannot use the
 tuple, whatever its other components are: its sub-tuple over the kind's aliases is a non-demanded sub-tuple. With fewer

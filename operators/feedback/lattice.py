@@ -1,5 +1,5 @@
-"""The lattice detector (JIT IV-A, Fig. 7 and 8) finds the minimal sub-tuples without a partner in tuples already
-produced.
+"""The lattice detector (JIT IV-A, Fig. 7 and 8): finds the minimal sub-tuples without a partner in produced tuples.
+
 `operators.feedback.watch` uses it for nested-loop joins.
 """
 

@@ -1,5 +1,5 @@
-"""A guard keeps back one stream's tuples that have no partner in another, in plans without intermediate results (JIT
-V).
+"""A guard in plans without intermediate results: keeps back tuples of a stream without a partner in another (JIT V).
+
 `operators.feedback.stems` drives the guards of an M-Join or an eddy.
 """
 

@@ -1,5 +1,5 @@
-"""Feedback in M-Joins and eddies with SteMs (JIT V): a tuple stays out of its SteM while some stream has no match for
-it.
+"""Feedback in M-Joins and eddies (JIT V): a tuple stays out of its SteM while some stream has no match for it.
+
 The engine uses `StemFeedback` in place of the executor; see `operators.feedback.feedback`.
 
 These plans have no intermediate states, so a half join that finds no partner for a tuple reports this to the tuple's

@@ -1,4 +1,4 @@
-"""A stopwatch on a given clock, since operators have no clock of their own."""
+"""A stopwatch that measures how long detection takes, on a given clock, since operators have no clock of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Feedback in a tree of joins (JIT III, IV): a join produces no result that its consumer cannot use yet, until it can.
+
 The engine uses `TreeFeedback` in place of the executor; see `operators.feedback.feedback`.
 
 **Suspending means taking out, and resuming means entering late.** A source tuple that some consumer cannot use is kept

@@ -1,4 +1,5 @@
 """The cost of a tuple in a tree of joins, which is what a guard saves by keeping the tuple back.
+
 `operators.feedback.tree_guard` asks for it; `operators.feedback.guard_payoff` defines the unit, about a nanosecond as
 measured on one machine. Only the proportions matter. Each average counts only tuples that no guard has kept back. It
 therefore leaves out what other guards already save, and estimates what one guard more, or one less, would change.

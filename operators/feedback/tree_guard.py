@@ -1,4 +1,5 @@
 """A guard of a consumer in a tree of joins keeps back suppressed tuples of one kind without a partner (JIT IV-A).
+
 `operators.feedback.watch` creates and drives the guards of a consumer, `operators.feedback.tree` their trials.
 """
 

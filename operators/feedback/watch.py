@@ -1,8 +1,8 @@
-"""A consumer in a tree of joins observes one input and decides which tuples of its other input it can use (JIT III-A,
-IV-A).
-`operators.feedback.tree` creates a `Watch` per join and calls it in each slice. The suppressed input is always a join's
-output, since sources cannot be asked to produce less. The other input is observed. If both inputs are joins' outputs,
-one is suppressed and the other observed, never both.
+"""Decides for a consumer in a tree of joins which tuples of one input it can use, given the other (JIT III-A, IV-A).
+
+`operators.feedback.tree` creates a `Watch` per join and calls it in each slice. The consumer observes one input and
+suppresses tuples of the other. The suppressed input is always a join's output, since sources cannot be asked to produce
+less. If both inputs are joins' outputs, one is suppressed and the other observed, never both.
 
 The paper lets each input be suppressed because of the other, and then loses results. Take A B on one side and C D on
 the other. a1 is suspended while no C D that was produced matches it, and d1 while no such A B matches it. Then b1

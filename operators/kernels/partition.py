@@ -1,7 +1,8 @@
 """Partition groups (state-spill 2.1): determines the group of an entry by its key's hash.
 
-The group of a hash is its upper 32 bits times the number of groups, shifted right by 32. The groups are even for any
-number of groups, and independent of the lower bits, which a state's index uses.
+States and cleanup call these functions. The group of a hash is its upper 32 bits times the number of groups, shifted
+right by 32. The groups are even for any number of groups, and independent of the lower bits, which a state's index
+uses.
 """
 
 from __future__ import annotations

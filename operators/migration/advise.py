@@ -1,7 +1,9 @@
 """Chooses a migration strategy for `--strategy auto`. The choice is pure: the same numbers give the same advice.
+
     advice = advise(query, old, new, [engine.statistics(links=True)], executor="xjoin")
     advice.strategy                # 'jisc'
-    print("\n".join(advice.lines()))
+    for line in advice.lines():
+        print(line)
 
 `operators.migration.cost` predicts what each strategy costs. One is chosen among those that can migrate the query:
 

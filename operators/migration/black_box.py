@@ -1,4 +1,5 @@
 """GMS, GPT and GHM (HybMig 4) migrate plans as black boxes that only take tuples in and return results.
+
 They need nothing of a plan except to run it, so they migrate any executor to any other.
 `operators.migration.strategies` lists them.
 """

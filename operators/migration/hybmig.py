@@ -1,4 +1,5 @@
 """HybMig (HybMig 3): both plans run on shared states, and exactly one of them makes each result.
+
 The migration is first decomposed by the sub-plans that both plans have (3.1, Fig. 5): the joins that compute such a
 sub-plan are migrated on their own, and above them it counts as a source. Each remaining task joins sources whose states
 both plans have. If both plans read the same columns of them there is one copy (3.2, state sharing). The new plan lacks

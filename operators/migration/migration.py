@@ -1,4 +1,5 @@
 """The base class of all migration strategies: an executor that starts as the old plan's and ends as the new plan's.
+
 `operators.migration.schedule` starts migrations. A migration has a cut T. Tuples with ts < T are old: all of them have
 passed through the old plan when the migration starts (JISC 4.1, buffer clearing). From then on the engine runs the
 migration instead of the old executor, until `finished` reports that the new plan can continue alone.

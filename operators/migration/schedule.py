@@ -1,4 +1,5 @@
 """The migrations of one engine: requested, running and finished ones.
+
 The engine calls `Schedule.step` between slices.
 """
 

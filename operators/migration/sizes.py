@@ -1,4 +1,5 @@
 """Estimates the sizes of a query's sub-plans now, and the work of joining them, in comparisons and seconds.
+
 `operators.migration.cost` uses it. A source's window holds `living` tuples, of which `rate` arrive per second. A
 sub-plan holds the combinations that satisfy the predicates between its sources. If the running plan has a state of the
 same sources, their number is the number that it counts there. Otherwise it is the product of the inputs' sizes and of

@@ -1,4 +1,5 @@
 """The migration strategies by name.
+
 `operators.migration.schedule` starts them by `begin`; `check_strategy` validates a user's choice. Every strategy
 migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies differ in how
 they treat them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one (JISC 4.6). M-Joins

@@ -1,5 +1,4 @@
-"""Runs the engine over a workload. Tuples are pushed as a file reader pushes them, a stretch of event time at a
-time."""
+"""Runs the engine over a workload, and pushes tuples as a file reader does: a stretch of event time at a time."""
 
 from __future__ import annotations
 

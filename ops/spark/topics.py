@@ -7,8 +7,7 @@ determine those results. So a query can be audited while it runs.
 
 With PARTITION BY, task p has a cut of its own, writes the sink's partition p, and is responsible for the tuples of
 partition p. Where joins are distributed (placement per-operator), the operators' cuts differ. Those of the last
-operator
-are lower than or equal to the others: the least of all is used.
+operator are lower than or equal to the others: the least of all is used.
 
 Tuples that were late only because the query had stopped waiting for their partition (idle timeouts) are no function of
 the log; the late topic identifies them by partition and offset.

@@ -1,6 +1,7 @@
 """The statistics file of `weir run --stats`, and the summary of migrations for the terminal.
 
-The file always has all keys of the design (section 4); the counters come from the engine.
+`services.batch.file_run` fills them. The file has the same keys for every executor and strategy; the counters come from
+the engine.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class RunStatistics:
 
 
 def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> bytes:
-    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last plan.
+    """The statistics file: one JSON object, always with all keys. `plan` is the last plan.
 
     Args:
         engine: the statistics of `task`, with those of a later cleanup where there was one.

@@ -1,4 +1,4 @@
-"""`weir run`: a query over files."""
+"""`weir run`: runs a query over files."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def run(
             "--dead-letters",
             envvar="WEIR_DEAD_LETTERS",
             metavar="PATH",
-            help="File for records that are no tuples, with reason, source and line. Default: only counted.",
+            help="File for records that cannot be decoded, with reason, source and line. Default: only counted.",
         ),
     ] = None,
     name: Annotated[
@@ -142,10 +142,10 @@ def run(
             help=(
                 "How the plan is executed: xjoin (a tree of binary joins that keeps intermediate results), mjoin (none "
                 "are kept), eddy (none, and every tuple is routed on its own), stairs (an eddy that keeps them) or "
-                "juggler (what stands together in the plan, as A B C in '((A B C) D)', is one operator). Default: for "
-                "a given plan xjoin, else the cheaper of xjoin and mjoin. Several queries share one operator by "
-                "default, juggler, but for those that cannot, such as EXCEPT; apart runs each as it is run alone, "
-                "and any other name runs each by that executor."
+                "juggler (inputs in one pair of parentheses, as A B C in '((A B C) D)', are joined by one operator). "
+                "Default: for a given plan xjoin, else the cheaper of xjoin and mjoin. Several queries share one "
+                "juggler operator by default, except those that cannot, such as EXCEPT; apart runs each query "
+                "standalone, and any other name runs each with that executor."
             ),
         ),
     ] = None,
@@ -167,7 +167,7 @@ def run(
         typer.Option(
             envvar="WEIR_PREFER",
             help=(
-                "What the strategy auto makes least: work, silence (the longest pause) or memory (tuples held beside "
+                "What the strategy auto minimizes: work, silence (the longest pause) or memory (tuples held beside "
                 "the new plan's)."
             ),
         ),
@@ -316,7 +316,7 @@ def _check_cleanup(cleanup: Cleanup, spark: str, memory: str | None, spill_dir: 
 
         check_free(spill_dir)
     if cleanup is Cleanup.NONE and spill_dir is None:
-        raise UsageError("--cleanup none leaves what is owed in a folder: name it with --spill-dir DIR")
+        raise UsageError("--cleanup none leaves pending results in a folder: name it with --spill-dir DIR")
     if cleanup is Cleanup.SPARK:
         from ops.spark.session import check_installed, is_local
 
@@ -340,15 +340,15 @@ def _save_pending(
 
     before = engine.statistics()
     owed_pairs = 0 if before.spill is None else before.spill.owed
-    debt = engine.write_backlog()
-    if debt is None or before.spill is None:
-        print("weir: nothing is owed", file=sys.stderr)
+    pending = engine.write_backlog()
+    if pending is None or before.spill is None:
+        print("weir: no results are pending", file=sys.stderr)
         return before
-    manifest = save_backlog(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, debt, owed_pairs)
+    manifest = save_backlog(blocks.path, blocks, query.read_text("utf-8-sig"), engine.query, pending, owed_pairs)
     if spark is None:
         print(
-            f"weir: {owed_pairs:,} pairs of tuples were not compared for want of memory; `weir cleanup {blocks.path}` "
-            "finds the results among them",
+            f"weir: {owed_pairs:,} pairs of tuples were not compared for lack of memory; `weir cleanup {blocks.path}` "
+            "produces the results among them",
             file=sys.stderr,
         )
         return before

@@ -20,10 +20,10 @@ SUFFIX = ".jsonl"
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What `weir run` was told, as it was written; None where it was not.
+    """The options of `weir run` that apply to several queries, as the user wrote them; None where one was not given.
 
     Attributes:
-        refused: options that only one query's plan could obey, by name: what was given of them.
+        refused: options that apply only to the plan of a single query, by name, with the values that were given.
     """
 
     source: Sequence[str]

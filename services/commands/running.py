@@ -1,4 +1,4 @@
-"""Terminal functions of runs over files: progress bar, exit on a signal, final messages."""
+"""Terminal functions of runs over files: progress bar, exit on a signal, final messages. `weir run` calls them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def report(job: Job, counters: Counters, plan: str, late_unseen: bool, dead_unse
     dead = job.statistics.dead_letters
     if dead and dead_unseen:
         kept = "--dead-letters FILE keeps them"
-        print(f"weir: {dead:,} record(s) are no tuples ({kept}), the first is {job.first_dead}", file=sys.stderr)
+        print(f"weir: {dead:,} record(s) are dead letters ({kept}), the first is {job.first_dead}", file=sys.stderr)
     if counters.late and late_unseen:
         print(f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr)
     if verbose:

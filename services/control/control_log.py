@@ -233,7 +233,7 @@ class ControlLog:
     def _note_error(self, before: str, now: str) -> str:
         self._read_error = now
         if now and now != before:
-            self._log.warning("control topic cannot be read, trying on", reason=now)
+            self._log.warning("control topic cannot be read, retrying", reason=now)
         return now
 
     def _read(self, messages: Iterable[Message]) -> str:

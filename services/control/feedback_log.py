@@ -87,7 +87,7 @@ class FeedbackLog:
                 problem = str(error)
                 time.sleep(POLL_S)
             if problem and problem != logged:
-                self._log.warning("feedback topic cannot be read, trying on; results may wait for it", reason=problem)
+                self._log.warning("feedback topic cannot be read, retrying; results may wait for it", reason=problem)
             logged = problem or logged
 
     def _read(self, messages: Iterable[Message]) -> str:

@@ -172,7 +172,7 @@ class ProducerSink:
                     raise Aborted(f"{what}: {cause.str()}; stopped trying") from None
             if time.monotonic() - since_s > ASKING_S:
                 if not reported:
-                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
+                    self._log.warning(f"{what} yet, retrying", task=self._task, reason=cause.str())
                 self._offsets.close()
                 self._offsets, since_s, reported = self._consumer(), time.monotonic(), True
             time.sleep(0.05)

@@ -378,7 +378,7 @@ class TransactionalSink(ProducerSink):
                     raise Aborted(f"{what}: no answer from Kafka for {self._patience_s:g} s: {cause.str()}") from None
                 if not reported:
                     reported = True
-                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
+                    self._log.warning(f"{what} yet, retrying", task=self._task, reason=cause.str())
 
 
 def _commit_id_of(committed: Mapping[Lane, Committed]) -> CommitId | None:

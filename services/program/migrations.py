@@ -102,7 +102,7 @@ def starting_plan(query: Query, own: Plan | None, recovery: RecoveryPlan, view: 
     if version > len(view.changes):
         version = view.version_at(recovery.cut)
         log.warning(
-            "the control topic does not know the committed plan version: was it deleted? going on with what it knows",
+            "the control topic does not know the committed plan version: was it deleted? using the one at the cut",
             committed=recovery.plan_version,
             known=len(view.changes),
             version=version,
@@ -274,7 +274,7 @@ class TaskMigrations(PlanChanges):
             plan = parse_plan(change.plan, self._query)
             self._engine.migrate(plan, change.strategy, cut, Goal(cast(Preference, change.prefer)))
         except UsageError as error:
-            self._log.error("plan cannot be changed, the old one goes on", version=change.version, reason=str(error))
+            self._log.error("plan cannot be changed, the old one continues", version=change.version, reason=str(error))
             self._report(Done(id=change.id, task=self._task, version=change.version, error=str(error)))
             self._count("refused")
             return _ScheduledChange(change, None, done=True)

@@ -76,7 +76,7 @@ class SnapshotWriter:
             self.failed = True
             self._metrics.snapshot_failures.inc()
             self._log.error(
-                "snapshot failed; going on without snapshots until restarted, recovery will read more input again",
+                "snapshot failed; continuing without snapshots until restarted, recovery will read more input again",
                 reason=str(error),
             )
             return

@@ -12,7 +12,7 @@ the task stands exactly where the last commit left it.
 - *window*: read again from before the oldest tuple that a window still needs. This is always possible while the log
   reaches back far enough, because a window join's state is a function of its window's input.
 
-Between snapshot and window, the task takes the one that reads fewer records again. Source: design section 3.3.
+Between snapshot and window, the task takes the one that reads fewer records again.
 
 In all four, reference tables are read from their files: neither a snapshot nor the log holds them. If a table has
 changed since the last commit, the windows are rebuilt with its new content. Results that are out stay as they are; each
@@ -329,7 +329,7 @@ def _lost(lane: Lane, offset: int, first: int, why: str, accepted: bool, notes: 
         "than the query needs)"
     )
     if not accepted:
-        raise StateError(f"{text}; results would be missing. --accept-loss goes on without them")
+        raise StateError(f"{text}; results would be missing. --accept-loss continues without them")
     notes.append(text)
 
 

@@ -1,7 +1,7 @@
 """Stores a task's snapshot on disk: blocks of source tuples and one manifest, in RocksDB. Entry: `StateStore`.
 
 Faust tables were considered and rejected. They demand a changelog topic per table and write a record per key to it,
-while here the source topics are the changelog (design 3.3). A snapshot is a few large blocks and must replace its
+while here the source topics are the changelog. A snapshot is a few large blocks and must replace its
 manifest in the same atomic write.
 
 Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. Blocks are

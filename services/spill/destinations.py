@@ -99,7 +99,7 @@ class FileDestination:
             self._beside.unlink(missing_ok=True)
 
     def _refused(self, error: OSError) -> StateError:
-        return StateError(f"cannot write {self._path}: {error.strerror}; nothing of it is shown, and the debt stays")
+        return StateError(f"cannot write {self._path}: {error.strerror}; no result is visible, and the backlog stays")
 
 
 class LineDestination:

@@ -132,8 +132,8 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
     missing = [number for number in range(first, next_number) if number not in found]
     if missing:
         raise StateError(
-            f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and those up to {next_number - 1} tell which "
-            "results are still owed: the topic was deleted or cut; give the query a new group (--group) to start anew"
+            f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and the records up to {next_number - 1} tell "
+            "what is pending: the topic was deleted or cut; give the query a new group (--group) to start anew"
         )
     return SpillLog(lane, groups, [found[number] for number in range(first, next_number)], next_number)
 

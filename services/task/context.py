@@ -1,4 +1,4 @@
-"""What the phases of a task share (`TaskContext`), and how its lanes are made."""
+"""Makes what the phases of a task share: `TaskContext`, with the task's lanes. `services.task.task` creates it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class TaskFeedback:
         if not self._silence_reported and now - self._waiting_since > PATIENCE_S:
             self._silence_reported = True
             self._log.warning(
-                "results wait for tuples that a task below keeps back and was asked for; is there a worker for it?",
+                "results wait for requested tuples that a task below keeps back: does a worker run that task?",
                 operator=waiting[0],
             )
 

@@ -131,7 +131,7 @@ class InputLane:
         return taken
 
     def take(self, engine: TaskEngine, batch: RecordBatch, rejected: RejectedRecords) -> int:
-        """Feed new records; late tuples and records that are no tuples are added to `rejected`.
+        """Feed new records; late tuples and dead letters are added to `rejected`.
 
         Returns:
             The number of tuples decoded.

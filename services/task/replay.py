@@ -1,4 +1,7 @@
-"""Restores a task's state: loads its snapshot, reads its input again, and advances exactly to the last commit."""
+"""Restores a task's state: loads its snapshot, reads its input again, and advances exactly to the last commit.
+
+`services.task.task` calls `restore` and `replay` when an incarnation starts.
+"""
 
 from __future__ import annotations
 

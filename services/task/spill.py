@@ -73,13 +73,13 @@ def check_budget(query: Query, settings: WorkerSettings) -> None:
     check_spillable(query, EXECUTOR)
     if settings.guarantee is not Guarantee.EXACTLY_ONCE:
         raise UsageError(
-            f"--memory with --guarantee {settings.guarantee}: which results are still owed is known by a log that is "
-            f"written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
+            f"--memory with --guarantee {settings.guarantee}: a log records which results are still pending, and it "
+            f"must be written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
         )
     if settings.placement is not Placement.FUSED:
         raise UsageError(
-            f"--memory with --placement {settings.placement}: joins that run apart do not know what the others have "
-            f"spilled; use --placement {Placement.FUSED}"
+            f"--memory with --placement {settings.placement}: a join in a task of its own does not know what others "
+            f"have spilled; use --placement {Placement.FUSED}"
         )
 
 
@@ -186,7 +186,7 @@ class TaskSpill:
         if least:
             self._budget_reported = True
             get_log("spill").warning(
-                "the memory budget is too small for what comes: more is owed than is paid until less comes",
+                "the memory budget is too small for this input: cleanup falls behind; give more with --memory",
                 memory_bytes=self._budget.limit_bytes,
                 least_bytes=least,
             )

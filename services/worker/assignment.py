@@ -55,7 +55,7 @@ class TaskProgress:
     since_s: float = field(default_factory=time.monotonic)
     _first_look: bool = True
     _committed: tuple[int, int] | None = None
-    _owed: int = 0
+    _pending: int = 0
     _read: int = 0
 
     def end_incarnation(self) -> None:
@@ -68,11 +68,11 @@ class TaskProgress:
         Args:
             failing: the task has failed and has not got past that point since, so it only reads the same input again.
         """
-        committed, owed, read = task.commit_progress, task.committed_pending, task.read
+        committed, pending, read = task.commit_progress, task.committed_pending, task.read
         got_on = committed != self._committed and self._committed is not None
         if not self._first_look:
-            got_on |= owed != self._owed or (read != self._read and not task.running and not failing)
-        self._first_look, self._committed, self._owed, self._read = False, committed, owed, read
+            got_on |= pending != self._pending or (read != self._read and not task.running and not failing)
+        self._first_look, self._committed, self._pending, self._read = False, committed, pending, read
         if got_on or not task.has_work:
             self.since_s = now
 
@@ -158,8 +158,8 @@ class TaskAssignment:
             return self.problem
         if not task.running:
             return f"the recovery makes no progress: it waits for {self.waits_for()}"
-        work = "input waits" if task.has_input else "results are owed"
-        return f"{work}, and nothing was committed: the task is {task.step}; a restart goes on from the last commit"
+        work = "input waits" if task.has_input else "results are pending"
+        return f"{work}, and nothing was committed: the task is {task.step}; a restart continues from the last commit"
 
     def silent_lanes(self, least_s: float, now: float) -> list[tuple[Lane, float]]:
         """Partitions that delay the input that the task has read, and when the last record of each arrived.

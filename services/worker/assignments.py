@@ -268,7 +268,7 @@ class TaskManager:
         self._silence_reported_s = now
         self._log.warning(
             "results wait for partitions that are silent; if their input has not just ended, declare idle_timeout for "
-            "their streams to go on without them",
+            "their streams to continue without them",
             partitions=shown_lanes(lanes),
             since=shown_time(time.time() - (now - first_s)),
         )
@@ -415,7 +415,7 @@ class TaskManager:
         if remind:
             assignment.spill_error_logged_s = now
         (self._log.error if remind else self._log.debug)(
-            "spilled state cannot be used: the task goes back to its last commit, rebuilds it from Kafka and tries on",
+            "spilled state cannot be used: the task goes back to its last commit and rebuilds it from Kafka",
             task=assignment.number,
             reason=str(error),
         )

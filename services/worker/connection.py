@@ -54,7 +54,7 @@ class Connection:
         if not self._lost:
             self._lost = True
             self._log.warning(
-                "no connection to Kafka; trying on, nothing is lost meanwhile", brokers=self._settings.clients.bootstrap
+                "no connection to Kafka; retrying, nothing is lost meanwhile", brokers=self._settings.clients.bootstrap
             )
         if self._answer is None:
             self._answer = asyncio.get_running_loop().run_in_executor(None, self._ask)

@@ -122,7 +122,7 @@ class TaskOpener:
                 return StateStore(path, names)
         except StateError as error:
             self._metrics.of(str(number)).snapshot_failures.inc()
-            self._log.error("no snapshots: going on without a disk", task=number, reason=str(error))
+            self._log.error("no snapshots: continuing without a disk", task=number, reason=str(error))
             return None
 
     def __call__(
@@ -191,11 +191,11 @@ class TaskOpener:
             return None
         if not settings.transactional:
             raise StateError(
-                f"task {number} still owes results that it had no memory for, which could come twice with --guarantee "
-                f"{settings.guarantee}: run it with --guarantee {Guarantee.EXACTLY_ONCE}"
+                f"task {number} has results that are still pending for lack of memory, which could come twice with "
+                f"--guarantee {settings.guarantee}: run it with --guarantee {Guarantee.EXACTLY_ONCE}"
             )
         if settings.budget is None:
-            log.warning("what was spilled under an earlier --memory is still owed: paying it, without a limit")
+            log.warning("an earlier --memory left results pending: producing them now, without a memory limit")
         lane, budget = (ControlTopics.of(self._active.group).spills, number), settings.budget or UNLIMITED
         marked = sink.mark_end([lane])[lane] if first < following else 0
         events = read_log(settings.clients, lane, budget.groups, recovery.spilled, marked)

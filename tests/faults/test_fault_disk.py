@@ -159,7 +159,7 @@ def test_disk_fills_up_in_mid_run(make_trial: MakeTrial, fault_seed: int, small_
     trial.wait(lambda: "snapshot failed" in first.text(), "the snapshot fails", first, flow=0.5)
     trial.send(0.6)
     trial.wait_caught_up(first)
-    said_once(first, r"error .*snapshot failed; going on without snapshots.*(No space left|File too large)")
+    said_once(first, r"error .*snapshot failed; continuing without snapshots.*(No space left|File too large)")
     assert len(problems(first)) == 1, first.said("one error is enough")
     assert first.metric("snapshot_failures_total") == 1
     first.kill()
@@ -177,7 +177,7 @@ def test_disk_full_from_the_start(make_trial: MakeTrial, fault_seed: int, small_
     worker = start_cramped(trial, small_disk, *OFTEN, limit=1000)
     trial.wait_caught_up(worker)
     trial.finish(worker)
-    said_once(worker, "error .*(no snapshots: going on without|snapshot failed; going on without)")
+    said_once(worker, "error .*(no snapshots: continuing without|snapshot failed; continuing without)")
     no_traceback(worker)
 
 

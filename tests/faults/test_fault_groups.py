@@ -47,7 +47,7 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
     trial = make_trial(workload(fault_seed, 700, 2))
     zombie = trial.start(*SHORT, state=trial.folder / "zombie").wait_running()
     trial.pause_within_transaction(zombie, flow=0.7)
-    successor = trial.start(*SHORT, state=trial.folder / "heir").wait_running()
+    successor = trial.start(*SHORT, state=trial.folder / "successor").wait_running()
     assert trial.open_records() == 0, "the successor has taken over and the zombie's transaction is still open"
     trial.send(0.8)
     trial.wait_caught_up(successor)

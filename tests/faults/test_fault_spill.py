@@ -305,7 +305,7 @@ def test_a_full_disk(wide: Wide) -> None:
     resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (200_000, before[1]))
     wide.until(lambda: worker.metric("spill_failures_total") > 0, worker, "the disk is full")
     wide.more()
-    wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.said("it tries on"))
+    wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.said("it tries again"))
     # It logs it at each request, although the task runs in between.
     (seen,) = worker.health()["tasks"]
     assert seen["problem"].endswith("the disk is full: free some room or give a folder on another disk")

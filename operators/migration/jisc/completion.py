@@ -1,4 +1,5 @@
 """Completes the incomplete states of a new plan under the keys that are requested (JISC 4.4, procedures 2 and 3).
+
 `operators.migration.jisc.strategy` creates a `Completer` per incomplete state. The entries of a state under some keys
 are computed from its two inputs, upwards from the highest complete state below. That holds for left-deep and bushy
 trees alike, and for any join columns: a state's keys are looked up in the input that has the columns.

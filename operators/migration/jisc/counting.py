@@ -1,4 +1,5 @@
 """Records the keys of an incomplete state: which were attempted (JISC 4.4), and how many there are (JISC 4.3).
+
 `operators.migration.jisc.completion` uses it. The paper counts the distinct join values at the transition and counts
 down with each value that is completed. Counting them at once would make the first slice bear the cost of a whole state.
 Here a complete state that has all of the keys is scanned a piece at a time, newest entries first. Meanwhile keys are

@@ -1,4 +1,5 @@
 """Just-in-time state completion (JISC): no halt, one plan, and missing states are completed where they are probed.
+
 `operators.migration.strategies` lists it. A complete state of the old plan that the new plan has too is moved; any
 other state is incomplete (definition 1, and 4.5 for overlapping transitions). When tuples are about to probe an
 incomplete state, the entries under their join keys are computed first, each key once (definition 2: a key that was

@@ -91,7 +91,7 @@ def drift(settings: SpillSettings, progress: Progress) -> Figure:
         "spill-drift",
         "Beyond the paper: drifting productivity, windows",
         f"Partitions exchange their ratios three times; windows of {settings.window_ranges:g} K tuples per stream; "
-        "what is owed is found before they forget it. "
+        "cleanup produces pending results before the windows purge their tuples. "
         f"K {k:,}, {workload.partitions} partitions, join ratios {workload.name}, {settings.share:.0%} of the memory.",
         traces,
     )

@@ -72,9 +72,9 @@ def master(tmp_path: Path) -> Iterator[str]:
 def test_a_cluster_cleans_up_a_backlog(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = Left(tmp_path)
     monkeypatch.chdir(tmp_path)
-    code, _, said = weir("cleanup", "debt", "--spark", master, "--out", "rest.jsonl")
+    code, _, said = weir("cleanup", "backlog", "--spark", master, "--out", "rest.jsonl")
     assert code == 0, said
     assert left.exact(rows_of(tmp_path / "rest.jsonl"))
     # The worker's executors did it.
     assert list((tmp_path / "work").glob("app-*/0"))
-    assert not (tmp_path / "debt" / "share").exists()
+    assert not (tmp_path / "backlog" / "share").exists()

@@ -73,9 +73,9 @@ def test_standard_input_is_read_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--json",), "--json says how to show what a query does: add --analyze"),
-        (("--task", "0"), "--task says how to show"),
-        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: what queries share is not"),
+        (("--json",), "--json has no effect without --analyze"),
+        (("--task", "0"), "--task has no effect without"),
+        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: --analyze does not show shared"),
         (("--analyze", "--plan", "(((A B) C) D)"), "a query that runs has a plan already"),
         (("--analyze", "--source", "a=a.jsonl"), "no source for 'b', 'c', 'd'"),
     ],

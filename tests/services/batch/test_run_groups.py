@@ -101,7 +101,7 @@ def test_late_and_dead_letters_of_a_group_are_written_once(folder: Path, weir: W
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r")
     assert code == 0
     assert "weir: 1 late tuple(s) were left out" in err
-    assert "weir: 1 record(s) are no tuples" in err
+    assert "weir: 1 record(s) are dead letters" in err
     assert weir("run", "q.sql", *SOURCES, "--out", "r", "--late", "l", "--dead-letters", "d") == (0, b"", "")
     assert Path("l").read_bytes() == b'{"mote":1,"at":1000}\n'
     assert len(Path("d").read_bytes().splitlines()) == 1
@@ -125,7 +125,7 @@ def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, 
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--executor", "juggler")
     assert (code, err) == (
         2,
-        "weir: query 'n' subtracts with EXCEPT: it cannot share an operator with others and must run apart\n",
+        "weir: query 'n' subtracts with EXCEPT: it cannot share an operator with others and must run standalone\n",
     )
 
 

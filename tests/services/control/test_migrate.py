@@ -55,8 +55,8 @@ def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers
     assert sorted(change.version for change in changes) == [1, 2]
     last = max(changes, key=lambda change: change.version)
     assert worker.stop() == 0
-    load.worker = heir = workers.start(case, "--plan", PLANS[0]).wait_running()
-    assert f'plan query={case.sink} task=0 version=2 plan="{last.plan}"' in heir.text()
+    load.worker = successor = workers.start(case, "--plan", PLANS[0]).wait_running()
+    assert f'plan query={case.sink} task=0 version=2 plan="{last.plan}"' in successor.text()
     load.end()
 
 
@@ -95,18 +95,19 @@ def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_pat
         cut = asked.seen.change.cut
         load.until(lambda: any(row["_ts"] >= cut for row in load.reader.rows()), "a result of the new plan")
         first.kill()
-        load.worker = heir = workers.start(case, *options).wait_running()
-        assert f": plan query={case.sink}" not in heir.text(), heir.said("it begins with the old plan")
-        load.until(lambda: f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"' in heir.text(), "again")
+        load.worker = successor = workers.start(case, *options).wait_running()
+        assert f": plan query={case.sink}" not in successor.text(), successor.said("it begins with the old plan")
+        changed = f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"'
+        load.until(lambda: changed in successor.text(), "again")
         load.until(asked.ended, "the end of the migration")
     asked.exact()
-    assert f"event_time={cut}" in next(line for line in heir.text().splitlines() if "plan changed" in line)
+    assert f"event_time={cut}" in next(line for line in successor.text().splitlines() if "plan changed" in line)
     load.feed.finish(CLOSING)
     expected = case.expected()
-    wait_for(lambda: not expected - canonical(load.reader.rows()), heir.said("all results"))
+    wait_for(lambda: not expected - canonical(load.reader.rows()), successor.said("all results"))
     assert set(canonical(load.reader.rows())) == set(expected)
-    assert heir.metric("plan_version") == 1
-    assert heir.stop() == 0
+    assert successor.metric("plan_version") == 1
+    assert successor.stop() == 0
 
 
 def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Workers) -> None:

@@ -206,10 +206,10 @@ class TaskHistory:
                 self._span = self.spill.span
         if not commit:
             return
-        owes = self.program.has_output()
+        has_output = self.program.has_output()
         encoded, records = self.program.encode()
         assert found == bool(encoded)
-        assert owes == bool(records)
+        assert has_output == bool(records)
         assert self.program.encode() == ([], []), "once"
         for topic, piece in encoded:
             rows = [orjson.loads(line) for line in piece.data.splitlines()]

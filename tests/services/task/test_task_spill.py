@@ -145,7 +145,7 @@ class TaskHistory:
         """Clean up between epochs, as often as the task allows."""
         self.spill.clean_up_between_epochs(math.inf)
 
-    def owed(self) -> int:
+    def pending(self) -> int:
         """Pending pairs of tuples: those that have not been compared."""
         spill = self.engine.statistics().spill
         assert spill is not None
@@ -213,13 +213,13 @@ def test_a_long_cleanup_step_does_not_delay_the_next(tmp_path: Path) -> None:
     for until in range(40, END, 40):
         history.epoch(until, commit=True)
     began = time.monotonic()
-    owed = [history.owed()]
+    pending = [history.pending()]
     for now in (began - 20.0, began, began + MAX_REST_S + 1.0):
         history.spill.clean_up_between_epochs(now)
-        owed.append(history.owed())
-    assert owed[0] > owed[1], "a step"
-    assert owed[1] == owed[2], "a rest"
-    assert owed[2] > owed[3], "and the next step"
+        pending.append(history.pending())
+    assert pending[0] > pending[1], "a step"
+    assert pending[1] == pending[2], "a rest"
+    assert pending[2] > pending[3], "and the next step"
     history.spill.close()
 
 
@@ -231,7 +231,7 @@ def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
     history = TaskHistory(JOINED, random.Random(3), tmp_path / "spilled")
     for until in range(40, END, 40):
         history.epoch(until, commit=True)
-    assert history.owed() > 0
+    assert history.pending() > 0
     began = time.monotonic()
     bites = 0
     while history.spill.run_cleanup_step(began - 20.0):
@@ -239,6 +239,6 @@ def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
         assert history.spill.advanced(), "each step is committed"
         history.spill.commit()
     assert bites > 1
-    assert history.owed() == 0
+    assert history.pending() == 0
     assert not history.spill.run_cleanup_step(time.monotonic()), "no results were pending a moment ago"
     history.spill.close()

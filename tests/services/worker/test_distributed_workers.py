@@ -210,10 +210,10 @@ def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers
 
     wait_for(cut_off, first.said("records are deleted"))
     first.kill()
-    heir = workers.start(case, *options, state="none")
+    successor = workers.start(case, *options, state="none")
     send(feed, rng, sent, 50)
     feed.finish(CLOSING)
-    assert_exact(case, Reader(case.bootstrap, case.sink), heir)
+    assert_exact(case, Reader(case.bootstrap, case.sink), successor)
 
 
 def decided(team: list[WorkerProcess]) -> bool:

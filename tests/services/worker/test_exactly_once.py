@@ -196,18 +196,18 @@ def test_zombie_is_fenced(topics: Topics, tmp_path: Path, workers: Workers) -> N
     reader.wait_for_count(1)
     zombie.signal(signal.SIGSTOP)
     send(feed, rng, 200, 200)
-    heir = workers.start(case, "--session-timeout", "6s", state=tmp_path / "heir").wait_running()
+    successor = workers.start(case, "--session-timeout", "6s", state=tmp_path / "successor").wait_running()
     send(feed, rng, 400, 200)
-    wait_for(lambda: heir.metric("results_total") > 0, heir.said("results"))
+    wait_for(lambda: successor.metric("results_total") > 0, successor.said("results"))
     zombie.signal(signal.SIGCONT)
     wait_for(
-        lambda: zombie.health().get("tasks") == [] or heir.health().get("tasks") == [],
+        lambda: zombie.health().get("tasks") == [] or successor.health().get("tasks") == [],
         zombie.said("hand over"),
     )
     send(feed, rng, 600, 200)
     feed.finish(CLOSING)
-    assert_exact(case, reader, heir)
-    assert heir.stop() == 0
+    assert_exact(case, reader, successor)
+    assert successor.stop() == 0
     assert zombie.stop() == 0
 
 

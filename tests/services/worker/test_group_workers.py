@@ -62,8 +62,8 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
 
 @pytest.mark.deep
 def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Many results come late, through kills and changes, and each once; in the end nothing is owed. A worker without
-    a budget pays what others owe."""
+    """Many results come late, through kills and changes, and each once; in the end nothing is pending. A worker
+    without a budget produces what others left pending."""
     trial = GroupTrial.make(topics, tmp_path)
     feed, rng = Feed(trial.case), random.Random(7)
     trial.register({f"q{n}": select(rng, joins=True) for n in range(6)})
@@ -83,7 +83,7 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
         worker.kill()
     assert spilled > 0
     worker = workers.start(trial.case).wait_running()
-    assert "what was spilled under an earlier --memory is still owed" in worker.text()
+    assert "an earlier --memory left results pending" in worker.text()
     assert worker.stop() == 0
     worker = workers.start(trial.case, *memory).wait_running()
     wait_for(lambda: worker.metric("memory_budget_bytes") == 64 << 10, lambda: worker.said("a budget"))
@@ -91,7 +91,7 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
     send(feed, rng, 960, 240)
     feed.finish(CLOSING)
     assert trial.judge(worker) > 1_000
-    wait_for(lambda: worker.metric("owed_pairs") == 0, lambda: worker.said("nothing owed"))
+    wait_for(lambda: worker.metric("owed_pairs") == 0, lambda: worker.said("nothing pending"))
     assert worker.metric("cleanup_results_total") > 0
     assert worker.stop() == 0
 
@@ -175,9 +175,10 @@ def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
 
 @pytest.mark.deep
 def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """A query comes and one goes while much is owed, the worker is told to end while it pays, and the next one pays
-    the rest though no input comes any more. Before, what came and went waited until all was settled, in one pause of
-    minutes, nothing was committed meanwhile, and a worker that was told to end gave up what it had done."""
+    """A query is added and one is dropped while the backlog is large; the worker is told to end during the cleanup; and
+    the next one produces the rest although no more input arrives. Before, added and dropped queries waited for the end
+    of the cleanup, in one pause of minutes; nothing was committed meanwhile; and a worker that was told to end lost
+    what it had produced."""
     trial = GroupTrial.make(topics, tmp_path)
     feed, rng = Feed(trial.case), random.Random(8)
 

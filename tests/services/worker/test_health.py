@@ -282,7 +282,7 @@ def test_an_event_loop_that_stands_still_is_ill() -> None:
         told = threading.Event()
 
         def ask() -> None:
-            # The task may be told ill first: what it owes is not committed while the loop stands still.
+            # The task may be reported unhealthy first: its output is not committed while the loop stands still.
             until = time.monotonic() + DEADLINE_S
             while time.monotonic() < until and not told.is_set():
                 if worker.task_manager.unhealthy_reason().startswith("the worker's event loop has stood still for "):

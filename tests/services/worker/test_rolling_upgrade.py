@@ -85,7 +85,7 @@ def test_an_older_workers_state_is_taken_over(
 def test_what_an_older_worker_spilled_is_paid(
     topics: Topics, tmp_path: Path, workers: Workers, older: Environment
 ) -> None:
-    """Its log of spills says what is owed; the disk is another one."""
+    """Its log of spills says what is pending; the disk is another one."""
     case = Case.make(topics, tmp_path, SENSORS)
     feed, rng = Feed(case), random.Random(32)
     reader = Reader(case.bootstrap, case.sink)
@@ -103,7 +103,7 @@ def test_what_an_older_worker_spilled_is_paid(
     send(feed, rng, 300, 100)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: second.metric("owed_pairs") == 0, second.said("no debt"))
+    wait_for(lambda: second.metric("owed_pairs") == 0, second.said("no backlog"))
     assert second.stop() == 0
 
 

@@ -142,14 +142,14 @@ def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> No
     feed.flush()
     wait_for(lambda: worker.metric("watermark_milliseconds") >= BASE + 2000, worker.said("progress"))
     worker.kill()
-    heir = workers.start(case, state=tmp_path / "empty").wait_running()
-    assert "source=window" in heir.text()
+    successor = workers.start(case, state=tmp_path / "empty").wait_running()
+    assert "source=window" in successor.text()
     more = pairs(rng, 250, 50)
     feed.send("l", more["l"], 1)
     feed.send("r", more["r"], 0)
     feed.finish(CLOSING)
     # On a slow machine more partitions fall asleep: whatever that makes late is named once, and is in no result.
-    wait_for(lambda: heir.metric("watermark_milliseconds") > BASE + FAR, heir.said("the end"))
+    wait_for(lambda: successor.metric("watermark_milliseconds") > BASE + FAR, successor.said("the end"))
     refused = [json.loads(letter.value or b"") for letter in letters.poll()]
     assert {letter.headers["reason"] for letter in letters.records} == {"idle"}
     places = {tuple(letter.headers[h] for h in ("topic", "partition", "offset")) for letter in letters.records}
@@ -158,7 +158,7 @@ def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> No
     for parts in case.rows.values():
         for rows_of in parts:
             rows_of[:] = [row for row in rows_of if row not in refused]
-    assert_exact(case, reader, heir)
+    assert_exact(case, reader, successor)
 
 
 def _least_watermark(case: Case) -> int:

@@ -19,9 +19,9 @@ def run_with_backlog(
     """The results of a run of a case, and the backlog that it leaves, as `open_backlog` would return it."""
     task = engine_of(case, budget=budget, blocks=blocks)
     found = feed(task, case.rows, case.push_sizes, case.epoch_ms)
-    debt = task.write_backlog()
+    backlog = task.write_backlog()
     found += [row for batch in task.cleaned() for row in to_rows(batch)]
-    if debt is None:
+    if backlog is None:
         return found, None
-    manifest = BacklogManifest("d", "", case.query.name, fingerprint(case.query), 0, debt)
+    manifest = BacklogManifest("d", "", case.query.name, fingerprint(case.query), 0, backlog)
     return found, OpenBacklog(folder, manifest, case.query, blocks)
