@@ -21,6 +21,7 @@ format stores its version where any version finds it, and every reader calls `ch
   is ignored. So a field may be added if older readers may ignore it; any other change is a new version.
 - A newer version: `NewerFormatError`, and nothing is written, deleted or rebuilt. A worker stops with that error line
   and exit code 1; at its start it looks at commits and control topics before it joins its group.
+- An older version: `StateError`, unless the reader has code for it that runs before `check_format`.
 - A version that never existed, or bytes that are not of the format at all: `StateError`. They are damaged, or belong to
   another program.
 

@@ -114,7 +114,7 @@ class DistributedLayout:
         return self._lanes[task]
 
 
-def check_settings(query: Query, settings: WorkerSettings) -> None:
+def check_distributed_settings(query: Query, settings: WorkerSettings) -> None:
     """Check that a distributed query supports the settings.
 
     Raises:

@@ -1,5 +1,7 @@
 """Manages a task's spilled state: the folder of its blocks, the log of its events, and the late results of cleanup.
 
+`check_budget` decides which queries and settings of a worker allow a memory budget (`--memory`).
+
 `services.task.task` calls `TaskSpill` between epochs. Blocks are of no use to the task's next incarnation
 (`services.spill.spill_log` gives the reason). So each incarnation has its own folder, and one that hangs may still
 write there when the next begins. Blocks need not last, either: a failed read or write ends the task, and the worker

@@ -1,6 +1,6 @@
 """A task that the group has assigned to this worker, running or not yet opened, and the task's health.
 
-`assignments.TaskManager` keeps one `TaskAssignment` per task; /healthz reads them. A task is healthy when it makes
+`task_manager.TaskManager` keeps one `TaskAssignment` per task; /healthz reads them. A task is healthy when it makes
 progress or has no work. Its work is input that was delivered to it and is not committed, and pending results. Progress
 is a commit that changes offsets, event time or the number of pending results. While a task recovers, input that it
 reads again is progress too, unless it has failed before: it might read the same input for ever. A task that makes no
@@ -18,7 +18,7 @@ from typing import Any
 
 from services.kafka.topics import Lane
 from services.task.task import Task
-from services.worker.health import HealthProblem, shown_time
+from services.worker.health_problem import HealthProblem, shown_time
 
 SILENT_S = 10.0
 """After a partition has been silent for so long, /healthz reports that the task waits for it."""

@@ -13,7 +13,7 @@ from schemas.errors import BrokerError
 from services.kafka.topics import Refused, TopicAdmin
 from services.process.logs import Log
 from services.process.settings import WorkerSettings
-from services.worker.health import shown_time
+from services.worker.health_problem import shown_time
 from services.worker.web import Pages
 
 LOST_S = 2.0

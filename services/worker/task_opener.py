@@ -36,8 +36,8 @@ from services.task.context import TaskContext
 from services.task.spec import CompletionCheck, TaskOutcome, TaskSpec
 from services.task.spill import UNLIMITED, SpillStart
 from services.task.task import Task
-from services.worker.assignments import task_log
 from services.worker.task_kind import TaskKind, TaskStart
+from services.worker.task_manager import task_log
 
 STALE_S = 5.0
 """For how long Kafka may report an end of the input that lies before committed offsets."""

@@ -19,14 +19,14 @@ from socketserver import TCPServer
 from typing import Any, Protocol
 
 from schemas.errors import WeirError
-from services.worker.health import shown_time
+from services.worker.health_problem import shown_time
 
 REQUEST_S = 10.0
 """How long a client may take over its request."""
 
 
 class Health(Protocol):
-    """The health of the tasks, as `services.worker.assignments.TaskManager` knows it. Called in threads.
+    """The health of the tasks, as `services.worker.task_manager.TaskManager` knows it. Called in threads.
 
     Attributes:
         joined: whether the group has assigned tasks (or none) to this worker.

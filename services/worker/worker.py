@@ -40,7 +40,7 @@ from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
 from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
 from services.kafka.transport import Consumer, Transport
-from services.placement.distributed import DistributedLayout, check_settings
+from services.placement.distributed import DistributedLayout, check_distributed_settings
 from services.placement.partition_growth import METADATA_MS, PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
@@ -56,12 +56,12 @@ from services.registry.group_watch import GroupWatch, check_group_settings
 from services.spill.budget import prepare_memory
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.task.spill import check_budget
-from services.worker.assignments import TaskManager
 from services.worker.connection import Connection
 from services.worker.group_tasks import GroupTasks
 from services.worker.operator_tasks import OperatorTasks
 from services.worker.query_tasks import QueryTasks
 from services.worker.task_kind import TaskKind
+from services.worker.task_manager import TaskManager
 from services.worker.task_opener import ActivePlan, TaskOpener
 from services.worker.web import Pages
 
@@ -134,7 +134,7 @@ class Worker:
         if settings.jit:
             check_feedback(query)
         if settings.placement is Placement.PER_OPERATOR:
-            check_settings(query, settings)
+            check_distributed_settings(query, settings)
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
             check_distributable(query, self._plan)

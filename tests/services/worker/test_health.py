@@ -19,8 +19,8 @@ from services.process.metrics import WorkerMetrics
 from services.task.spec import TaskOutcome
 from services.task.task import Task
 from services.worker.assignment import SILENT_S, TaskAssignment
-from services.worker.assignments import TaskManager
-from services.worker.health import HEALTHY_S
+from services.worker.health_problem import HEALTHY_S
+from services.worker.task_manager import TaskManager
 from tests.services.one_task import LANES, SETTINGS, SPEC, Kafka, Row, open_task
 
 DEADLINE_S = 30.0

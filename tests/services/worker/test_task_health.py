@@ -23,8 +23,8 @@ from services.process.settings import WorkerSettings
 from services.spill.block_store import SpillError
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
-from services.worker.assignments import TaskManager
-from services.worker.health import HEALTHY_S, NO_PROGRESS, HealthProblem
+from services.worker.health_problem import HEALTHY_S, NO_PROGRESS, HealthProblem
+from services.worker.task_manager import TaskManager
 
 
 def test_it_lasts_until_the_task_has_come_further() -> None:

@@ -28,7 +28,7 @@ AT_ONCE_S = 12.0
 DELAYED = """
 import asyncio, sys
 from services.cli import main
-from services.worker.assignments import TaskManager
+from services.worker.task_manager import TaskManager
 
 close = TaskManager.close
 

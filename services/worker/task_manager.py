@@ -36,7 +36,7 @@ from services.spill.block_store import SpillError
 from services.task.spec import TaskEnd, TaskOutcome, TaskSpec
 from services.task.task import Task
 from services.worker.assignment import PartitionReader, TaskAssignment, shown_lanes
-from services.worker.health import HEALTHY_S, NO_PROGRESS, shown_time
+from services.worker.health_problem import HEALTHY_S, NO_PROGRESS, shown_time
 
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
@@ -100,7 +100,7 @@ class TaskManager:
         self._open_task = open_task
         self._wipe = wipe
         self._fatal = fatal
-        self._log = get_log("roster", query=spec.query.name)
+        self._log = get_log("tasks", query=spec.query.name)
         self._assignments: dict[int, TaskAssignment] = {}
         self._seeks = itertools.count(1)
         self._threads = ThreadPoolExecutor(8, "open")
@@ -459,7 +459,7 @@ class TaskManager:
             await asyncio.gather(*waiting)
 
     async def _end_assignment(self, assignment: TaskAssignment) -> None:
-        """End a assignment's task; what it has open is delivered if Kafka answers in time."""
+        """End an assignment's task; what it has open is delivered if Kafka answers in time."""
         if assignment.opening is not None and not assignment.opening.done():
             assignment.opening.cancel()
         task = assignment.task

@@ -1,4 +1,4 @@
-"""The health problem of a task: since when it fails, how often, and why. /healthz shows it to the operator.
+"""The health problem of a task: since when it fails, how often, and why. `web.Pages` shows it at /healthz.
 
 A task with a full disk goes back to its last commit, runs until it has to spill, and fails again. At nearly any moment
 it is running. So the problem is not over when the task runs. It is over when the task has got past the point where it
