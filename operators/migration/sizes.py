@@ -23,7 +23,7 @@ from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import JoinCondition, Operand, conjuncts, join_condition
 from schemas.query import Expr, Query, aliases_of
 
-# Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
+# Seconds per step, the best of seven runs of `python -m ops.bench.papers.unit_costs` on one 2.1 GHz Xeon core.
 ENTER_S = 25e-9
 """Entering a tuple into a state."""
 PROBE_S = 20e-9

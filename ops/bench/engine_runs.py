@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operators.data.statistics import EngineStatistics
 from operators.engine.engine import Engine
 from operators.plan.choose import sample_statistics
-from ops.bench.measure import clocked, forget_peak, peak_bytes, resident_bytes
+from ops.bench.measuring.measure import clocked, forget_peak, peak_bytes, resident_bytes
 from ops.bench.naive import NaiveJoin
 from ops.bench.workloads import Workload
 from schemas.columns import Batch

@@ -20,8 +20,8 @@ from operators.plan.plan import parse_plan
 from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
-from ops.bench.measure import Progress, clocked, repeat
-from ops.bench.report import Report
+from ops.bench.measuring.measure import Progress, clocked, repeat
+from ops.bench.measuring.report import Report
 from ops.spark.cleanup import Cluster, results_of_backlog
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError

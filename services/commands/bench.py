@@ -13,9 +13,9 @@ from schemas.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops.bench.measure import Progress
-    from ops.bench.report import Report
-    from ops.bench.suites import PaperBench, Suite
+    from ops.bench.measuring.measure import Progress
+    from ops.bench.measuring.report import Report
+    from ops.bench.measuring.suites import PaperBench, Suite
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -144,7 +144,7 @@ def kafka(
     json: Json = None,
 ) -> None:
     """Topic to topic with `weir worker`, exactly once: rate, latency, memory."""
-    from ops.bench.kafka import KafkaSettings, bench_kafka
+    from ops.bench.kafka.topic_to_topic import KafkaSettings, bench_kafka
 
     settings = KafkaSettings(
         bootstrap=bootstrap,
@@ -169,7 +169,7 @@ def migrations(
     json: Json = None,
 ) -> None:
     """Plan changes of a running `weir worker`: how long results stay away by each strategy."""
-    from ops.bench.migrations import MigrationSettings, bench_migrations
+    from ops.bench.kafka.migrations import MigrationSettings, bench_migrations
 
     settings = MigrationSettings(
         bootstrap=bootstrap, runs=runs or (2 if quick else 5), rate=rate, window_ms=round(window * 1000), seed=seed
@@ -186,7 +186,7 @@ def failover(
     json: Json = None,
 ) -> None:
     """Workers that are killed: how long results stay away, by the size of the state, and what takes that time."""
-    from ops.bench.failover import WINDOWS_MS, FailoverSettings, bench_failover
+    from ops.bench.kafka.failover import WINDOWS_MS, FailoverSettings, bench_failover
 
     settings = FailoverSettings(
         bootstrap=bootstrap,
@@ -238,7 +238,7 @@ def _redraws(name: str, help: str) -> None:
 def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
     from importlib import import_module
 
-    from ops.bench.measure import Progress
+    from ops.bench.measuring.measure import Progress
     from services.process.warmup import warm_up
 
     if quick and full:
@@ -297,7 +297,7 @@ def _finish_suite(suite: Suite, out: Path) -> None:
 
 def _measure(bench: Callable[[Any, Progress], Report], settings: Any, json: Path | None) -> None:
     """Run a benchmark with its settings, show its report, and write it to a file if one is given."""
-    from ops.bench.measure import Progress
+    from ops.bench.measuring.measure import Progress
 
     with Progress() as progress:
         report = bench(settings, progress)

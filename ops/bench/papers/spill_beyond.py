@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from operators.spill.strategies import DEFAULT_STRATEGY
-from ops.bench.figures import Claim, Figure, Panel, Points, curves, over
-from ops.bench.measure import Progress, tells_memory
+from ops.bench.measuring.figures import Claim, Figure, Panel, Points, curves, over
+from ops.bench.measuring.measure import Progress, tells_memory
+from ops.bench.measuring.report import number
 from ops.bench.papers.spill_memory import Footprint, Probe, footprint
 from ops.bench.papers.spill_rocksdb import IN_ROCKSDB, run_in_rocksdb
 from ops.bench.papers.spill_runs import ALL_IN_MEMORY, INTERARRIVAL_MS, Trace, run
@@ -30,7 +31,6 @@ from ops.bench.papers.spill_traces import (
     waits,
     within,
 )
-from ops.bench.report import number
 from services.spill.budget import prepare_memory
 
 OFF_AT_MOST = 5.0

@@ -1,4 +1,4 @@
-"""A paced producer: `python -m ops.bench.feed --rate 5000 --seconds 30 ... A=topic B=topic C=topic`.
+"""A paced producer: `python -m ops.bench.kafka.feed --rate 5000 --seconds 30 ... A=topic B=topic C=topic`.
 
 Writes events of the three-way join's shape at a constant rate, spread evenly over time and streams. The
 `ts` of an event is the wall clock when it is handed to the client, so a result's `_ts` is when its
@@ -30,7 +30,7 @@ class Feed:
     def __init__(
         self, bootstrap: str, topics: Mapping[str, str], rate: int, seconds: float, values: int, seed: int
     ) -> None:
-        command = [sys.executable, "-m", "ops.bench.feed", "--bootstrap", bootstrap]
+        command = [sys.executable, "-m", "ops.bench.kafka.feed", "--bootstrap", bootstrap]
         command += ["--rate", str(rate), "--seconds", str(seconds), "--values", str(values), "--seed", str(seed)]
         command += [f"{stream}={topic}" for stream, topic in topics.items()]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)

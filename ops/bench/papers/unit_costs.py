@@ -1,6 +1,6 @@
 """Measures the engine's elementary steps: the unit costs of `operators.migration.sizes`.
 
-    python -m ops.bench.unit_costs
+    python -m ops.bench.papers.unit_costs
 
 Each is the best of ROUNDS: a cost model needs the cost of the step, without other load on the machine.
 """

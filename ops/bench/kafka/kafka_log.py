@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ops.bench.measure import Progress
+from ops.bench.measuring.measure import Progress
 from ops.bench.workloads import Workload
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.errors import BrokerError

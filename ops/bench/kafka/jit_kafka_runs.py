@@ -28,8 +28,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from ops.bench.kafka_log import DEADLINE_SECONDS, make_topics, reader
-from ops.bench.worker_process import WorkerProcess
+from ops.bench.kafka.kafka_log import DEADLINE_SECONDS, make_topics, reader
+from ops.bench.kafka.worker_process import WorkerProcess
 from ops.bench.workloads import BEGIN_MS
 from schemas.codecs.notice import is_notice
 from schemas.columns import Batch, Column

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ops.bench.measure import Spread
-from ops.bench.report import Limit
+from ops.bench.measuring.measure import Spread
+from ops.bench.measuring.report import Limit
 
 Points = dict[str, dict[float, list[float]]]
 """Curves by name: the values of all runs by x."""

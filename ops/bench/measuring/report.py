@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench.measure import Spread
+from ops.bench.measuring.measure import Spread
 
 PACKAGES = (
     "weir-streams",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops.bench.figures import Figure
+    from ops.bench.measuring.figures import Figure
 
 PANEL_INCHES = (6.0, 4.2)
 MARKERS = "osv^Dxp*"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from ops.bench.measure import peak_bytes, resident_bytes
+from ops.bench.measuring.measure import peak_bytes, resident_bytes
 from schemas.errors import BrokerError
 from services.broker.broker import free_port
 from services.broker.settings import HOST

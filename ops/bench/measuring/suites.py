@@ -12,10 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench.charts import draw, missing
-from ops.bench.figures import Figure, Panel
-from ops.bench.measure import Progress, Spread
-from ops.bench.report import machine, number
+from ops.bench.measuring.charts import draw, missing
+from ops.bench.measuring.figures import Figure, Panel
+from ops.bench.measuring.measure import Progress, Spread
+from ops.bench.measuring.report import machine, number
 
 S = TypeVar("S")
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import orjson
 
 from operators.engine.engine import Engine
-from ops.bench.commands import run_command
 from ops.bench.engine import agreement
-from ops.bench.feed import Feed
-from ops.bench.kafka_log import (
+from ops.bench.kafka.feed import Feed
+from ops.bench.kafka.kafka_log import (
     count_records,
     decode_columns,
     decode_objects,
@@ -29,9 +28,10 @@ from ops.bench.kafka_log import (
     reader,
     running_broker,
 )
-from ops.bench.measure import Progress, growth, tells_memory
-from ops.bench.report import Report
-from ops.bench.worker_process import WorkerProcess, cpu_seconds
+from ops.bench.kafka.worker_process import WorkerProcess, cpu_seconds
+from ops.bench.measuring.commands import run_command
+from ops.bench.measuring.measure import Progress, growth, tells_memory
+from ops.bench.measuring.report import Report
 from ops.bench.workloads import Workload, three_way
 from schemas.errors import WeirError
 
@@ -220,7 +220,7 @@ def _naive(bench: _Bench, workload: Workload, topics: Mapping[str, str]) -> None
         bench.progress.say(f"naive program: run {run} of {bench.settings.runs}")
         out = f"{bench.tag}-naive-{run}"
         make_topics(bench.bootstrap, [out])
-        command = [sys.executable, "-m", "ops.bench.naive_kafka", "--bootstrap", bench.bootstrap]
+        command = [sys.executable, "-m", "ops.bench.kafka.naive_kafka", "--bootstrap", bench.bootstrap]
         command += ["--window", str(workload.window_ms), "--events", str(events), "--out", out]
         done = run_command([*command, *(f"{stream}={topic}" for stream, topic in topics.items())])
         rates.append(events / json.loads(done.output)["seconds"])

@@ -1,6 +1,6 @@
 """The naive program on Kafka: confluent-kafka, orjson, dicts; transactions with offsets, ten a second.
 
-    python -m ops.bench.naive_kafka --bootstrap HOST:PORT --window 10000 --events N --out TOPIC A=a B=b C=c
+    python -m ops.bench.kafka.naive_kafka --bootstrap HOST:PORT --window 10000 --events N --out TOPIC A=a B=b C=c
 
 Merges the topics by `ts` up to the lowest of their newest timestamps, joins, produces. Ends after N events,
 and prints one line of JSON: results and seconds, from the first record on.

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ops.bench.figures import Figure, over
-from ops.bench.jit_kafka_runs import DistributedTask, Sent, expected_results, run_worker
-from ops.bench.kafka_log import running_broker
-from ops.bench.measure import Progress
-from ops.bench.report import number
-from ops.bench.suites import PaperBench, Suite
+from ops.bench.kafka.jit_kafka_runs import DistributedTask, Sent, expected_results, run_worker
+from ops.bench.kafka.kafka_log import running_broker
+from ops.bench.measuring.figures import Figure, over
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.report import number
+from ops.bench.measuring.suites import PaperBench, Suite
 from schemas.errors import UsageError
 
 ABOUT = "Just-in-time feedback between joins of their own tasks, across Kafka"

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ops.bench.feed import Feed
-from ops.bench.kafka import KafkaSettings, paced
-from ops.bench.kafka_log import make_topics, running_broker
-from ops.bench.measure import Progress
-from ops.bench.migrations import Arrivals
-from ops.bench.report import Report
-from ops.bench.worker_process import WorkerProcess
+from ops.bench.kafka.feed import Feed
+from ops.bench.kafka.kafka_log import make_topics, running_broker
+from ops.bench.kafka.migrations import Arrivals
+from ops.bench.kafka.topic_to_topic import KafkaSettings, paced
+from ops.bench.kafka.worker_process import WorkerProcess
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.report import Report
 from schemas.errors import WeirError
 
 EXPECTED = (

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ops.bench.feed import Feed
-from ops.bench.kafka import KafkaSettings, paced
-from ops.bench.kafka_log import make_topics, reader, running_broker
-from ops.bench.measure import Progress
-from ops.bench.report import Report
-from ops.bench.worker_process import WorkerProcess
+from ops.bench.kafka.feed import Feed
+from ops.bench.kafka.kafka_log import make_topics, reader, running_broker
+from ops.bench.kafka.topic_to_topic import KafkaSettings, paced
+from ops.bench.kafka.worker_process import WorkerProcess
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.report import Report
 from schemas.errors import WeirError
 from schemas.language.program import parse_program
 from schemas.messages.control import Done

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops.bench.measure import peak_bytes, tells_memory
+from ops.bench.measuring.measure import peak_bytes, tells_memory
 from schemas.errors import WeirError
 
 WEIR = (sys.executable, "-m", "services.cli")
