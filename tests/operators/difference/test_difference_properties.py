@@ -17,7 +17,7 @@ from tests.feeding import engine_of, feed
 from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.engine.test_engine_properties import cramped
 from tests.operators.migrating import Changes, changes_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 from tests.subtractions import busy_subtractions, orders, subtractions
 
 

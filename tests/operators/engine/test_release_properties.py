@@ -17,7 +17,7 @@ from tests.cases import Case, cases
 from tests.feeding import canonical, engine_of, feed
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.migrating import Changes, changes_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def sweep(engine: Engine) -> int:

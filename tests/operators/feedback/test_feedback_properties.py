@@ -21,7 +21,7 @@ from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
 from tests.feeding import canonical, engine_of, feed
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.migration.test_migration_properties import Changes, changes_of, dense_cases, migrated
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 TREES = st.sampled_from(["xjoin", "xjoin", "stairs"])
 

@@ -17,7 +17,7 @@ from tests.feeding import canonical
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.feedback.test_feedback_properties import fed, sparse
 from tests.operators.migration.test_migration_properties import changes_of, dense_cases
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
 GUARD_BUDGET_TRIALS = st.sampled_from([1e18, 1e18, 0.0])

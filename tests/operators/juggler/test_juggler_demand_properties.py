@@ -27,7 +27,7 @@ from tests.operators.juggler.groups import (
     queries,
     registrations,
 )
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 @st.composite

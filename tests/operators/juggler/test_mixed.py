@@ -18,7 +18,7 @@ from schemas.query import Window
 from tests import oracle
 from tests.cases import Case, cases, plan
 from tests.feeding import canonical, engine_of, feed
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 QUERY = parse_program(
     "CREATE STREAM S (ts TIMESTAMP, k BIGINT) WITH (topic = 's', timestamp = 'ts');"

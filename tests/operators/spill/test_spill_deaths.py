@@ -22,10 +22,10 @@ from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.deaths import Life
 from tests.operators.migrating import changes_of
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.small_parts import small_parts
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
+from tests.profiles import PROPERTY
 
 TURNS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=5), min_size=1, max_size=3)
 """Per incarnation, the number of records of each partition that are consumed before each advance."""

@@ -18,10 +18,10 @@ from services.spill.backlog import OpenBacklog
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
 from tests.ops.backlogs import run_with_backlog
+from tests.profiles import PROPERTY
 
 Found = dict[int, list[dict[str, Any]]]
 """Results by group of the root."""

@@ -23,5 +23,13 @@ settings.register_profile(
     "mutation", max_examples=60, derandomize=True, database=None, phases=[Phase.generate], **_ALWAYS
 )
 
-PROPERTY = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+_NAME = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+_SHARES = {"quick": 0.3, "deep": 1.0, "thorough": 20.0, "mutation": 1.0}
+
+PROPERTY = settings.get_profile(_NAME)
 """The settings of every property test of the engine."""
+
+
+def examples(count: int) -> settings:
+    """The settings of a property test that runs `count` examples in the deep profile, and three tenths in the quick."""
+    return settings(PROPERTY, max_examples=round(count * _SHARES[_NAME]))
