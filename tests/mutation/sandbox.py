@@ -155,7 +155,8 @@ class Sandbox:
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
         shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
-        for file in ("cases.py", "subtractions.py", "feeding.py", "group_cases.py", "oracle.py", "chains.py", "profiles.py"):
+        shared = ("cases", "subtractions", "feeding", "group_cases", "oracle", "chains", "profiles")
+        for file in (f"{name}.py" for name in shared):
             shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.
         (self.root / "conftest.py").write_text(_SURE)
