@@ -75,16 +75,16 @@ class Repair:
 
 
 class Sink(Protocol):
-    """Delivers a task's output to Kafka.
+    """Delivers a task's output to Kafka. What it does by default is right for a sink without transactions."""
 
-    Attributes:
-        incarnation: the name that commits carry; empty if commits of incarnations need not be told apart.
-    """
-
-    incarnation: str
+    @property
+    def incarnation(self) -> str:
+        """The name that commits carry; empty if commits of incarnations need not be told apart."""
+        return ""
 
     def open(self) -> Repair:
         """Take the task over from its former worker; returns the repair of its last transactions."""
+        return Repair()
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """Read committed offsets and messages; partitions without a commit are absent."""
@@ -93,8 +93,9 @@ class Sink(Protocol):
         """Find, per partition, an offset behind everything that earlier incarnations have written and committed.
 
         Readers must read up to this offset: a broker that its peers have cut off reports an earlier end. The result is
-        empty for a sink that cannot prove the end.
+        empty for a sink that cannot prove the end. Without transactions every written record is visible.
         """
+        return {}
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Deliver and commit; returns by topic how many results were too large for it and became dead letters."""
@@ -105,12 +106,13 @@ class Sink(Protocol):
         Any thread may call the function. It returns None while some are incomplete. Otherwise it returns, per partition
         of the sink's own log, the offset before which records may be deleted.
         """
+        return dict
 
     def close(self) -> None:
         """Release connections; an open transaction is left to be aborted."""
 
 
-class ProducerSink:
+class ProducerSink(Sink):
     """The parts that both sinks share: the producer, and reading committed offsets.
 
     `_transactions` tracks where records are written; None for a sink without transactions.
@@ -344,20 +346,6 @@ class IdempotentSink(ProducerSink):
     ) -> None:
         super().__init__(clients, group, task, topics, give_up, message__timeout__ms=int(PATIENCE_S * 1000))
         self._commit = commit
-
-    incarnation = ""
-
-    def open(self) -> Repair:
-        """Take over nothing: there are no transactions."""
-        return Repair()
-
-    def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
-        """Return nothing: without transactions every written record is visible."""
-        return {}
-
-    def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
-        """Return a check that succeeds: there are no transactions, and no log."""
-        return dict
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until Kafka confirms, then commit the offsets if there are any."""
