@@ -15,7 +15,7 @@ from schemas.groups import seeing
 from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, decode_control
 from schemas.query import Query, Source, Window
-from services.kafka.readback import reading
+from services.kafka.readback import read_to_end
 from services.kafka.topics import ControlTopics
 from services.process.security import KafkaClients
 from services.registry.group_registration import register_in_group
@@ -121,12 +121,12 @@ class GroupTrial:
     def members(self) -> list[MemberRecord]:
         """The newest record of each registration that the group's tasks have written."""
         found: dict[str, MemberRecord] = {}
-        with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members) as readback:
-            for _, message in readback.between(0, *readback.ends(0)):
-                member = decode_control(message.value(), "members")
-                assert isinstance(member, MemberRecord)
-                if member.name:
-                    found[member.id] = member
+        topic = ControlTopics.of(f"weir-{self.name}").members
+        for _, message in read_to_end(self.clients, (topic, 0)):
+            member = decode_control(message.value(), "members")
+            assert isinstance(member, MemberRecord)
+            if member.name:
+                found[member.id] = member
         return list(found.values())
 
     def wait_begun(self, worker: WorkerProcess) -> None:

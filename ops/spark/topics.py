@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -40,6 +39,7 @@ from schemas.columns import I64, Mask
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import Commit
 from schemas.query import Query
+from services.kafka.log_consumer import log_consumer
 from services.kafka.topics import Lane, TopicAdmin
 from services.placement.tasks import Layout, lay_out
 from services.process.decoders import decoder_of
@@ -268,16 +268,7 @@ def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> It
         BrokerError: Kafka does not answer any more.
     """
     left = {lane: end for lane, (begin, end) in ranges.items() if begin < end}
-    consumer = Consumer(
-        clients.librdkafka(
-            group__id="weir-history",
-            enable__auto__commit=False,
-            isolation__level="read_committed",
-            enable__partition__eof=True,
-            auto__offset__reset="error",
-            log_level=0,
-        )
-    )
+    consumer = log_consumer(clients, "weir-history", isolation__level="read_committed", auto__offset__reset="error")
     consumer.assign([TopicPartition(*lane, ranges[lane][0]) for lane in left])
     last = time.monotonic()
     try:

@@ -18,7 +18,7 @@ import orjson
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, refused, shown
 from schemas.codecs.json_grammar import members
 from schemas.codecs.kernels.json_records import decode_json
-from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines, is_utf8
+from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines
 from schemas.columns import I64
 from schemas.query import Stream, Table, Type
 
@@ -122,18 +122,5 @@ class JsonDecoder:
         layout = self._layout
         data = np.frombuffer(block, np.uint8)
         slots = Slots(layout, data, count)
-        hards = decode_json(
-            data,
-            not is_utf8(data),
-            layout.names,
-            layout.name_starts,
-            layout.types,
-            slots.words,
-            slots.floats,
-            slots.valid,
-            slots.status,
-            slots.starts,
-            slots.hard,
-        )
-        slots.parse_hard_doubles(int(hards))
+        slots.fill(decode_json, layout.names, layout.name_starts)
         return slots

@@ -70,16 +70,7 @@ def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> by
         engine: the statistics of `task`, with those of a later cleanup where there was one.
     """
     document: dict[str, Any] = {
-        "input_tuples": engine.input_tuples,
-        "results": engine.results,
-        "late": engine.late,
-        "dead_letters": run.dead_letters,
-        "dead_letters_by_stream": run.dead_by_stream,
-        "comparisons": engine.comparisons,
-        "intermediate_results": engine.intermediate_results,
-        "peak_state_tuples": engine.peak_state_tuples,
-        "peak_state_bytes": engine.peak_state_bytes,
-        "seconds": round(run.seconds, 6),
+        **_counts(run, engine),
         "plan": str(task.plan),
         "executor": task.executor,
         "operators": [
@@ -123,16 +114,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
     Queries that share an operator share its counters: `parts` has an entry per operator, with the names of its queries.
     """
     document: dict[str, Any] = {
-        "input_tuples": engine.input_tuples,
-        "results": engine.results,
-        "late": engine.late,
-        "dead_letters": run.dead_letters,
-        "dead_letters_by_stream": run.dead_by_stream,
-        "comparisons": engine.comparisons,
-        "intermediate_results": engine.intermediate_results,
-        "peak_state_tuples": engine.peak_state_tuples,
-        "peak_state_bytes": engine.peak_state_bytes,
-        "seconds": round(run.seconds, 6),
+        **_counts(run, engine),
         "plan": None,
         "executor": ", ".join(dict.fromkeys(query.executor for query in engine.queries)),
         "queries": [
@@ -164,6 +146,22 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _counts(run: RunStatistics, engine: EngineStatistics | GroupStatistics) -> dict[str, Any]:
+    """The keys with which both files begin."""
+    return {
+        "input_tuples": engine.input_tuples,
+        "results": engine.results,
+        "late": engine.late,
+        "dead_letters": run.dead_letters,
+        "dead_letters_by_stream": run.dead_by_stream,
+        "comparisons": engine.comparisons,
+        "intermediate_results": engine.intermediate_results,
+        "peak_state_tuples": engine.peak_state_tuples,
+        "peak_state_bytes": engine.peak_state_bytes,
+        "seconds": round(run.seconds, 6),
+    }
 
 
 def _feedback(edges: Sequence[EdgeStatistics]) -> dict[str, Any]:

@@ -107,11 +107,12 @@ class TransactionalSink(ProducerSink):
             transactional__id=self.transactional_id,
             transaction__timeout__ms=transaction_timeout_ms,
         )
+        self._clients = clients
         outputs = ((topic, task % count) for topic, count in topics.partitions.items())
         self._writes = {*writes, *outputs, log}
         self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
-        self._group_metadata = self._offsets.consumer_group_metadata()
+        self._group_metadata = self._offsets.consumer.consumer_group_metadata()
         self._call_thread = CallThread(f"offsets-{task}")
         self._transactions = self._transaction_log = TransactionLog(
             log, self.transactional_id, lambda lane: admin.log_ranges([lane])[lane][1]

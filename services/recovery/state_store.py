@@ -15,7 +15,6 @@ If a write fails (disk full), the table is closed and stays as it was; the task 
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import json
@@ -24,13 +23,14 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from operators.state.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.errors import StateError
 from schemas.messages.commits import Floor, StreamPoint
 from schemas.messages.formats import check_format
+from services.files.rocks_store import RocksStore, block_options, scan
 from services.recovery.starting_point import Snapshot
 
 FORMAT = 1
@@ -45,7 +45,7 @@ class DamagedTableError(StateError):
     """RocksDB finds the table's files damaged; the only remedy is to empty the table."""
 
 
-class StateStore:
+class StateStore(RocksStore):
     """The table of one task. Owned by one thread at a time.
 
     Args:
@@ -63,18 +63,11 @@ class StateStore:
         self.path = path
         self._streams = list(streams)
         self._stored: dict[int, list[tuple[int, int]]] = {}
-        self._table: Rdict | None = None
         self._open()
 
     def _open(self) -> None:
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        # Small buffers save memory, and a high trigger keeps merges rare: the table is read only when a task starts.
-        options.set_write_buffer_size(1 << 20)
-        options.set_level_zero_file_num_compaction_trigger(16)
-        options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(1 << 20)
+        # Small buffers save memory, and a high number keeps merges rare: the table is read only when a task starts.
+        options = block_options(1 << 20, 16)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._table = Rdict(str(self.path), options)
@@ -87,19 +80,7 @@ class StateStore:
             raise kind(f"state table {self.path} cannot be opened: {error}") from None
 
     def _keys(self) -> list[tuple[bytes, int, int, int]]:
-        found = []
-        it = self._open_table().iter()
-        try:
-            it.seek(b"b")
-            while it.valid() and it.key()[:1] == b"b":
-                key = bytes(it.key())
-                _, ordinal, first, rows = _KEY.unpack(key)
-                found.append((key, ordinal, first, rows))
-                it.next()
-            it.status()  # raises if damage, not the end, has stopped the iterator
-        finally:
-            del it  # a traceback would keep the iterator alive, and the iterator the table's lock
-        return found
+        return [(key, *_KEY.unpack(key)[1:]) for key, _ in scan(self._open_table(), b"b", values=False)]
 
     def _open_table(self) -> Rdict:
         if self._table is None:
@@ -269,13 +250,6 @@ class StateStore:
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
         self._open()
-
-    def close(self) -> None:
-        """Close the table. May be called twice. Blocks that a full disk refuses to flush are in no manifest."""
-        table, self._table = self._table, None
-        if table is not None:
-            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
-                table.close()
 
 
 def _summary(stored: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
