@@ -52,6 +52,11 @@ class Bloom:
             return np.zeros(len(hashes), np.bool_)
         return np.asarray(has_bits(hashes, self._blocks))
 
+    def missing_share(self, hashes: U64, valid: Mask | None) -> float:
+        """Return the share of (n,) hashes that were certainly not added, or are not `valid`; 0.0 for no hashes."""
+        missing = ~self.contains(hashes)
+        return float((missing if valid is None else missing | ~valid).mean()) if len(hashes) else 0.0
+
     def size_bytes(self) -> int:
         """Bytes of the filter."""
         return self._blocks.nbytes

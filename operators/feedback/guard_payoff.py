@@ -1,7 +1,7 @@
 """Decides when a guard watches, so that feedback that costs more than it saves switches itself off.
-`operators.feedback.stems` and `operators.feedback.tree` use it for the guards of one query,
-`operators.juggler.feedback` for those of a query group. All costs are in one unit of work, about a nanosecond, and come
-from counters alone: the same input leads to the same decisions.
+All guards use it. `operators.feedback.path_controller` applies it to those of M-Joins, eddies and query groups,
+`operators.feedback.tree_controller` to those of trees. All costs are in one unit of work, about a nanosecond, and come
+from counters alone: the same input leads to the same decisions. No result depends on them.
 
 A guard that rests costs nothing. From time to time it gets a trial. First a cheap screening looks at the newest tuples
 of both streams, and the trial is dropped if most of them have partners. The trial then builds the filter of the
@@ -20,9 +20,9 @@ guard that becomes useful when the data change is discovered within some windows
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from operators.state.match import MatchCounters
+from operators.feedback.blacklist import Blacklist
 
 LOSS_SHARE = 0.01
 """The share of the executor's work that is added to the trial budget."""
@@ -42,106 +42,55 @@ FIRST_TRIAL_BUDGET = 3e6
 GUARD_BUDGET_TRIALS = 2.0
 """A guard's budget, as a multiple of the cost of its trial: what it may lose before it rests again."""
 
-ENTER_NS = 30.0
-"""Entering a tuple into a state, or probing a state with it."""
-
-RESULT_NS = 100.0
-"""Producing a partial result and processing it further."""
-
-COMPARE_NS = 1.0
-"""One comparison."""
-
-SIGNATURE_NS = 20.0
-"""Computing a signature and looking it up or adding it."""
-
-SLICE_NS = 25_000.0
-"""The fixed cost of a guard per slice."""
-
-SCREENED_TUPLES = 2048
-"""The number of newest observed tuples that the screening before a trial looks at."""
-
-MAX_PARTNERED_SHARE = 0.5
-"""No trial takes place if a larger share of the newest guarded tuples has partners among the screened ones."""
-
-SCREEN_NS = 75_000.0
-"""The cost of the screening."""
-
 TRIAL_NS = 100_000.0
 """The fixed cost of a trial."""
 
-MERGE_NS = 30.0
-"""Ordering one result while a stream's state contains tuples that entered late."""
 
-ROUTE_NS = 100.0
-"""One routing decision of an eddy."""
-
-SWEEP_NS = 8.0
-"""Reading one entry to rebuild a filter."""
-
-BLACKLIST_NS = 150.0
-"""Putting a tuple in a blacklist."""
-
-RETURN_NS = 300.0
-"""Letting a tuple enter late, without the cost of entering it into its states."""
-
-DECAY = 0.8
-"""The weight of all earlier measurements against the latest one, where the costs of tuples are averaged."""
-
-
-def work_of(counters: MatchCounters, probing: float) -> float:
-    """What a half join has cost so far, if each probing tuple costs `probing`."""
-    return counters.input_tuples * probing + counters.comparisons * COMPARE_NS + counters.results * RESULT_NS
-
-
-@dataclass(slots=True)
-class StemTupleCost:
-    """The cost of a tuple in an executor without intermediate results, as an average in which older tuples count less.
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The prices of a guard's own work in one kind of executor.
     Attributes:
-        states: The number of states that a tuple is entered into.
-        probing: The cost of probing one state.
-        own_path_cost: The cost of a tuple's own probe path, up to the observed stream.
-        match_cost: The cost, over a tuple's lifetime, of being found by tuples of other streams whose probe paths have
-            not yet reached the observed stream.
-        latest_matches: How often tuples were found in this way between the last two updates.
+        signature: Computing the signature of an arriving tuple and looking it up or adding it.
+        entry: Reading one stored entry for a filter or a sweep.
+        slice: The fixed cost of a guard per slice.
+        late_slice: The fixed cost of a slice in which some tuple returns.
     """
 
-    states: int
-    probing: float
-    own_path_cost: float = 0.0
-    match_cost: float = 0.0
-    latest_matches: int = 0
-    _sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    _before: tuple[int, int, int, int] = (0, 0, 0, 0)
+    signature: float
+    entry: float
+    slice: float
+    late_slice: float = 0.0
 
-    def update(self, counted: tuple[int, int, int], tuples: int) -> None:
-        """Add the counts so far.
-        Args:
-            counted: Probes, matches found and matches by other streams' tuples, from `MJoin.work_before`.
-            tuples: The number of tuples entered so far.
-        """
-        probes, found, met, entered = (now - then for now, then in zip((*counted, tuples), self._before, strict=True))
-        self._before = *counted, tuples
-        self.latest_matches = met
-        latest = probes * self.probing + found * RESULT_NS, met * RESULT_NS, float(entered)
-        own, meeting, count = (DECAY * past + new for past, new in zip(self._sums, latest, strict=True))
-        self._sums = own, meeting, count
-        if count > 0:
-            self.own_path_cost, self.match_cost = own / count, meeting / count
+    def cost(self, checked: int, swept: int = 0, slices: int = 0) -> float:
+        """Return the cost of `checked` signatures, `swept` entries and `slices` slices."""
+        return checked * self.signature + swept * self.entry + slices * self.slice
 
-    @property
-    def saved(self) -> float:
-        """What keeping a tuple back for good saves."""
-        return self.states * ENTER_NS + self.own_path_cost + self.match_cost - BLACKLIST_NS
 
-    @property
-    def returned(self) -> float:
-        """The cost of letting in a tuple that was kept back: it enters its states after all and is found for the rest
-        of its lifetime."""
-        return RETURN_NS + self.states * ENTER_NS + self.match_cost / 2
+class GuardWork(NamedTuple):
+    """What a guard has done, in total or since some earlier total.
+    Attributes:
+        kept_back: Tuples kept back.
+        returned: Tuples that entered later.
+        checked: Signatures computed for arriving tuples.
+        swept: Stored entries read.
+        late_slices: Slices in which some tuple returned, where these have a price.
+        pruned: Tuples kept back for some of their queries only, where there are several.
+    """
+
+    kept_back: int = 0
+    returned: int = 0
+    checked: int = 0
+    swept: int = 0
+    late_slices: int = 0
+    pruned: int = 0
+
+    def since(self, earlier: GuardWork) -> GuardWork:
+        """Return what has been done since an earlier total."""
+        return GuardWork(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
 class TupleCost(Protocol):
-    """The cost of a tuple: `StemTupleCost` in executors without intermediate results, `TreeTupleCost` in trees."""
+    """The cost of a tuple: `PathTupleCost` in executors without intermediate results, `TreeTupleCost` in trees."""
 
     @property
     def saved(self) -> float:
@@ -160,7 +109,7 @@ class TrialResult:
     Attributes:
         useless: The share of the newest tuples that have no partner.
         lasting: The share of the oldest tuples, at the end of their lifetime, that have no partner.
-        spent: The total cost of watching per tuple of the guarded stream.
+        spent: The total cost of watching per tuple of the guarded input.
     """
 
     useless: float
@@ -168,7 +117,7 @@ class TrialResult:
     spent: float
 
     def gain(self, tuple_cost: TupleCost) -> float:
-        """Return the expected gain of watching per tuple of the guarded stream; negative if watching would lose. The
+        """Return the expected gain of watching per tuple of the guarded input; negative if watching would lose. The
         estimate assumes that a tuple without a partner at the end of its lifetime had none at the beginning."""
         brought_back = max(self.useless - self.lasting, 0.0)
         return self.useless * tuple_cost.saved - brought_back * tuple_cost.returned - self.spent
@@ -176,11 +125,6 @@ class TrialResult:
     def promises(self, tuple_cost: TupleCost) -> bool:
         """Return whether the guard should watch."""
         return self.gain(tuple_cost) > MARGIN * self.spent
-
-
-def trial_cost(observed: int, each: float = SWEEP_NS) -> float:
-    """Return the cost of a trial that reads `observed` living tuples at `each` per tuple."""
-    return observed * each + 2 * SAMPLED_TUPLES * SIGNATURE_NS + TRIAL_NS
 
 
 @dataclass(slots=True)
@@ -218,3 +162,58 @@ class Balance:
         self.remaining = min(self.remaining + earned - spent, self._budget + return_cost)
         self.watching = self.remaining >= 0.0
         return self.watching
+
+
+class Guard:
+    """Keeps back tuples of one input that have no partner in another, while that pays.
+    Args:
+        aliases: The aliases of the tuples that it keeps back.
+        prices: The prices of its own work.
+
+    Attributes:
+        blacklist: The tuples that it keeps back, by signature.
+        tuple_cost: The cost of a tuple that it guards.
+        balance: What it may still lose, and whether it watches.
+        swept: Stored entries read so far.
+    """
+
+    tuple_cost: TupleCost
+
+    def __init__(self, aliases: tuple[str, ...], prices: Prices) -> None:
+        self.blacklist = Blacklist(aliases)
+        self.balance = Balance()
+        self.swept = 0
+        self._prices = prices
+        self._counted = GuardWork()
+
+    @property
+    def watching(self) -> bool:
+        """Whether the guard observes and keeps back tuples."""
+        return self.balance.watching
+
+    def done(self) -> GuardWork:
+        """Return what the guard has done so far."""
+        raise NotImplementedError
+
+    def start(self, budget: float) -> None:
+        """Start watching with a budget. What the guard has done so far is not charged."""
+        self._counted = self.done()
+        self.balance.start(budget)
+
+    def earned(self, latest: GuardWork) -> float:
+        """Return what some work of the guard has saved."""
+        return latest.kept_back * self.tuple_cost.saved
+
+    def spent(self, latest: GuardWork, slices: int) -> float:
+        """Return what some work of the guard has cost, in a number of slices."""
+        returning = latest.returned * self.tuple_cost.returned + latest.late_slices * self._prices.late_slice
+        return self._prices.cost(latest.checked, latest.swept, slices) + returning
+
+    def update_balance(self, slices: int) -> float:
+        """Update the balance with what the guard has done since the last update, `slices` slices ago. Return the net
+        gain; `watching` tells whether the guard continues."""
+        before, self._counted = self._counted, self.done()
+        latest = self._counted.since(before)
+        earned, spent = self.earned(latest), self.spent(latest, slices)
+        self.balance.update(earned, spent, len(self.blacklist) * self.tuple_cost.returned)
+        return earned - spent
