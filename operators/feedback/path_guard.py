@@ -1,6 +1,6 @@
 """What the guards of executors without intermediate results have in common (JIT V).
 `operators.feedback.stem_guard` and `operators.juggler.feedback.guards` extend `PathGuard`: they find the tuples without
-a partner. `operators.feedback.path_controller` starts and stops these guards.
+a partner. `operators.feedback.payoff.path_controller` starts and stops these guards.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import Guard, GuardWork
-from operators.feedback.path_cost import PRICES, PathTupleCost
+from operators.feedback.payoff.guard import Guard, GuardWork
+from operators.feedback.payoff.tuple_cost import PATH_PRICES, PathTupleCost
 from operators.feedback.stopwatch import Stopwatch
 from operators.kernels.hashing import U64
 
@@ -38,7 +38,7 @@ class PathGuard(Guard):
     def __init__(
         self, alias: str, observed_alias: str, states: int, clock: Callable[[], float], *, static: bool
     ) -> None:
-        super().__init__((alias,), PRICES)
+        super().__init__((alias,), PATH_PRICES)
         self.alias = alias
         self.observed_alias = observed_alias
         self.static = static

@@ -12,11 +12,10 @@ import numpy as np
 
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
-from operators.feedback.guard_payoff import GuardWork
 from operators.feedback.kinds import Kind
-from operators.feedback.path_cost import MERGE_NS
 from operators.feedback.path_guard import PathGuard
-from operators.feedback.work_cost import RESULT_NS
+from operators.feedback.payoff.guard import GuardWork
+from operators.feedback.payoff.tuple_cost import MERGE_NS, RESULT_NS
 from operators.kernels.hashing import U64
 from operators.state.side_state import SideState
 from schemas.columns import I64, Mask

@@ -17,7 +17,7 @@ execution.
 
 Each guard has a Bloom filter that tells which tuples have no partner. The filter forgets expired tuples when it is
 rebuilt from the stream's store, at O(1) per tuple that was added or looked up. The rebuild also sweeps the SteMs for
-tuples that have lost their last partner. `operators.feedback.path_controller` decides which guards watch.
+tuples that have lost their last partner. `operators.feedback.payoff.path_controller` decides which guards watch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ import numpy as np
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
-from operators.feedback import guard_payoff as payoff
 from operators.feedback.bloom import Bloom
 from operators.feedback.kinds import level_one
-from operators.feedback.path_controller import PathController
-from operators.feedback.path_cost import ROUTE_NS, work_of
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.path_controller import PathController
+from operators.feedback.payoff.tuple_cost import ENTER_NS, RESULT_NS, ROUTE_NS, trial_cost, work_of
 from operators.feedback.stem_guard import SignedTuples, StemGuard
 from operators.feedback.waiting import WaitingTuples
-from operators.feedback.work_cost import ENTER_NS, RESULT_NS
 from operators.join.eddy import Eddy
 from operators.join.mjoin import MJoin
 from operators.kernels.hashing import U64
@@ -87,6 +86,8 @@ class StemFeedback:
         self._empty_table = any(self._lives_until[alias] == NEVER for alias in self._sources.tables)
         self._watching: list[StemGuard] = []
         self._controller = PathController(self.guards, self, self._aliases, self._work_done())
+        # Whether the guard whose turn it is merits a trial; None before its screening.
+        self._merits_trial: bool | None = None
 
     def _add_guards(self, first: str, second: str) -> None:
         """Create the guards of two streams, if there are equalities between them."""
@@ -294,51 +295,51 @@ class StemFeedback:
         own = probes * self._probing + found * RESULT_NS
         guard.tuple_cost.update(own, met * RESULT_NS, self._controller.entered[guard.alias])
 
-    # `operators.feedback.path_controller.GuardedInputs`
-
-    screen_ns = SCREEN_NS
-
-    def may_save(self, guard: StemGuard) -> bool:
-        """Return True: the cost of a tuple is not known before a screening."""
+    def take_turn(self, guard: StemGuard, now: int) -> bool:
+        """Screen a resting guard and give it a trial; see `operators.feedback.payoff.path_controller.GuardedInputs`."""
+        if self._merits_trial is None:
+            if not self._controller.pay(SCREEN_NS):
+                return False
+            with guard.detecting:
+                self._merits_trial = self._screen(guard, now)
+        if self._merits_trial:
+            cost = trial_cost(len(_stored(self._sources, guard.observed_alias)))
+            if not self._controller.pay(cost):
+                return False
+            with guard.detecting:
+                self._run_trial(guard, cost, now)
+        self._merits_trial = None
         return True
 
-    def screen(self, guard: StemGuard, now: int) -> bool:
+    def _screen(self, guard: StemGuard, now: int) -> bool:
         """Return whether a guard merits a trial, by the newest tuples of its two streams."""
-        with guard.detecting:
-            self._update_cost(guard)
-            if guard.tuple_cost.saved <= 0.0:
-                return False
-            own, other = (
-                _living(self._sources, alias, _stored(self._sources, alias)[-count:], now)
-                for alias, count in ((guard.alias, payoff.SAMPLED_TUPLES), (guard.observed_alias, SCREENED_TUPLES))
-            )
-            hashes, valid = guard.kind.own_hashes(self._sources, own)
-            found = np.isin(hashes, guard.observed.own_hashes(self._sources, other)[0])
-            if valid is not None:
-                found &= valid
-            return bool(np.count_nonzero(found) <= MAX_PARTNERED_SHARE * len(found))
-
-    def observed_tuples(self, guard: StemGuard) -> int:
-        """Return the number of stored tuples of the observed stream."""
-        return len(_stored(self._sources, guard.observed_alias))
-
-    def run_trial(self, guard: StemGuard, budget: float, now: int) -> bool:
-        """Give a guard a trial, and let it watch if that promises a gain."""
-        rows = _stored(self._sources, guard.alias)
-        with guard.detecting:
-            ends = [
-                _living(self._sources, guard.alias, part, now)
-                for part in (rows[-payoff.SAMPLED_TUPLES :], rows[: payoff.SAMPLED_TUPLES])
-            ]
-            if not all(map(len, ends)):
-                return False
-            filter, entries_read = self._filter(guard, now)
-            newest, oldest = (filter.missing_share(*guard.kind.own_hashes(self._sources, part)) for part in ends)
-        if not self._controller.promises(guard, newest, oldest):
+        self._update_cost(guard)
+        if guard.tuple_cost.saved <= 0.0:
             return False
-        guard.replace_filter(filter, entries_read)
-        guard.start(budget)
-        return True
+        own, other = (
+            _living(self._sources, alias, _stored(self._sources, alias)[-count:], now)
+            for alias, count in ((guard.alias, payoff.SAMPLED_TUPLES), (guard.observed_alias, SCREENED_TUPLES))
+        )
+        hashes, valid = guard.kind.own_hashes(self._sources, own)
+        found = np.isin(hashes, guard.observed.own_hashes(self._sources, other)[0])
+        if valid is not None:
+            found &= valid
+        return bool(np.count_nonzero(found) <= MAX_PARTNERED_SHARE * len(found))
+
+    def _run_trial(self, guard: StemGuard, cost: float, now: int) -> None:
+        """Give a guard a trial, and let it watch if the estimate is favourable."""
+        rows = _stored(self._sources, guard.alias)
+        ends = [
+            _living(self._sources, guard.alias, part, now)
+            for part in (rows[-payoff.SAMPLED_TUPLES :], rows[: payoff.SAMPLED_TUPLES])
+        ]
+        if not all(map(len, ends)):
+            return
+        filter, entries_read = self._filter(guard, now)
+        newest, oldest = (filter.missing_share(*guard.kind.own_hashes(self._sources, part)) for part in ends)
+        if self._controller.promises(guard, newest, oldest):
+            guard.replace_filter(filter, entries_read)
+            self._controller.start(guard, cost)
 
     def release(self, guard: StemGuard, now: int) -> int:
         """Let in what a guard keeps back, and return its number, with the dead."""

@@ -27,10 +27,10 @@ import numpy as np
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as payoff
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.tree_controller import TreeController
-from operators.feedback.tree_cost import ENTRY_NS, work_of
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.tree_controller import TreeController
+from operators.feedback.payoff.tree_cost import ENTRY_NS, work_of
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.watch import BLOOM, Watch, suppressed_side
 from operators.join.binary_join import BinaryJoin
@@ -352,7 +352,7 @@ class TreeFeedback:
                 if lost.any():
                     blacklist.drop(entries[lost])
 
-    # --- Which guards watch: `operators.feedback.tree_controller` -------------------------------------
+    # --- Which guards watch: `operators.feedback.payoff.tree_controller` -------------------------------------
 
     def _work_done(self) -> float:
         return sum(work_of(join) for _, join in self._tree.joins)

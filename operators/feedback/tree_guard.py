@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
-from operators.feedback.guard_payoff import Guard, GuardWork, TrialResult
 from operators.feedback.kinds import Kind
+from operators.feedback.payoff.guard import Guard, GuardWork, TrialResult
+from operators.feedback.payoff.tree_cost import HASHED_PRICES, NESTED_PRICES, JoinInput, TreeTupleCost
 from operators.feedback.signatures import Signatures
-from operators.feedback.tree_cost import HASHED_PRICES, NESTED_PRICES, JoinInput, TreeTupleCost
 from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.plan.plan import Plan

@@ -20,11 +20,11 @@ import numpy as np
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import SAMPLED_TUPLES
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
+from operators.feedback.payoff.guard import SAMPLED_TUPLES
+from operators.feedback.payoff.tree_cost import JoinInput
 from operators.feedback.stopwatch import Stopwatch
-from operators.feedback.tree_cost import JoinInput
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.waiting import WaitingTuples
 from operators.join.binary_join import BinaryJoin

@@ -41,7 +41,8 @@ whose tuples find many rows in one input and none in another. With two inputs, t
 idle queries save work. The same holds for order comparisons: of 100 live rows some row is larger than most values, so a
 table of the least and largest values would suppress almost nothing. Guards ignore them; idle queries cover them.
 
-Guards watch while that saves more than it costs (`operators.feedback.path_controller`); a resting guard costs nothing.
+Guards watch while that saves more than it costs (`operators.feedback.payoff.path_controller`); a resting guard costs
+nothing.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ import numpy as np
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
 from operators.data.watermark import END
-from operators.feedback import guard_payoff as payoff
-from operators.feedback.path_controller import PathController
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.path_controller import PathController
+from operators.feedback.payoff.tuple_cost import trial_cost
 from operators.juggler.feedback.guards import RowGuard, RowSignatures, edges, guards_of
 from operators.juggler.feedback.idle import IdleQueries
 from operators.juggler.feedback.row_cost import WorkOf, paths_ns
@@ -325,25 +327,21 @@ class RowSuppressor:
     def _least(self, name: str, now: int) -> int:
         return END if now == END else int(self._input_states[name].least_ts(np.array([now]))[0])
 
-    # --- `operators.feedback.path_controller.GuardedInputs` ---------------------------------------------------------
+    # --- Turns at trials: `operators.feedback.payoff.path_controller` -------------------------------------
 
-    screen_ns = 0.0
-
-    def may_save(self, guard: RowGuard) -> bool:
-        """Whether setting rows aside could save anything."""
-        return guard.tuple_cost.saved > 0.0
-
-    def screen(self, guard: RowGuard, now: int) -> bool:
-        """Every guard that may save work merits a trial: there is no screening."""
+    def take_turn(self, guard: RowGuard, now: int) -> bool:
+        """Give a resting guard a trial if rows set aside could save anything."""
+        if guard.tuple_cost.saved > 0.0:
+            cost = trial_cost(len(self._input_states[guard.observed_alias]))
+            if not self._controller.pay(cost):
+                return False
+            if self._controller.promises(guard, *self._sample(guard, now)):
+                self._controller.start(guard, cost)
+                self._sweep(guard.alias, now)
         return True
 
-    def observed_tuples(self, guard: RowGuard) -> int:
-        """The rows in the observed input's structures."""
-        return len(self._input_states[guard.observed_alias])
-
-    def run_trial(self, guard: RowGuard, budget: float, now: int) -> bool:
-        """Look up the newest and the oldest rows, and let the guard watch if the shares of queries that it would take
-        from them promise a gain."""
+    def _sample(self, guard: RowGuard, now: int) -> tuple[float, float]:
+        """The shares of queries that a guard would take from the newest and from the oldest rows of its input."""
         name, least = guard.alias, self._least(guard.observed_alias, now)
         with guard.detecting:
             self._renew(guard, now)
@@ -358,11 +356,8 @@ class RowSuppressor:
                 bits = int(np.bitwise_count(alive).sum())
                 shares.append(1 - int(np.bitwise_count(left).sum()) / bits if bits else 0.0)
             self._clear(guard)
-        if not self._controller.promises(guard, *shares):
-            return False
-        guard.start(budget)
-        self._sweep(name, now)
-        return True
+        newest, oldest = shares
+        return newest, oldest
 
     def release(self, guard: RowGuard, now: int) -> int:
         """A guard rests from now on: admit the rows that it has set aside, and return their number."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from operators.data.keys import key_hashes
 from operators.data.tuples import Tuples
-from operators.feedback.guard_payoff import GuardWork
 from operators.feedback.path_guard import PathGuard
+from operators.feedback.payoff.guard import GuardWork
 from operators.juggler.predicates.lists import query_mask
 from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import U64

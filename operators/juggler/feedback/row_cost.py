@@ -1,11 +1,10 @@
 """Adds up what probe paths of a shared operator have cost, as far as a guard could save that cost.
 
-`operators.juggler.feedback.demand` passes the sums to `operators.feedback.path_cost`. The unit is that of
-`operators.feedback.work_cost`, about a nanosecond; the costs come from the work that visits have counted.
+`operators.juggler.feedback.demand` passes the sums to `operators.feedback.payoff.tuple_cost`, whose unit they have. The
+costs come from the work that visits have counted.
 
-A guard of A by C saves two costs of a row of A without partners. One is the row's own probe path, up to the visit of C.
-The other is that of probe paths of other rows that find the row before they reach C, with all work that follows from it
-until then. A probe path that has visited C before A, or starts at C, hardly finds the row.
+A guard of A by C saves two costs of a row of A without partners: that of its own probe path, up to the visit of C, and
+that of other rows' probe paths that find it before they reach C, with all work that follows from it until then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides when a guard watches, so that feedback that costs more than it saves switches itself off.
-All guards use it. `operators.feedback.path_controller` applies it to those of M-Joins, eddies and query groups,
-`operators.feedback.tree_controller` to those of trees. All costs are in one unit of work, about a nanosecond, and come
-from counters alone: the same input leads to the same decisions. No result depends on them.
+All guards extend `Guard`. `operators.feedback.payoff.path_controller` gives those of M-Joins, eddies and query groups
+their trials, `operators.feedback.payoff.tree_controller` those of trees. All costs are in one unit of work, about a
+nanosecond, and come from counters alone: the same input leads to the same decisions. No result depends on them.
 
 A guard that rests costs nothing. From time to time it gets a trial. First a cheap screening looks at the newest tuples
 of both streams, and the trial is dropped if most of them have partners. The trial then builds the filter of the

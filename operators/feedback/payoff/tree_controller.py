@@ -1,7 +1,7 @@
-"""Decides which guards of a tree watch, by `operators.feedback.guard_payoff`.
+"""Decides which guards of a tree watch, by `operators.feedback.payoff.guard`.
 `operators.feedback.tree` calls `TreeController` after each slice. Trees differ from executors without intermediate
-results (`operators.feedback.path_controller`) in three ways. What a guard saves depends on the other guards of the
-tree, so at most one guard starts or stops per update. A tree's trial is expensive, so it may run ahead of the trial
+results (`operators.feedback.payoff.path_controller`) in three ways. What a guard saves depends on the other guards of
+the tree, so at most one guard starts or stops per update. A tree's trial is expensive, so it may run ahead of the trial
 budget if its expected gain pays it back soon, and what a guard loses is charged only when it stops. While no guard
 watches or merits a trial, updates become rarer.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as payoff
-from operators.feedback.tree_cost import ENTRY_NS, SIGNATURE_NS
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.tree_cost import ENTRY_NS, SIGNATURE_NS
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.watch import SCREENED_TUPLES, Watch
 

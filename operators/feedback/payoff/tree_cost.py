@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from operators.feedback.guard_payoff import Prices
-from operators.feedback.work_cost import COMPARE_NS, ENTER_NS, RESULT_NS, DecayingSums
+from operators.feedback.payoff.guard import Prices
+from operators.feedback.payoff.tuple_cost import COMPARE_NS, ENTER_NS, RESULT_NS, DecayingSums
 from operators.join.binary_join import BinaryJoin
 from operators.state.match import LEFT
 

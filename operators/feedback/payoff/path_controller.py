@@ -1,4 +1,4 @@
-"""Decides which guards of an executor without intermediate results watch, by `operators.feedback.guard_payoff`.
+"""Decides which guards of an executor without intermediate results watch, by `operators.feedback.payoff.guard`.
 `operators.feedback.stems` calls `PathController` for the guards of an M-Join or an eddy,
 `operators.juggler.feedback.demand` for those of a query group.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from operators.feedback import guard_payoff as payoff
-from operators.feedback.guard_payoff import TrialResult
-from operators.feedback.path_cost import PRICES, trial_cost
 from operators.feedback.path_guard import PathGuard
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.guard import TrialResult
+from operators.feedback.payoff.tuple_cost import PATH_PRICES
 
 G = TypeVar("G", bound=PathGuard)
 AnyGuard = TypeVar("AnyGuard", bound=PathGuard, contravariant=True)
@@ -20,25 +20,9 @@ AnyGuard = TypeVar("AnyGuard", bound=PathGuard, contravariant=True)
 class GuardedInputs(Protocol[AnyGuard]):
     """The inputs that guards act on."""
 
-    @property
-    def screen_ns(self) -> float:
-        """The cost of `screen`."""
-        ...
-
-    def may_save(self, guard: AnyGuard) -> bool:
-        """Return whether a resting guard's turn is worth anything, as far as is known without a look at tuples."""
-        ...
-
-    def screen(self, guard: AnyGuard, now: int) -> bool:
-        """Return whether a resting guard merits a trial."""
-        ...
-
-    def observed_tuples(self, guard: AnyGuard) -> int:
-        """Return the number of observed tuples that a trial reads."""
-        ...
-
-    def run_trial(self, guard: AnyGuard, budget: float, now: int) -> bool:
-        """Give a guard a trial, and start it with a budget if it `promises` a gain. Return whether it watches."""
+    def take_turn(self, guard: AnyGuard, now: int) -> bool:
+        """Give a resting guard a trial if it merits one. Return False if the trial budget does not suffice; then the
+        guard keeps its turn."""
         ...
 
     def release(self, guard: AnyGuard, now: int) -> int:
@@ -73,7 +57,6 @@ class PathController(Generic[G]):
         self._work = work
         self.trial_budget: float = payoff.FIRST_TRIAL_BUDGET if before is None else before.trial_budget
         self._turn: int = 0 if before is None else before._turn
-        self._screened = self._merits_trial = False
         self.entered = dict.fromkeys(aliases, 0)
         # Arrived tuples and slices since the last update of the balances.
         self._arrived = dict.fromkeys(self.entered, 0)
@@ -103,31 +86,29 @@ class PathController(Generic[G]):
             guard.update_balance(self._slices)
             if not guard.watching:
                 self.trial_budget -= guard.tuple_cost.returned * self._inputs.release(guard, now)
-        self._take_turns(now)
+        for _ in self._guards:
+            guard = self._guards[self._turn % len(self._guards)]
+            if not guard.watching and not self._inputs.take_turn(guard, now):
+                break
+            self._turn += 1
         self._arrived = dict.fromkeys(self._arrived, 0)
         self._slices = 0
 
-    def _take_turns(self, now: int) -> None:
-        for _ in self._guards:
-            guard = self._guards[self._turn % len(self._guards)]
-            if not guard.watching and self._inputs.may_save(guard):
-                if not self._screened:
-                    if self.trial_budget < self._inputs.screen_ns:
-                        return
-                    self.trial_budget -= self._inputs.screen_ns
-                    self._screened, self._merits_trial = True, self._inputs.screen(guard, now)
-                if self._merits_trial:
-                    cost = trial_cost(self._inputs.observed_tuples(guard))
-                    if self.trial_budget < cost:
-                        return
-                    self.trial_budget -= cost
-                    if self._inputs.run_trial(guard, payoff.GUARD_BUDGET_TRIALS * cost, now):
-                        self.trial_budget -= payoff.GUARD_BUDGET_TRIALS * cost
-            self._screened = False
-            self._turn += 1
+    def pay(self, cost: float) -> bool:
+        """Pay a cost if the trial budget covers it, and return whether it does."""
+        if self.trial_budget < cost:
+            return False
+        self.trial_budget -= cost
+        return True
+
+    def start(self, guard: G, trial_ns: float) -> None:
+        """Let a guard watch whose trial had a cost of `trial_ns`. Its budget is taken from the trial budget."""
+        budget = payoff.GUARD_BUDGET_TRIALS * trial_ns
+        self.trial_budget -= budget
+        guard.start(budget)
 
     def promises(self, guard: G, newest: float, oldest: float) -> bool:
         """Return whether a guard should watch that would keep back these shares of the newest and oldest tuples."""
         arrived = max(self._arrived[guard.alias], 1)
-        spent = PRICES.cost(arrived + self._arrived[guard.observed_alias], slices=self._slices)
+        spent = PATH_PRICES.cost(arrived + self._arrived[guard.observed_alias], slices=self._slices)
         return TrialResult(newest, oldest, spent / arrived).promises(guard.tuple_cost)
