@@ -57,7 +57,7 @@ def test_a_second_warm_up_compiles_nothing() -> None:
 @pytest.mark.slow
 def test_a_cold_warm_up_compiles_every_kernel_and_a_later_start_finds_them(tmp_path: Path) -> None:
     script = (
-        "from services import warmup; done = warmup.warm_up(); "
+        "from services.process import warmup; done = warmup.warm_up(); "
         "left = [k for k, found in warmup.signatures().items() if not found]; print(done.compiled, *left)"
     )
     environment = {**os.environ, kernel_cache.VARIABLE: str(tmp_path)}
