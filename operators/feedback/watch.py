@@ -20,11 +20,11 @@ import numpy as np
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import SAMPLED_TUPLES
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
+from operators.feedback.payoff.guard import SAMPLED_TUPLES
+from operators.feedback.payoff.tree_cost import JoinInput
 from operators.feedback.stopwatch import Stopwatch
-from operators.feedback.tree_cost import JoinInput
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.waiting import WaitingTuples
 from operators.join.binary_join import BinaryJoin
@@ -72,6 +72,7 @@ def suppressed_side(node: Join) -> int | None:
 
 class Watch:
     """The feedback of one consumer.
+
     Attributes:
         node: The sub-plan of its join.
         join: Its join.
@@ -221,7 +222,7 @@ class Watch:
                 chosen = lacking * len(tuples), guard, filter
         if chosen is not None:
             _, guard, guard.filter = chosen
-            guard.balance.start(len(waited[guard.kind.aliases[0]]) * guard.tuple_cost.returned)
+            guard.start(len(waited[guard.kind.aliases[0]]) * guard.tuple_cost.returned)
 
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
         """Return those of a sub-plan's tuples that the consumer can use, and keep the others back."""
@@ -313,21 +314,15 @@ class Watch:
         """Give a resting guard a trial on the newest and the oldest tuples of its home. If the estimate is favourable,
         the guard watches from now on with a budget. Return whether it does."""
         self._rebuild_filter(guard, [self._living_observed(now)])
-        guard.swept = 0
         if guard.expected_gain(self._lacking(guard, guard.filter, ends), slices):
-            guard.balance.start(budget)
+            guard.start(budget)
             return True
         guard.filter = Bloom()
         return False
 
     def _lacking(self, guard: TreeGuard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
         """Return, for each part of a home's tuples, the share that is not in a filter; 0.0 for an empty part."""
-        shares: list[float] = []
-        for tuples in ends:
-            hashes, valid = guard.kind.own_hashes(self._sources, tuples)
-            lacking = ~filter.contains(hashes)
-            shares.append(float((lacking if valid is None else lacking | ~valid).mean()) if len(tuples) else 0.0)
-        return shares
+        return [filter.missing_share(*guard.kind.own_hashes(self._sources, tuples)) for tuples in ends]
 
     def release(self, now: int) -> list[Tuples]:
         """Return all tuples that are kept back, in batches, each of one home. Resume everything."""

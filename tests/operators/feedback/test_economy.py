@@ -51,7 +51,7 @@ def test_guards_rest_unasked_until_the_data_change() -> None:
     assert not edge.watching
     assert (edge.suspend - edge.resume, edge.suppressed, edge.kept_back) == (0, 0, 0)
     assert fed.engine.statistics().comparisons == plain.engine.statistics().comparisons
-    assert fed.feedback._update_factor > 1, "looked at again and again in vain"
+    assert fed.feedback._controller._update_factor > 1, "looked at again and again in vain"
     for one in (fed, plain):
         one.run(CHANGE, UNTIL)
     (edge,) = fed.engine.statistics().feedback

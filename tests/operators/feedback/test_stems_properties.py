@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.feedback import blacklist, bloom, stem_guard, stems
-from operators.feedback import guard_payoff as payoff
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff import tuple_cost
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
@@ -33,8 +34,8 @@ def watchful(budget: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
         patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e30)
         patch.setattr(payoff, "MARGIN", -1e30)
         patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
-        patch.setattr(payoff, "MAX_PARTNERED_SHARE", 1.0)
-        patch.setattr(payoff, "BLACKLIST_NS", -1e30)
+        patch.setattr(stems, "MAX_PARTNERED_SHARE", 1.0)
+        patch.setattr(tuple_cost, "BLACKLIST_NS", -1e30)
         if hasty:
             patch.setattr(blacklist, "FIRST_CAPACITY", 1)
             patch.setattr(bloom, "MIN_EXPECTED", 1)

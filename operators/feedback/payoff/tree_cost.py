@@ -1,15 +1,15 @@
 """The cost of a tuple in a tree of joins, which is what a guard saves by keeping the tuple back.
 
-`operators.feedback.tree_guard` asks for it; `operators.feedback.guard_payoff` defines the unit, about a nanosecond as
-measured on one machine. Only the proportions matter. Each average counts only tuples that no guard has kept back. It
-therefore leaves out what other guards already save, and estimates what one guard more, or one less, would change.
+`operators.feedback.tree_guard` asks for it. Each average counts only tuples that no guard has kept back. It therefore
+leaves out what other guards already save, and estimates what one guard more, or one less, would change.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from operators.feedback.guard_payoff import COMPARE_NS, DECAY, ENTER_NS, RESULT_NS
+from operators.feedback.payoff.guard import Prices
+from operators.feedback.payoff.tuple_cost import COMPARE_NS, ENTER_NS, RESULT_NS, DecayingSums
 from operators.join.binary_join import BinaryJoin
 from operators.state.match import LEFT
 
@@ -22,21 +22,18 @@ SIGNATURE_NS = 110.0
 ENTRY_NS = 130.0
 """Computing and looking up the signature of an entry of a state."""
 
-SLICE_NS = 60_000.0
-"""The fixed cost of a guard per slice."""
+NESTED_PRICES = Prices(SIGNATURE_NS, ENTRY_NS, slice=60_000.0, late_slice=150_000.0)
+"""The prices of a guard's own work, where the consumer is a nested loop. A slice in which any tuple enters late has a
+price, since it takes another pass over the joins."""
+
+HASHED_PRICES = Prices(SIGNATURE_NS, ENTRY_NS, slice=60_000.0, late_slice=400_000.0)
+"""The same for hash joins, whose later probes look in two tables."""
 
 BLACKLIST_NS = 450.0
 """Putting a tuple and its signature in a blacklist."""
 
 RETURN_NS = 700.0
 """Letting a tuple enter late, without the cost of entering it into its state."""
-
-LATE_SLICE_NS = 150_000.0
-"""The fixed cost of a slice in which any tuple enters late: another pass over the joins."""
-
-LATE_SLICE_HASHED_NS = 400_000.0
-"""The same for hash joins, whose later probes look in two tables."""
-
 
 class JoinInput(NamedTuple):
     """One side of a join."""
@@ -66,7 +63,9 @@ def _compared(join: BinaryJoin) -> float:
 
 class TreeTupleCost:
     """The average cost of a tuple of one sub-plan; older tuples count less and less.
+
     Args:
+        entry: Where the tuples enter their first join.
         below: The joins that the tuples pass before they reach the consumer.
         consumer: The consumer's join. A nested loop compares the results made of the tuples with everything that is
             observed; a hash join spends next to nothing on results without a partner.
@@ -77,37 +76,36 @@ class TreeTupleCost:
         suppressed: The number of results that were not produced because tuples were kept back.
     """
 
-    def __init__(self, below: list[BinaryJoin], consumer: BinaryJoin) -> None:
+    def __init__(self, entry: JoinInput, below: list[BinaryJoin], consumer: BinaryJoin) -> None:
+        self._entry = entry
         self._below = below
         self._consumer = None if consumer.match.condition.keys else consumer
         self.each = 0.0
         self.known = False
         self.suppressed = 0.0
-        self._before = self._counted()
-        self._sums = (0.0, 0.0, 0.0)
+        self._sums = DecayingSums(*self._totals(0, 0))
 
-    def update(self, entered: int, kept_back: int) -> None:
+    def update(self, kept_back: int, returned: int) -> None:
         """Add what the joins have counted since the last call.
+
         Args:
-            entered: The tuples that have entered since then.
-            kept_back: The tuples that were kept back since then, less those that have returned.
+            kept_back: The tuples kept back so far.
+            returned: Those of them that returned.
         """
-        now = self._counted()
-        latest = (now[0] - self._before[0], now[1] - self._before[1], float(entered))
-        self._before = now
-        work, made, count = self._sums = tuple(  # type: ignore[assignment]
-            DECAY * past + one for past, one in zip(self._sums, latest, strict=True)
-        )
+        work, made, count, _ = self._sums.update(*self._totals(kept_back, returned))
         if count > 0:
             self.each = work / count
             self.known = True
-            self.suppressed += kept_back * made / count
+            newly_held = self._sums.latest[-1]
+            self.suppressed += newly_held * made / count
 
-    def _counted(self) -> tuple[float, float]:
+    def _totals(self, kept_back: int, returned: int) -> tuple[float, float, float, float]:
+        """Return the work of the tuples so far, the results made of them, their number, and how many are held back."""
         work = sum(map(_partners, self._below))
         if self._consumer is not None:
             work += _compared(self._consumer)
-        return work, float(sum(join.counters.results for join in self._below))
+        made = sum(join.counters.results for join in self._below)
+        return work, made, self._entry.arrived + returned, kept_back - returned
 
     @property
     def saved(self) -> float:
