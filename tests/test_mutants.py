@@ -1,4 +1,4 @@
-"""Each mutant's text occurs exactly once in its file, so that a mutation run need not begin with an error."""
+"""The mutants outside of the engine follow the source; `tests/operators/test_mutation.py` checks those of the engine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ import pytest
 from tests.mutation import history
 from tests.mutation.backlog import OUTSIDE
 from tests.mutation.compiled import COMPILED
-from tests.mutation.mutants import MUTANTS
 from tests.mutation.worker_groups import WORKER_GROUPS
 from tests.mutation.worker_spill import WORKER_SPILL
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_texts_of_the_engines_mutants_occur_once() -> None:
-    assert [m.name for m in MUTANTS if (ROOT / m.file).read_text().count(m.old) != 1] == []
-
-
 @pytest.mark.parametrize("changes", [OUTSIDE, COMPILED, WORKER_GROUPS, WORKER_SPILL])
-def test_texts_of_the_other_mutants_occur_once(changes: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+def test_texts_occur_once(changes: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     found = {file: (ROOT / file).read_text() for file in changes}
     assert [(file, old) for file in changes for old, _ in changes[file] if found[file].count(old) != 1] == []
 
