@@ -1,4 +1,4 @@
-"""The mutants outside of the engine follow the source; `tests/operators/test_mutation.py` checks those of the engine."""
+"""Mutants outside of the engine follow the source; `tests/operators/test_mutation.py` checks those of the engine."""
 
 from __future__ import annotations
 
