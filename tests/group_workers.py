@@ -158,7 +158,7 @@ class GroupTrial:
         expected = self.expected()
         for sink, rows in expected.items():
             reader = Reader(self.case.bootstrap, sink)
-            reader.wait_for_count(sum(rows.values()), worker._alive)
+            reader.wait_for_count(sum(rows.values()), worker.alive)
             found = reader.rows()
             times = [row["_ts"] for row in found if in_time(row)]
             found = unmarked(found)

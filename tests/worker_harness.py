@@ -305,10 +305,11 @@ class WorkerProcess:
 
     def wait_running(self, tasks: Sequence[int] = (0,)) -> WorkerProcess:
         """Wait until the worker runs exactly the given tasks."""
-        wait_for(lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}"))
+        wait_for(lambda: self.alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}"))
         return self
 
-    def _alive(self) -> bool:
+    def alive(self) -> bool:
+        """True while the process runs; fails the test if it has ended."""
         assert self.process.poll() is None, self.said("the worker ended")
         return True
 
@@ -458,7 +459,7 @@ def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
             f"missing {list(missing)[:20]}, too many {list(extra)[:20]}"
         )
 
-    reader.wait_for_count(expected.total(), worker._alive, lambda: difference() + _not_processed(case))
+    reader.wait_for_count(expected.total(), worker.alive, lambda: difference() + _not_processed(case))
     if wrong := difference():
         raise AssertionError(worker.said(wrong))
     for partition in {record.partition for record in reader.records}:

@@ -78,7 +78,7 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
     worker = workers.start(case).wait_running(range(partitions))
     send(Feed(case), 400, seed=3)
     expected = case.expected()
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker.alive)
 
     shown = ""
 
@@ -133,7 +133,7 @@ def test_the_exact_answer_lacks_tuples_that_were_late_after_an_idle_timeout(
     for n in range(20):
         feed.raw("a", orjson.dumps({"x": n % 5, "n": -n, "at": BASE + 10 * n}), 1)
     feed.flush()
-    late.wait_for_count(20, worker._alive)
+    late.wait_for_count(20, worker.alive)
     assert all(record.headers["reason"] == "idle" for record in late.poll())
     code, out, said = command(case, "audit")
     assert code == 0, out + said
@@ -160,7 +160,7 @@ def test_a_distributed_plan_is_audited_up_to_the_cut_of_its_last_join(
     feed.finish({"a": {"x": -1, "n": 0}, "b": {"x": -2, "n": 0}, "c": {"x": -3}})
     expected = case.expected()
     assert sum(expected.values()) > 100
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker.alive)
 
     def whole() -> bool:
         code, out, said = command(case, "audit")
@@ -185,7 +185,7 @@ def test_an_answer_that_retention_has_made_impossible_is_refused(
     worker = workers.start(case).wait_running()
     send(Feed(case), 200, seed=4)
     expected = case.expected()
-    Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker._alive)
+    Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker.alive)
     Topics(case.bootstrap).delete_before(case.topic("b"), 50)
     code, _, said = command(case, "audit")
     assert code == 1

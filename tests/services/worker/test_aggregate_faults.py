@@ -84,7 +84,7 @@ def test_killed_between_two_emissions(topics: Topics, tmp_path: Path, workers: W
     feed.finish(CLOSING)
     expected = oracle.results(case.query, case.rows)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(len(expected), worker._alive)
+    reader.wait_for_count(len(expected), worker.alive)
     assert reader.rows() == expected, worker.said("the emissions, in order")
     assert [record.key for record in reader.records] == [orjson.dumps({"room": row["room"]}) for row in expected]
     assert list(orjson.loads(reader.records[0].value or b"")) == ["room", "n", "mean", "most", "middle", "_ts"]

@@ -96,7 +96,7 @@ def test_killed_while_the_order_changes(topics: Topics, tmp_path: Path, workers:
     feed.finish(CLOSING)
     expected = oracle.results(case.query, case.rows)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(len(expected), worker._alive)
+    reader.wait_for_count(len(expected), worker.alive)
     assert reader.rows() == expected, worker.said("the changes, in order")
     assert list(orjson.loads(reader.records[0].value or b"")) == ["id", "O.item", "since", "_op", "_ts"]
     assert worker.stop() == 0

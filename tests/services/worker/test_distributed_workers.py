@@ -65,7 +65,7 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
     found: list[set[int]] = []
 
     def even() -> bool:
-        found[:] = [worker._alive() and worker.running_tasks() for worker in team]
+        found[:] = [worker.alive() and worker.running_tasks() for worker in team]
         sizes = [len(numbers) for numbers in found]
         return sum(sizes) == tasks and set().union(*found) == set(range(tasks)) and max(sizes) - min(sizes) <= 1
 
@@ -152,7 +152,7 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     first = workers.start(case, *PLACED, *plan).wait_running(range(10))
     send(feed, rng, 0, 120)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(1, first._alive)
+    reader.wait_for_count(1, first.alive)
     second = workers.start(case, *PLACED, *plan)
     send(feed, rng, 120, 60)
     spread([first, second], 10)

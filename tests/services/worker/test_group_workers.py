@@ -211,7 +211,7 @@ def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path,
     for member in trial.members():
         expected = chained(trial, member)
         reader = Reader(trial.case.bootstrap, member.name)
-        reader.wait_for_count(sum(expected.values()), worker._alive)
+        reader.wait_for_count(sum(expected.values()), worker.alive)
         assert canonical(unmarked(reader.rows())) == expected
         reader.close()
         assert sum(expected.values()) > 500
