@@ -12,7 +12,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 COMMANDS = {
     "run": Entry(
-        "services.commands.run",
+        "services.commands.run.command",
         "run",
         "Run a query over files and write its results, ordered by their timestamp `_ts`.",
     ),

@@ -330,7 +330,7 @@ def test_jobs_and_benchmarks_import_no_command() -> None:
         ("services/worker/worker.py", "from ops.demo.show import demonstrate"),
         ("services/batch/query_run.py", "if TYPE_CHECKING:\n    from ops.bench import report"),
         ("services/batch/query_run.py", "importlib.import_module('ops.bench')"),
-        ("services/commands/run.py", "from tests.oracle import evaluate"),
+        ("services/commands/run/command.py", "from tests.oracle import evaluate"),
     ],
 )
 def test_an_import_in_the_wrong_direction_is_seen(where: str, source: str) -> None:

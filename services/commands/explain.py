@@ -12,7 +12,7 @@ from schemas.errors import UsageError
 from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
-from services.commands.run import ExecutorChoice
+from services.commands.run.options import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query

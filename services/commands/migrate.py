@@ -16,7 +16,7 @@ from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
-from services.commands.run import Preference
+from services.commands.run.options import Preference
 from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR

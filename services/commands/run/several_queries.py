@@ -3,61 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
-from services.commands.running import ending, read_progress, report
+from services.commands.run.options import Cleanup, RunOptions
+from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import listed, source_paths, table_paths
 from services.process import memory as memory_use
+from services.process.settings import Switch
 
 STDOUT = "-"
 SUFFIX = ".jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """The options of `weir run` that apply to several queries, as the user wrote them; None where one was not given.
-
-    Attributes:
-        refused: options that apply only to the plan of a single query, by name, with the values that were given.
-    """
-
-    source: Sequence[str]
-    table: Sequence[str]
-    out: str
-    stats: str | None
-    late: str | None
-    dead_letters: str | None
-    executor: str | None
-    epoch_ms: int
-    verbose: bool
-    refused: Mapping[str, object]
-    memory: str | None = None
-    spill: str | None = None
-    spill_dir: Path | None = None
-    feedback: bool = False
-
-
-def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> None:
+def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) -> None:
     """Run queries over files; several write to a folder, one to where `--out` says.
 
     Raises:
         UsageError: the options do not fit, or an executor cannot execute a query.
     """
-    several = len(queries) > 1
-    for option, given in options.refused.items():
-        if given:
-            what = f"{file} has {len(queries)} queries" if several else f"--executor {options.executor} has none"
-            instead = f"; pick one with --query: {listed([query.name for query in queries])}" if several else ""
-            raise UsageError(f"{option} is about the plan of one query, and {what}{instead}")
+    file, several, feedback = options.query, len(queries) > 1, options.jit is Switch.ON
+    _check_one_plan(queries, options)
     results = _results(file, queries, options.out)
     everything = read_by(queries)
-    paths = source_paths(everything, options.source)
-    rows = table_paths(everything, file, options.table)
+    paths = source_paths(everything, options.source or [])
+    rows = table_paths(everything, file, options.table or [])
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     from operators.groups.sharing import check_group_executor, check_group_feedback, check_group_spillable
     from schemas.codecs.encode import check_output_names
@@ -77,7 +50,7 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
     if options.memory is not None:
         memory_use.choose_arrow_pool()
         check_group_spillable(queries, options.executor)
-    if options.feedback:
+    if feedback:
         check_group_feedback(queries, options.executor)
     given = {f"--out {name}" if several else "--out": path for name, path in results.items()}
     beside = {"--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters}
@@ -96,11 +69,11 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
                 queries,
                 files,
                 outputs,
-                epoch_ms=options.epoch_ms,
+                epoch_ms=epoch_ms,
                 executor=options.executor,
                 tables=tables,
                 spill=spilling,
-                feedback=options.feedback,
+                feedback=feedback,
                 progress=shown,
             )
             with ending(job):
@@ -111,11 +84,27 @@ def run_queries(file: Path, queries: Sequence[Query], options: GroupOptions) -> 
             others["--stats"].write(group_stats_json(job.statistics, counters))
         for sink in (*sinks.values(), *others.values()):
             sink.close()
-    report(job, counters, "", options.late is None, options.dead_letters is None, options.verbose)
+    report(job, counters, "", options)
     if options.verbose:
         for one in counters.queries:
             how = f"shared, {one.executor}" if one.shared else f"apart, {one.executor} {one.plan}".rstrip()
             print(f"weir: {one.name}: {one.results:,} results ({how})", file=sys.stderr)
+
+
+def _check_one_plan(queries: Sequence[Query], options: RunOptions) -> None:
+    """Refuse the options that are about the plan of a single query."""
+    given = {"--plan": options.plan, "--migrate": options.migrate}
+    refused = [option for option, value in given.items() if value]
+    if options.cleanup is not Cleanup.LOCAL:
+        refused.append(f"--cleanup {options.cleanup}")
+    if not refused:
+        return
+    if len(queries) == 1:
+        raise UsageError(f"{refused[0]} is about the plan of one query, and --executor {options.executor} has none")
+    raise UsageError(
+        f"{refused[0]} is about the plan of one query, and {options.query} has {len(queries)} queries; pick one with "
+        f"--query: {listed([query.name for query in queries])}"
+    )
 
 
 def _results(file: Path, queries: Sequence[Query], out: str) -> dict[str, str]:

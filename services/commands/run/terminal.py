@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from services.commands.run.options import RunOptions
+
 if TYPE_CHECKING:
     from services.batch.run_statistics import RunStatistics
     from services.files.sources import SourceFile
@@ -71,15 +73,15 @@ def read_progress(files: Mapping[str, SourceFile]) -> Iterator[Callable[[int], N
         yield lambda done: bar.update(task, completed=done)
 
 
-def report(job: Job, counters: Counters, plan: str, late_unseen: bool, dead_unseen: bool, verbose: bool) -> None:
+def report(job: Job, counters: Counters, plan: str, options: RunOptions) -> None:
     """Report records that were not used and, with -v, a summary of the run."""
     dead = job.statistics.dead_letters
-    if dead and dead_unseen:
+    if dead and options.dead_letters is None:
         kept = "--dead-letters FILE keeps them"
         print(f"weir: {dead:,} record(s) are dead letters ({kept}), the first is {job.first_dead}", file=sys.stderr)
-    if counters.late and late_unseen:
+    if counters.late and options.late is None:
         print(f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr)
-    if verbose:
+    if options.verbose:
         seconds = job.statistics.seconds
         rate = counters.input_tuples / seconds if seconds > 0 else 0.0
         print(
