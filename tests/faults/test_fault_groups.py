@@ -60,7 +60,7 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
     )
     trial.finish(successor, zombie)
     if "task dropped" in zombie.text():
-        said_once(zombie, "warning weir.roster: task dropped: another worker has taken it over")
+        said_once(zombie, "warning weir.tasks: task dropped: another worker has taken it over")
     assert "task dropped" not in successor.text(), successor.said("the zombie fenced the successor")
     no_traceback(zombie)
 
@@ -76,7 +76,7 @@ def test_worker_that_stood_still_alone_goes_on(make_trial: MakeTrial, fault_seed
     # Records in flight when it was frozen may be given up before Kafka reports that the transaction is gone.
     said_once(
         worker,
-        "warning weir.roster: task (dropped: .* stood still beyond its transaction timeout"
+        "warning weir.tasks: task (dropped: .* stood still beyond its transaction timeout"
         "|goes back to its last commit .*message.s. timed out)",
     )
     no_traceback(worker)
