@@ -53,6 +53,7 @@ class _OwnKind:
 
 class ConsumerFeedback:
     """What one task requests of one of its inputs, and knows about it.
+
     Args:
         operator: The task's operator.
         side: The input's side.
@@ -243,6 +244,7 @@ class ConsumerFeedback:
 
     def note(self, engine: Engine, notice: Notice, hold: int) -> Tuples | None:
         """Apply a notice: drop the tuples of suspended signatures and store the late tuples.
+
         Returns:
             Tuples that are to enter the join late; None if the notice has been read before.
         """

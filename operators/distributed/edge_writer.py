@@ -37,6 +37,7 @@ def positions(partition: int, offsets: I64) -> Column:
 
 class EdgeWriter:
     """One task's writing end of one edge.
+
     Args:
         edge: The edge.
         task: The number of the sending task among its operator's tasks.
@@ -49,6 +50,7 @@ class EdgeWriter:
 
     def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
         """Return the blocks of an epoch in the order to write them: partition, bytes and number of rows of each.
+
         Args:
             results: Results ascending by ts, with columns named by `output_name`.
             watermark: No later result has a smaller ts.

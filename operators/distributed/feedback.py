@@ -34,6 +34,7 @@ def has_feedback(operator: DistributedOperator) -> bool:
 
 class DistributedFeedback:
     """The feedback of one task. Pass `of` to the engine.
+
     Args:
         operator: A join that `has_feedback`.
         share: The task's number among its operator's tasks.
@@ -69,7 +70,7 @@ class DistributedFeedback:
         It observes what the engine reads, and keeps in its states what readers may request.
         """
         if not isinstance(executor, XJoinTree) or len(executor.joins) != 1:
-            raise InvariantError("a placed operator is one join")
+            raise InvariantError("a distributed operator is one join")
         self._executor = executor
         ((_, join),) = executor.joins
         operator = self._operator

@@ -30,6 +30,7 @@ MAX_REST = 1 << 12
 
 class KindPayoff:
     """What one kind has saved and cost since its last review.
+
     Args:
         number: The kind's number.
         row_bytes: The size of a tuple of the edge.
@@ -58,6 +59,7 @@ class KindPayoff:
 
     def record(self, now: int, notice: Notice, new: U64, rows: int) -> None:
         """Record a notice that has been read.
+
         Args:
             now: The event time.
             notice: The notice.

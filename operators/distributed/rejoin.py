@@ -14,6 +14,7 @@ from operators.join.binary_join import BinaryJoin
 def rejoined(join: BinaryJoin, side: int, late: Tuples, hold: int) -> Tuples:
     """Return the results of tuples of one side with all tuples of the other side's state, earlier or later, in any
     order.
+
     The cost is linear in the size of the state and the number of results.
 
     Args:

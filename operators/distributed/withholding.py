@@ -74,6 +74,7 @@ class _Reader:
 
 class ProducerFeedback:
     """One task's producing end of its output edge.
+
     Args:
         operator: The task's operator.
         share: The task's number among its operator's tasks.
@@ -229,6 +230,7 @@ class ProducerFeedback:
     def answer(self, engine: Engine, ready: bool) -> list[tuple[int, bytes, int]]:
         """Return the notices of an epoch in the order to write them, behind its blocks: partition, bytes and rows of
         each.
+
         Args:
             engine: The task's engine.
             ready: False while the task lacks what it has requested from its own producers. Then nothing is resumed.

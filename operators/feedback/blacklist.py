@@ -37,6 +37,7 @@ SLOTS_PER_TUPLE = 1.5
 
 class Blacklist:
     """Suspended tuples over `aliases`.
+
     Attributes:
         aliases: The aliases that each tuple covers, in the order of the tuples' rows.
         signatures: The number of signatures that have a list. Tuples in the lists may have expired since the last

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class EdgeCounters:
     """Counts since the edge was created; none depends on the machine.
+
     Attributes:
         suspend: Signatures suspended, including the empty sub-tuple.
         resume: Signatures resumed, including the empty sub-tuple.

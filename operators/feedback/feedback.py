@@ -30,6 +30,7 @@ class Feedback(Protocol):
 
     def release_all(self, now: int) -> None:
         """Let all tuples enter that are kept back, so that the executor can continue without feedback or migrate.
+
         Args:
             now: Tuples that expired before it are dead. Every tuple with a smaller ts has been processed.
         """
@@ -52,6 +53,7 @@ def feedback_of(
     executor: Executor, now: int, detector: str = BLOOM, clock: Callable[[], float] = lambda: 0.0
 ) -> Feedback | None:
     """Return feedback between an executor's operators, from now on; None where no operator could use it.
+
     Args:
         executor: An executor that is not migrating.
         now: Every tuple with a smaller ts has been processed.
@@ -67,6 +69,7 @@ def feedback_of(
 
 def check_feedback(query: Query) -> None:
     """Check, before anything runs, that a query can have feedback.
+
     Raises:
         UsageError: The query is a set difference.
     """

@@ -35,6 +35,7 @@ from schemas.query import aliases_of
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The candidate sub-tuples of one input of a join over one set of aliases.
+
     Attributes:
         side: The input's side.
         aliases: The aliases that a sub-tuple consists of.
@@ -92,6 +93,7 @@ class Kind:
 
     def own_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
         """Return the signatures of tuples that have the kind's aliases.
+
         Returns:
             (n,) uint64 signatures, and (n,) bool, False where a null prevents any match (None if there is no null).
         """
@@ -100,6 +102,7 @@ class Kind:
 
     def opposite_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
         """Return the signatures that tuples of the opposite input match, in the form of `own_hashes`.
+
         Raises:
             InvariantError: The kind is not an equality kind.
         """

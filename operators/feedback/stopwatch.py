@@ -8,6 +8,7 @@ from collections.abc import Callable
 class Stopwatch:
     """Adds up the time inside its `with` blocks, which do not nest. A block reads the clock twice, so use it for whole
     batches.
+
     Args:
         clock: Returns seconds.
 

@@ -124,6 +124,7 @@ class TreeGuard(Guard):
 
     def expected_gain(self, useless: Sequence[float], slices: int) -> float:
         """Return what watching would have gained in the last `slices` slices; 0.0 if the guard should not watch.
+
         Args:
             useless: The shares of tuples without a partner among the newest tuples and among the oldest.
             slices: The number of slices since the last update of the balances.

@@ -18,6 +18,7 @@ MIN_PART_TUPLES = 256
 
 class WaitingTuples:
     """The waiting tuples of one source.
+
     Attributes:
         aliases: The source's alias, as a tuple of one.
         died: The number of tuples that were dropped because they had expired.

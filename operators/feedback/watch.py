@@ -61,7 +61,9 @@ MIN_TAKEOVER_SHARE = 0.5
 
 def suppressed_side(node: Join) -> int | None:
     """Return the side of a join that is suppressed; None if both inputs are sources.
-    If both inputs are joins' outputs, the one over more sources is observed: it is usually the more selective."""
+
+    If both inputs are joins' outputs, the one over more sources is observed: it is usually the more selective.
+    """
     left, right = (len(child.aliases) for child in (node.left, node.right))
     if left == right == 1:
         return None

@@ -64,6 +64,7 @@ PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What the user cares for.
+
     Attributes:
         prefer: What is to be least within the limits.
         silence_s: The longest silence, in seconds.
@@ -78,6 +79,7 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The chosen strategy and the reason.
+
     Attributes:
         strategy: The chosen strategy.
         reason: Why it was chosen.
@@ -138,6 +140,7 @@ def advise(
     running: str | None = None,
 ) -> Advice:
     """Choose the strategy for a change from one plan to another.
+
     Args:
         query: The query.
         old: The current plan.

@@ -58,6 +58,7 @@ def within(tuples: Tuples, box: Box) -> Mask:
 @dataclass(slots=True)
 class _Task:
     """One irreducible migration: joins over the same sources in the old and in the new plan.
+
     Attributes:
         node: The sub-plan that both compute; a node of the new plan.
         old: The old plan's joins, children before parents; empty if old and new are the same single join.
@@ -78,6 +79,7 @@ class _Task:
 
 class HybMig(Migration):
     """Runs both plans on shared states.
+
     Args:
         background: Compute missing states in the background.
         share: The number of old tuples joined per new one; `work` joins more.

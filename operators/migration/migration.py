@@ -31,6 +31,7 @@ from schemas.errors import UsageError
 @dataclass(slots=True)
 class MigrationCounters:
     """The cost of a migration so far, beyond the work that the new plan would have done anyway.
+
     Attributes:
         comparisons: Predicate evaluations for states that the new plan lacked, and for the strategy's own checks.
         extra_tuples: Tuples in states beyond those of the new plan alone.
@@ -50,6 +51,7 @@ class MigrationCounters:
 
 class Migration:
     """Base class of the strategies; it is itself an `Executor`.
+
     Attributes:
         old: The old plan's executor.
         current: The executor whose results remain when the migration has finished.

@@ -24,6 +24,7 @@ from operators.migration.migration import Migration, all_states
 
 class ParallelTrack(Migration):
     """Runs both plans.
+
     Args:
         hold_back: Return the new plan's results only when the old plan is gone, with the next slice and out of order.
     """

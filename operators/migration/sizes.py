@@ -57,6 +57,7 @@ Aliases = frozenset[str]
 @dataclass(frozen=True, slots=True)
 class Size:
     """The size of a source or sub-plan.
+
     Attributes:
         living: Tuples that a future tuple can match.
         held: Tuples in its state.
@@ -92,6 +93,7 @@ def total(parts: Iterator[Work] | list[Work]) -> Work:
 
 class Sizes:
     """The sizes of sub-plans of one query, and the work of joining them.
+
     Attributes:
         query: The query.
         leaves: Per alias, the size of the source.

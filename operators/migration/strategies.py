@@ -58,11 +58,14 @@ def _running(strategy: Callable[[Executor, Executor, int], Migration]) -> Begin:
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How to migrate.
+
     Attributes:
         begin: Starts a migration.
         source: The section of the paper that describes it.
-        outlasts: It ends when all old tuples have left their windows.
-        overlaps: It may start while a migration of the same strategy has not finished.
+        outlasts: True if a migration lasts until all old tuples have left their windows. It never ends where a window
+            is [UNBOUNDED].
+        overlaps: True if a migration may start while another one of this strategy runs. It continues from the states of
+            that one, which then counts as finished.
     """
 
     begin: Begin
@@ -92,6 +95,7 @@ AUTO = "auto"
 
 def strategy_of(name: str) -> Strategy:
     """Return the strategy of a name.
+
     Raises:
         UsageError: There is none.
     """
@@ -110,6 +114,7 @@ def begin(name: str, old: Executor, plan: Plan, cut: int, make: Make) -> Migrati
 
 def check_strategy(name: str, executor: str, query: Query) -> None:
     """Check, before anything runs, whether a strategy can migrate a query's plans.
+
     Raises:
         UsageError: It does not exist, would never end, or moves states that the executor does not keep.
     """

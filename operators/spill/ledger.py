@@ -1,7 +1,7 @@
 """The ledger lists spilled parts, per join and partition group, that have not all been joined with each other.
 
-`operators.spill.spilling` adds parts when groups are spilled; cleanup takes them out. What the ledger lists determines
-which results are pending.
+`operators.spill.eviction` adds parts when groups are spilled. `operators.spill.cleanup.by_join` takes them out. What
+the ledger lists determines which results are pending.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 A compiled pass (`kernels.json_records`) decodes all common, valid records. Each record that it is unsure of
 goes through `JsonRules`, which defines the format: orjson and a check per field (about 2 microseconds a
-record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only. A record that
-orjson refuses is read again by the grammar alone (`json_grammar`), so that only declared fields make it a dead letter.
+record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only.
+
+orjson also refuses valid JSON with a value that it cannot represent. So a record that it refuses is read again by the
+grammar alone (`json_grammar`). If the syntax is broken, anywhere in the record, the record is a dead letter. If not,
+only the values of declared fields are checked, like those of every record.
 """
 
 from __future__ import annotations

@@ -140,11 +140,14 @@ class Slots:
         doubled_quotes: bool = False,
         blank_is_dead: bool = False,
     ) -> Decoded:
-        """Convert the slots to columns, after the kernel has run.
+        """Convert the slots to columns, after the kernel has run. Here records become dead letters.
+
+        A record of which the kernel was unsure, or whose event time is missing or out of range, goes through `rules`.
+        If they or the check of its event time raise RecordError, the record is a dead letter with that reason.
 
         Args:
             rules: the record-at-a-time path: a record's values in field order, or RecordError.
-            raw: a record's bytes, for its dead letter.
+            raw: a record's bytes, which its dead letter holds.
             record_ts: (count,) event times where the stream has no timestamp field.
             doubled_quotes: how the kernel's spans escape, see `gather_strings`.
             blank_is_dead: whether a blank record is a dead letter (a record without content) and not an empty line.

@@ -79,7 +79,7 @@ def register(
 @app.command("list")
 @with_kafka
 def list_(group: Group = None, *, clients: KafkaClients) -> None:
-    """List the registered queries, one per line; of groups also what their workers made of each."""
+    """List the registered queries, one per line. Each query of a group has a line: since when it runs, or why not."""
     for name, found in registry.registered(clients).items():
         try:
             bound = pick_query(found.text, found.pick, f"registered query {name}")
@@ -97,7 +97,7 @@ def list_(group: Group = None, *, clients: KafkaClients) -> None:
 @app.command()
 @with_kafka
 def drop(name: Name, pick: QueryName = None, *, clients: KafkaClients) -> None:
-    """Forget a name; workers that run its query go on. Of a group, or with --query of one of it: they end it."""
+    """Remove a name. Running workers keep its query, but end the queries of a group (with --query: only that one)."""
     entry = find_group(clients, name)
     if entry is None:
         if pick is not None:

@@ -1,7 +1,7 @@
 """Delivers epochs to Kafka: the parts that both guarantees share, and the at-least-once sink.
 
-`services.task.task` calls `Sink.deliver` at the end of each epoch. The exactly-once sink is in
-`services.delivery.transactional`.
+`services.worker.task_opener` makes a task's sink. `services.task.commits` calls `Sink.deliver` for each epoch that has
+output or is to be committed. The exactly-once sink is in `services.delivery.transactional`.
 
 **At least once.** An idempotent producer without transactions. Results are visible as soon as they are written; offsets
 are committed afterwards. After a crash, everything that was written after the last commit is written again.
@@ -165,7 +165,12 @@ class ProducerSink(Sink):
                 raise Aborted(f"{what}: {cause.str()}; stopped trying")
             if overdue and not reported:
                 reported = True
-                self._log.warning(f"{what} yet, retrying", task=self._task, reason=cause.str())
+                self._log.warning(
+                    "committed offsets cannot be read yet, retrying",
+                    task=self._task,
+                    group=self._group,
+                    reason=cause.str(),
+                )
 
         return self._offsets.read(lanes, again)
 

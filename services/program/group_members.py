@@ -1,13 +1,15 @@
 """Decides which queries a group's task runs: the registered ones, each from a cut that the task chooses and records.
 
-`services.program.group_program` runs these queries; `services.task.task` calls `GroupMembers` between epochs. A query
-begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in the
-transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`. The
-task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up by
-itself what has been registered since. A query that has ended may still have pending results for lack of memory, and so
-may one of the same name that ended before it. These results are produced like others, and delivered late. A task that
-has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it cannot
-know its pending results.
+`services.program.group_program` runs these queries. `services.worker.group_tasks` makes a `GroupMembers` for each task.
+`services.task.epochs` calls it between epochs, as the task's `TaskChanges`.
+
+A query begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in
+the transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`.
+The task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up
+by itself what has been registered since. A query that has ended may still have pending results for lack of memory, and
+so may one of the same name that ended before it. These results are produced like others, and delivered late. A task
+that has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it
+cannot know its pending results.
 
 A new query should see the recent tuples that its windows cover, but the group may have kept less: no tuples that no
 query selects, no columns that no query reads, no windows that no query has. If the log still has these tuples, the task

@@ -1,6 +1,7 @@
 """Handles the plan changes of one task: which plan it starts with, when the plan changes, and what the task reports.
 
-`services.task.epochs` calls `TaskMigrations` between epochs.
+`services.worker.query_tasks` makes a `TaskMigrations` for each task. `services.task.epochs` calls it between epochs and
+while it reads, as the task's `TaskChanges`.
 
 **Where an incarnation starts.** A task commits the version of the plan in force with its offsets. Its next incarnation
 starts with the plan of that version, which the control log knows (version 0 is the worker's own), over the state that

@@ -4,8 +4,9 @@
 the task stands exactly where the last commit left it.
 
 - *fresh*: nothing is committed; read from the start (or the end) of the log.
-- *snapshot*: load the blocks on disk, which hold everything below cut Ws <= W. Then read again from there on, taking
-  only tuples with ts >= Ws (the others are in the blocks).
+- *snapshot*: load the blocks on disk. They hold all tuples before the snapshot's cut, which is at or before the
+  committed cut. Then read the log again from the snapshot's offsets, and take only tuples with ts at or after its cut:
+  the others are in the blocks.
 - *handover*: the task belongs to a new plan and has committed nothing. The old plan's tasks have committed where
   windows begin. The new task processes everything from there on, and drops on output the results that the old plan has
   delivered.

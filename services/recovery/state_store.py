@@ -7,8 +7,8 @@ manifest in the same atomic write.
 Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. Blocks are
 added in small pieces as tuples arrive; they are not part of the snapshot until a manifest names them. One write batch
 holds the last blocks, deletions of blocks that no window needs, and the new manifest. So after a crash the table is the
-old snapshot or the new one, and blocks beyond it are dropped. The manifest is written after the Kafka commit it belongs
-to, never before: the disk is at or behind the committed cut.
+old snapshot or the new one, and `roll_back` deletes the blocks beyond it. The manifest is written after the Kafka
+commit it belongs to, never before: the disk is at or behind the committed cut.
 
 If a write fails (disk full), the table is closed and stays as it was; the task continues without it.
 """
@@ -87,8 +87,11 @@ class StateStore(RocksStore):
             raise StateError(f"state table {self.path} is closed")
         return self._table
 
-    def snapshot(self) -> Snapshot | None:
-        """Read the manifest; None in an empty table.
+    def roll_back(self) -> Snapshot | None:
+        """Return to the last snapshot: delete the blocks that were added after it, and return its manifest.
+
+        Returns:
+            None in a table without a snapshot, which is empty afterwards.
 
         Raises:
             StateError: the manifest is damaged.

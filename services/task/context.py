@@ -1,4 +1,7 @@
-"""Makes what the phases of a task share: `TaskContext`, with the task's lanes. `services.task.task` creates it."""
+"""Defines what the phases of a task share, `TaskContext`, and makes the task's lanes.
+
+`services.worker.task_opener` makes a `TaskContext`. The kinds of tasks (`services.worker.task_kind`) call `make_lanes`.
+"""
 
 from __future__ import annotations
 

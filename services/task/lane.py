@@ -1,7 +1,7 @@
 """Feeds one input partition to a task's engine: decodes its records, and remembers where to read again after a crash.
 
-`services.task.task` makes one `InputLane` per partition of a source. A topic that two streams declare is read once and
-decoded for each. Everything that a lane does to the engine is a function of the log and of the `floors` in commit
+`services.task.context` makes one `InputLane` per partition of a source. A topic that two streams declare is read once
+and decoded for each. Everything that a lane does to the engine is a function of the log and of the `floors` in commit
 messages, so a replay from the committed points repeats it exactly.
 """
 

@@ -40,7 +40,7 @@ def restore(context: TaskContext) -> None:
     try:
         if context.recovery.source == "snapshot":
             engine.restore(context.recovery.floor, store.blocks())
-        elif store.snapshot() is not None:
+        elif store.roll_back() is not None:
             # Row numbers start again, so blocks of an earlier incarnation do not fit any more.
             store.wipe()
     except SpillError:

@@ -1,6 +1,6 @@
 """Defines what a task runs (`TaskSpec`) and how it can end (`TaskOutcome`).
 
-`services.worker` makes the specification; `services.task.task` reports the outcome.
+`services.worker.worker` makes the `TaskSpec` of a plan. `services.task.task` reports the `TaskOutcome`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 `check_budget` decides which queries and settings of a worker allow a memory budget (`--memory`).
 
-`services.task.task` calls `TaskSpill` between epochs. Blocks are of no use to the task's next incarnation
-(`services.spill.spill_log` gives the reason). So each incarnation has its own folder, and one that hangs may still
-write there when the next begins. Blocks need not last, either: a failed read or write ends the task, and the worker
-restarts it from the last commit, as after any other failure. With a full disk, the task restarts until there is room.
+`services.task.epochs` runs a cleanup step between epochs and while no input arrives. `services.task.commits` delivers
+the events and the late results.
+
+Blocks are of no use to the task's next incarnation (`services.spill.spill_log` gives the reason). So each incarnation
+has its own folder, and one that hangs may still write there when the next begins. Blocks need not last, either: a
+failed read or write ends the task, and the worker restarts it from the last commit, as after any other failure. With a
+full disk, the task restarts until there is room.
 
 Events name partition groups of the plan that ran. If a worker was restarted with another `--plan`, an incarnation
 starts with the plan of the log, and changes to its own plan at the last commit.

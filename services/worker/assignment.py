@@ -46,10 +46,12 @@ class PartitionReader:
 
 @dataclass(slots=True)
 class TaskProgress:
-    """Since when a task has had work without making progress. The next incarnation of the task continues this record.
+    """When a task last made progress or had no work. The next incarnation of the task continues this record.
+
+    If the task has work now, it has had it since then without making progress.
 
     Attributes:
-        since_s: when the task last made progress, or had no work, in monotonic seconds.
+        since_s: that time, in monotonic seconds.
     """
 
     since_s: float = field(default_factory=time.monotonic)
@@ -88,10 +90,10 @@ class TaskAssignment:
         since_s: when the task was opened or, while there is none, when it was given up; monotonic seconds.
         failures: recent failures; they decide the pause before the next attempt.
         opening: the coroutine that opens the task.
-        problem: why there is no task.
+        no_task_reason: why there is no task, if that is known; empty while there is one.
         fenced: another worker has taken the task over; it is opened again only when the group assigns it again.
         spill_error_logged_s: when an error of the spill directory was last logged, in monotonic seconds.
-        health_problem: None while the task has no problem.
+        health_problem: the task's recent failures, also while it runs again; None once it has got past them.
         stall_logged: the log says that the task makes no progress.
     """
 
@@ -102,7 +104,7 @@ class TaskAssignment:
     since_s: float = field(default_factory=time.monotonic)
     failures: int = 0
     opening: asyncio.Task[None] | None = None
-    problem: str = "opening"
+    no_task_reason: str = "opening"
     fenced: bool = False
     spill_error_logged_s: float = float("-inf")
     health_problem: HealthProblem | None = None
@@ -155,7 +157,7 @@ class TaskAssignment:
         """What a task that makes no progress is doing."""
         task = self.task
         if task is None:
-            return self.problem
+            return self.no_task_reason
         if not task.running:
             return f"the recovery makes no progress: it waits for {self.waits_for()}"
         work = "input waits" if task.has_input else "results are pending"
@@ -181,7 +183,7 @@ class TaskAssignment:
         """What the task waits for; empty when it waits for nothing."""
         task = self.task
         if task is None:
-            return self.problem
+            return self.no_task_reason
         if not task.running:
             return f"{task.unread:,} records of {shown_lanes(task.replaying)} that are to be read again"
         now = time.monotonic()
@@ -194,8 +196,9 @@ class TaskAssignment:
     def status(self) -> dict[str, Any]:
         """What /healthz reports of the task.
 
-        `problem` stays while the task runs again, until the task has got past the point where it failed. `cut` is null
-        while nothing has been read.
+        `problem` is why the task failed last. It stays while the task runs again, until the task has got past the point
+        where it failed. Without a failure it is why there is no task, or empty. `cut` is null while nothing has been
+        read.
         """
         task, health_problem = self.task, self.health_problem
         return {
@@ -204,7 +207,7 @@ class TaskAssignment:
             "state": self._state(),
             "cut": task.cut or None if task else None,
             "waits_for": self.waits_for(),
-            "problem": self.problem if health_problem is None else health_problem.reason,
+            "problem": self.no_task_reason if health_problem is None else health_problem.reason,
             "since": None if health_problem is None else health_problem.since,
             "failures": 0 if health_problem is None else health_problem.failures,
         }

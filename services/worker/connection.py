@@ -47,7 +47,7 @@ class Connection:
         if connected:
             if self._lost:
                 self._log.info("connected to Kafka again")
-            self._seen_s, self._refused_s, self._lost, self._pages.problem = now, None, False, ""
+            self._seen_s, self._refused_s, self._lost, self._pages.connection_problem = now, None, False, ""
             return
         if now - self._seen_s <= LOST_S:
             return
@@ -82,4 +82,5 @@ class Connection:
             raise error
         if now - self._seen_s > patience_s:
             since = shown_time(time.time() - (now - self._seen_s))
-            self._pages.problem = f"no connection to Kafka since {since}: {error or 'the consumer is joining anew'}"
+            why = error or "the consumer is joining anew"
+            self._pages.connection_problem = f"no connection to Kafka since {since}: {why}"

@@ -10,9 +10,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-HEALTHY_S = 60.0
-"""A task that ran this long starts again with the shortest pause when it fails."""
-
 NO_PROGRESS = -1
 """The `failed_at` of a task that could not be opened."""
 

@@ -36,13 +36,20 @@ from services.spill.block_store import SpillError
 from services.task.spec import TaskEnd, TaskOutcome, TaskSpec
 from services.task.task import Task
 from services.worker.assignment import PartitionReader, TaskAssignment, shown_lanes
-from services.worker.health_problem import HEALTHY_S, NO_PROGRESS, shown_time
+from services.worker.health_problem import NO_PROGRESS, shown_time
 
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
 
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses before a task is opened again, by how often it failed lately."""
+
+BACKOFF_RESET_S = 60.0
+"""If a task has run for longer than this when it fails, the pauses begin again with the shortest."""
+
+SILENCE_WARNING_S = 60.0
+"""The log warns when a partition has been silent for longer than this and delays results. The warning also names the
+partitions that have been silent for more than half of it."""
 
 REMIND_S = 600.0
 """The log repeats a warning that still holds after this long."""
@@ -259,11 +266,11 @@ class TaskManager:
         silent = [
             lane_since
             for assignment in self._assignments.values()
-            for lane_since in assignment.silent_lanes(HEALTHY_S / 2, now)
+            for lane_since in assignment.silent_lanes(SILENCE_WARNING_S / 2, now)
         ]
         lanes = {lane for lane, _ in silent if lane[0] in self._spec.streams and self.idle_timeout_s(lane[0]) is None}
         first_s = min((last_record_s for lane, last_record_s in silent if lane in lanes), default=now)
-        if now - first_s <= HEALTHY_S:
+        if now - first_s <= SILENCE_WARNING_S:
             return
         self._silence_reported_s = now
         self._log.warning(
@@ -333,7 +340,7 @@ class TaskManager:
             task.abandon()
             task.start()
             return
-        assignment.task, assignment.problem, assignment.since_s = task, "", time.monotonic()
+        assignment.task, assignment.no_task_reason, assignment.since_s = task, "", time.monotonic()
         assignment.member = self.consumer.member_id() if self.consumer else ""
         assignment.readers = {lane: PartitionReader(start.offset) for lane, start in task.recovery.lanes.items()}
         task.start()
@@ -399,7 +406,7 @@ class TaskManager:
         )
         assignment.clear_task()
         assignment.fenced = True
-        assignment.problem = "task dropped, waiting for the group's assignment"
+        assignment.no_task_reason = "task dropped, waiting for the group's assignment"
         if self.consumer is not None:
             self._spawn(self.consumer.rejoin())
 
@@ -419,7 +426,7 @@ class TaskManager:
             task=assignment.number,
             reason=str(error),
         )
-        assignment.problem = str(error)
+        assignment.no_task_reason = str(error)
         self._reopen(assignment, error)
 
     def _reopen(self, assignment: TaskAssignment, error: BaseException | None) -> None:
@@ -428,7 +435,7 @@ class TaskManager:
             assignment.update(self._patience_s)
             failed_at = assignment.task.cut
             self._metrics.of(str(assignment.number)).restarts.inc()
-            if time.monotonic() - assignment.since_s > HEALTHY_S:
+            if time.monotonic() - assignment.since_s > BACKOFF_RESET_S:
                 assignment.failures = 0
             if assignment.task.outcome is None:
                 self._ending.add(assignment.task)
@@ -440,12 +447,13 @@ class TaskManager:
     ) -> None:
         if self._closing or self._assignments.get(assignment.number) is not assignment:
             return
-        assignment.record_failure(str(error), failed_at)
+        reason = str(error)
+        assignment.record_failure(reason, failed_at)
         pause = BACKOFF_S[min(assignment.failures, len(BACKOFF_S) - 1)]
         assignment.failures += 1
-        if str(error) != assignment.problem:
-            assignment.problem = str(error)
-            self._log.warning("task not running, trying again", task=assignment.number, reason=assignment.problem)
+        if reason != assignment.no_task_reason:
+            assignment.no_task_reason = reason
+            self._log.warning("task not running, trying again", task=assignment.number, reason=reason)
         self._start_opening(assignment, pause)
 
     async def settle(self) -> None:

@@ -1,8 +1,8 @@
 """Opens the tasks of a worker: decides where each delivers and where its input starts, and has its parts built.
 
-`assignments.TaskManager` calls a `TaskOpener` in threads. It takes a task over before it reads anything of the task:
-the sink fences the former incarnation, and the task's `Opened` in the control log voids the promises of that
-incarnation. Only then do the committed offsets decide where the task starts.
+`services.worker.worker` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a task
+over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
+control log voids the promises of that incarnation. Only then do the committed offsets decide where the task starts.
 """
 
 from __future__ import annotations
@@ -269,11 +269,11 @@ class TaskOpener:
         self._snapshot_thread.submit(trim)
 
     def _snapshot(self, store: StateStore | None, number: int) -> Snapshot | None:
-        """The snapshot in the state table. A damaged table is emptied, with a warning."""
+        """The snapshot in the state table, rolled back to it. A damaged table is emptied, with a warning."""
         if store is None:
             return None
         try:
-            return store.snapshot()
+            return store.roll_back()
         except StateError as error:
             self._metrics.of(str(number)).snapshot_failures.inc()
             self._log.warning("snapshot unusable, rebuilding from Kafka", task=number, reason=str(error))

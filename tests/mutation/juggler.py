@@ -68,7 +68,7 @@ JUGGLER: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "juggler/state/input_state.py": (
         ("self._store.first_at(least))", "self._store.first_at(least) + 1)"),
-        ("        self.alive[slots] = self.asking\n", "        self.alive[slots] = 0\n"),
+        ("        self._alive[slots] = self.asking\n", "        self._alive[slots] = 0\n"),
         ("grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]", "pass"),
         ("            other |= ~column.valid\n", "            pass\n"),
     ),

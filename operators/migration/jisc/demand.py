@@ -33,6 +33,7 @@ from schemas.query import aliases_of
 
 class KeyDemand(Protocol):
     """How a state's entries are requested.
+
     Attributes:
         operands: The columns of the entries that are hashed; all in one of the state's inputs.
     """

@@ -54,6 +54,7 @@ NO_KEYS: U64 = np.zeros(0, np.uint64)
 
 class Jisc(Migration):
     """Lazy migration; it may start while another one is still completing.
+
     Attributes:
         completions: The completers of the incomplete states, children before parents.
     """

@@ -108,7 +108,7 @@ def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch:
     with cluster.split(STALE - 1, others):
         topics = (group.source, group.out, group.late, group.dead, group.inner, group.log)
         wait_for(lambda: all(leaders(healthy, topic)[0] != STALE for topic in topics), "others lead")
-        sink._until_done(lambda: real.commit_transaction(30), "not committed", "none")
+        sink._until_done(lambda: real.commit_transaction(30), "none", waiting="not yet", failed="not committed")
         beside = dataclasses.replace(group, bootstrap=stale)
         # A client may ask any broker for a partition's leader: here it asks the stale one, for a while.
         asked = itertools.count()
