@@ -307,13 +307,13 @@ def test_a_full_disk(wide: Wide) -> None:
     wide.more()
     wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.said("it tries again"))
     # It logs it at each request, although the task runs in between.
-    (seen,) = worker.health_problem()["tasks"]
+    (seen,) = worker.health()["tasks"]
     assert seen["problem"].endswith("the disk is full: free some room or give a folder on another disk")
     assert seen["failures"] > 2
     assert (seen["task"], len(seen["since"])) == (0, len("2026-01-01T00:00:00Z"))
     resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, before)
     wide.until(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker, "it goes on")
-    (seen,) = worker.health_problem()["tasks"]
+    (seen,) = worker.health()["tasks"]
     assert (seen["problem"], seen["since"], seen["failures"]) == ("", None, 0)
     wide.end(worker)
     line = said_once(worker, UNUSABLE)

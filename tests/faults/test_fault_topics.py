@@ -27,7 +27,7 @@ def test_empty_topics(make_trial: MakeTrial) -> None:
     """No record anywhere: the worker is healthy, produces nothing, and stops cleanly."""
     trial = make_trial(Workload([], 3))
     worker = trial.start().wait_running()
-    assert worker.health_problem()["status"] == "ok"
+    assert worker.health()["status"] == "ok"
     assert worker.stop() == 0
     trial.check()
     assert problems(worker) == []

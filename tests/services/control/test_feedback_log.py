@@ -151,7 +151,7 @@ def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFix
         demand.request_resume(WORDS, 5)
         for now in (100.0, 100.5, 101.5, 131.0, 132.0):
             task.send_requests(now)
-        warnings = [record for record in caplog.records if "results wait for tuples" in record.getMessage()]
+        warnings = [record for record in caplog.records if "results wait for requested tuples" in record.getMessage()]
         assert len(warnings) == 1
         assert task.limit == 5
         assert metrics.feedback_requests._value.get() == 4, "at once, then every second"

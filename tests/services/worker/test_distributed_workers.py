@@ -75,7 +75,7 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
 
 def operators(team: list[WorkerProcess]) -> set[str]:
     """Which operators run somewhere."""
-    tasks = [task for worker in team for task in worker.health_problem().get("tasks", [])]
+    tasks = [task for worker in team for task in worker.health().get("tasks", [])]
     return {task["operator"] for task in tasks if task["state"] == "running"}
 
 
@@ -256,7 +256,7 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     wanted = {"((A D) (B C))", "(A D)", "(B C)"}
 
     def changed() -> bool:
-        assert all(worker.health_problem() for worker in team), "the port is there from one plan to the next"
+        assert all(worker.health() for worker in team), "the port is there from one plan to the next"
         return operators(team) == wanted
 
     wait_for(changed, lambda: team[0].said("the new plan"))

@@ -355,7 +355,7 @@ def test_full_disk(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     send(feed, rng, start, 100)
     feed.finish(CLOSING)
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
-    assert worker.health_problem()["status"] == "ok"
+    assert worker.health()["status"] == "ok"
 
 
 def test_large_records(topics: Topics, tmp_path: Path, workers: Workers) -> None:
