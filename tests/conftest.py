@@ -35,13 +35,21 @@ __all__ = [
     "topics",
 ]
 
-FAULTS = Path(__file__).parent / "faults"
+TESTS = Path(__file__).parent
+FAULTS = TESTS / "faults"
+WAITING = {TESTS, TESTS / "ops", TESTS / "ops" / "spark", TESTS / "torture"}
+"""Folders whose tests start processes, with or without Kafka."""
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
 """Tells child processes of a measured process that they are measured too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that are deep, random, or not measured."""
+    """Mark the tests that are deep, random, or not measured, and put the files that wait for other processes first.
+
+    Else they would be left for the end, when too few tests are left to use the time in which they wait.
+    """
+    waiting = {item.path for item in items if item.get_closest_marker("kafka") or item.path.parent in WAITING}
+    items.sort(key=lambda item: item.path not in waiting)
     for item in items:
         deep = item.path.name.startswith("test_bench_") or item.path.parent == FAULTS
         random = is_hypothesis_test(getattr(item, "obj", None))

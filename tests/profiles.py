@@ -30,6 +30,12 @@ PROPERTY = settings.get_profile(_NAME)
 """The settings of every property test of the engine."""
 
 
-def examples(count: int) -> settings:
-    """The settings of a property test that runs `count` examples in the deep profile, and three tenths in the quick."""
+def examples(count: int, quick: int | None = None) -> settings:
+    """The settings of a property test that runs `count` examples in the deep profile.
+
+    Args:
+        quick: how many it runs in the quick profile; default: three tenths.
+    """
+    if quick is not None and _NAME == "quick":
+        return settings(PROPERTY, max_examples=quick)
     return settings(PROPERTY, max_examples=round(count * _SHARES[_NAME]))

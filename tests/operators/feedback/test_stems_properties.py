@@ -18,7 +18,7 @@ from tests.feeding import canonical
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.feedback.test_feedback_properties import fed, sparse
 from tests.operators.migration.test_migration_properties import changes_of, dense_cases
-from tests.profiles import PROPERTY
+from tests.profiles import PROPERTY, examples
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
 GUARD_BUDGET_TRIALS = st.sampled_from([1e18, 1e18, 0.0])
@@ -55,7 +55,7 @@ def test_feedback_changes_nothing(case: Case, executor: str, hasty: bool, hashed
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
-@PROPERTY
+@examples(100, quick=12)
 @given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans(), GUARD_BUDGET_TRIALS)
 def test_where_few_tuples_have_partners(
     case: Case, executor: str, hasty: bool, hashed: bool, budget: float

@@ -112,7 +112,7 @@ def run(
     return job, (folder / "out.jsonl").read_bytes()
 
 
-@examples(150)
+@examples(150, quick=15)
 @given(
     cases(partitions=1, most_aliases=3),
     st.sampled_from(sorted(WRITERS)),
