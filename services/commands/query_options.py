@@ -27,6 +27,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class Switch(StrEnum):
+    """On or off."""
+
+    OFF = "off"
+    ON = "on"
+
+
 QueryArgument = Annotated[
     Path,
     typer.Argument(

@@ -24,6 +24,7 @@ from services.commands.query_options import (
     Replication,
     SpillDir,
     SpillStrategy,
+    Switch,
     TableFiles,
     WaitForTopics,
     group_of,
@@ -33,7 +34,7 @@ from services.kafka.topics import TopicAdmin
 from services.process import memory as memory_use
 from services.process.logs import get_log, set_up_logs
 from services.process.security import KafkaClients
-from services.process.settings import Guarantee, Placement, Start, Switch, WorkerSettings
+from services.process.settings import Guarantee, Placement, Start, WorkerSettings
 from services.registry.group_registry import find_group
 from services.registry.query_registry import find_query, names_file
 from services.worker.web import Pages

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from operators.plan.plan import parse_plan
 from schemas.query import Query
+from services.commands.query_options import Switch
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import source_paths, table_paths
 from services.process import memory as memory_use
-from services.process.settings import Switch
 
 if TYPE_CHECKING:
     from operators.data.statistics import EngineStatistics

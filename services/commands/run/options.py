@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from services.commands.query_options import Memory, SpillDir, SpillStrategy, TableFiles
-from services.process.settings import Switch
+from services.commands.query_options import Memory, SpillDir, SpillStrategy, Switch, TableFiles
 
 
 class ExecutorChoice(StrEnum):

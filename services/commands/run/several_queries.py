@@ -9,11 +9,11 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
+from services.commands.query_options import Switch
 from services.commands.run.options import Cleanup, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import listed, source_paths, table_paths
 from services.process import memory as memory_use
-from services.process.settings import Switch
 
 STDOUT = "-"
 SUFFIX = ".jsonl"

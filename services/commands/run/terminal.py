@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from services.commands.run.options import RunOptions
 
@@ -61,14 +59,17 @@ def ending(job: Job) -> Iterator[None]:
 @contextmanager
 def read_progress(files: Mapping[str, SourceFile]) -> Iterator[Callable[[int], None] | None]:
     """A bar of bytes read while standard error is a terminal, else nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield None
         return
+    # Imported here: it takes a while, and programs that start `weir run` have no use for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
     sizes = [file.size for file in files.values()]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("read", total=total)
         yield lambda done: bar.update(task, completed=done)
 
