@@ -44,12 +44,8 @@ PROCESSES = "COVERAGE_PROCESS_CONFIG"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that are deep, random, or not measured, and put the files that wait for other processes first.
-
-    Else they would be left for the end, when too few tests are left to use the time in which they wait.
-    """
-    waiting = {item.path for item in items if item.get_closest_marker("kafka") or item.path.parent in WAITING}
-    items.sort(key=lambda item: item.path not in waiting)
+    """Mark the tests that are deep, random, or not measured, and mix the files of both kinds (`_mixed`)."""
+    items[:] = _mixed(items)
     for item in items:
         deep = item.path.name.startswith("test_bench_") or item.path.parent == FAULTS
         random = is_hypothesis_test(getattr(item, "obj", None))
@@ -59,6 +55,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("random")
         if deep or random or item.get_closest_marker("deep"):
             item.add_marker("unmeasured")
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Mix the files whose tests wait for other processes evenly among those that compute.
+
+    So at any time some test uses the processors while another one waits, to the end of the run.
+    """
+    waiting = {item.path for item in items if item.get_closest_marker("kafka") or item.path.parent in WAITING}
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    kinds = [path for path in files if path in waiting], [path for path in files if path not in waiting]
+    place = {path: (n + 0.5) / len(kind) for kind in kinds for n, path in enumerate(kind)}
+    return [item for path in sorted(files, key=lambda path: place[path]) for item in files[path]]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -81,6 +81,7 @@ def test_a_worker_is_killed_before_and_during_a_migration(topics: Topics, tmp_pa
     load.end()
 
 
+@pytest.mark.deep
 def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Commits are rare, so that the worker dies with results beyond the cut in the sink and the cut not committed: its
     successor takes the cut again, and no result is missing."""

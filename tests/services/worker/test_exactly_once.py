@@ -108,7 +108,7 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("disk", ["kept", "lost"])
+@pytest.mark.parametrize("disk", ["kept", pytest.param("lost", marks=pytest.mark.deep)])
 def test_killed_and_restarted(topics: Topics, tmp_path: Path, workers: Workers, disk: str) -> None:
     """kill -9 between and within epochs; recovery by snapshot, or by window replay on an empty disk."""
     case = Case.make(topics, tmp_path, SENSORS)

@@ -394,6 +394,7 @@ def secured(tmp_path: Path) -> Iterator[Broker]:
         own.stop()
 
 
+@pytest.mark.deep
 def test_sasl(secured: Broker, tmp_path: Path, workers: Workers) -> None:
     """Both client libraries log in; the password is nowhere in the log."""
     case = Case.make(Topics(secured.bootstrap), tmp_path, PLAIN)
