@@ -43,9 +43,9 @@ PROCESSES = "COVERAGE_PROCESS_CONFIG"
 """Tells child processes of a measured process that they are measured too."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that are deep, random, or not measured, and mix the files of both kinds (`_mixed`)."""
-    items[:] = _mixed(items)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark the tests that are deep, random, or not measured; mix the files of those that are selected (`_mixed`)."""
     for item in items:
         deep = item.path.name.startswith("test_bench_") or item.path.parent == FAULTS
         random = is_hypothesis_test(getattr(item, "obj", None))
@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("random")
         if deep or random or item.get_closest_marker("deep"):
             item.add_marker("unmeasured")
+    yield
+    items[:] = _mixed(items)
 
 
 def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
