@@ -50,6 +50,9 @@ def test_a_tuples_cost_is_an_average_that_fades() -> None:
     assert successor.saved == pytest.approx(cost.saved + prices.ENTER_NS), "it has its own structures"
     successor.update(0.0, 0.0, 0)
     assert (successor.own, successor.met) == (pytest.approx(cost.own), pytest.approx(cost.met))
+    before = fading**2 * (fading * 10 + 10)
+    successor.update(600.0, 0.0, 2)
+    assert successor.own == pytest.approx((cost.own * before + 600) / (before + 2)), "its totals began at 0"
 
 
 def test_trials_cost_by_what_they_look_at() -> None:
