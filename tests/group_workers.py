@@ -140,7 +140,7 @@ class GroupTrial:
             running = runs()
             return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
 
-        wait_for(begun, lambda: worker.said(f"{self.selects.keys()}, have {runs().keys()}"))
+        wait_for(begun, lambda: worker.with_log(f"{self.selects.keys()}, have {runs().keys()}"))
 
     def expected(self) -> dict[str, Counter[str]]:
         """By sink, all results of its queries from start to end, over the tuples that they see."""
@@ -165,7 +165,7 @@ class GroupTrial:
             reader.close()
             missing, extra = rows - canonical(found), canonical(found) - rows
             wrong = missing or extra
-            assert not wrong, worker.said(
+            assert not wrong, worker.with_log(
                 f"{sink}: {sum(missing.values())} results missing, {sum(extra.values())} too many; "
                 f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; "
                 f"{[(m.name, m.id, m.began, m.ended, m.since) for m in self.members()]}"

@@ -102,7 +102,7 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    mark, said = tmp_path / "died", []
+    mark, stderr = tmp_path / "died", []
 
     def failing(query: Any, backlog: bytes) -> CleanupTask:
         return FailingOnce(query, backlog, str(mark))
@@ -110,9 +110,9 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
     with open_backlog(folder) as backlog:
         here = Cluster("local[2]")
         expected = locally(backlog)
-        assert read(results_of_backlog(backlog, here, said.append, failing)) == expected
+        assert read(results_of_backlog(backlog, here, stderr.append, failing)) == expected
         assert mark.exists()
-        assert said == [
+        assert stderr == [
             "exporting parts",
             "joining level 1 of 3 with Spark",
             "joining level 2 of 3 with Spark",
@@ -122,7 +122,7 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
 
         share = folder / "share" / backlog.manifest.id
         files = {path: path.stat().st_mtime_ns for path in share.rglob("*")}
-        assert read(results_of_backlog(backlog, here, said.append)) == expected
+        assert read(results_of_backlog(backlog, here, stderr.append)) == expected
         assert {path: path.stat().st_mtime_ns for path in share.rglob("*")} == files
         forget(backlog, here)
     assert not (folder / "share").exists()
@@ -164,13 +164,13 @@ def test_what_was_not_written_to_its_end_is_written_again(spark: SparkSession, f
 def test_the_command(spark: SparkSession, left: Left, folder: Path, tmp_path: Path) -> None:
     rest, share = tmp_path / "rest.jsonl", tmp_path / "share"
     command = ("cleanup", str(folder), "--spark", "local[2]", "--share", str(share), "--out", str(rest))
-    code, _, said = weir(*command)
-    assert code == 0, said
+    code, _, stderr = weir(*command)
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
     assert list(share.iterdir()) == []
-    code, _, said = weir(*command)
+    code, _, stderr = weir(*command)
     assert code == 0
-    assert "nothing to do" in said
+    assert "nothing to do" in stderr
 
 
 @pytest.mark.slow
@@ -206,8 +206,8 @@ def test_a_driver_that_is_killed(left: Left, folder: Path, tmp_path: Path) -> No
     with open_backlog(folder) as backlog:
         read(results_of_backlog(backlog, Cluster("local[2]"), lambda text: None))
     assert (share / "level-0" / "_SUCCESS").stat().st_mtime_ns == first
-    code, _, said = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 

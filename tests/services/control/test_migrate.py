@@ -28,11 +28,11 @@ def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, w
     asked = workers.migrate(case, PLANS[1], "jisc", "--wait")
     load.until(asked.ended, "an answer")
     code, out, err = asked.finish()
-    assert code == 0, worker.said(err)
-    said = out.splitlines()
-    assert said[0].startswith(f"plan 1: {PLANS[1]} by jisc, from 2023-")
-    assert said[1].startswith("task 0: changed at 2023-")
-    assert "first result after" in said[1]
+    assert code == 0, worker.with_log(err)
+    stderr = out.splitlines()
+    assert stderr[0].startswith(f"plan 1: {PLANS[1]} by jisc, from 2023-")
+    assert stderr[1].startswith("task 0: changed at 2023-")
+    assert "first result after" in stderr[1]
     assert worker.metric("plan_version") == 1
     assert worker.metric("migrations_total") == 1
     assert worker.metric("migrations_in_progress") == 0
@@ -97,7 +97,7 @@ def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_pat
         load.until(lambda: any(row["_ts"] >= cut for row in load.reader.rows()), "a result of the new plan")
         first.kill()
         load.worker = successor = workers.start(case, *options).wait_running()
-        assert f": plan query={case.sink}" not in successor.text(), successor.said("it begins with the old plan")
+        assert f": plan query={case.sink}" not in successor.text(), successor.with_log("it begins with the old plan")
         changed = f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"'
         load.until(lambda: changed in successor.text(), "again")
         load.until(asked.ended, "the end of the migration")
@@ -105,7 +105,7 @@ def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_pat
     assert f"event_time={cut}" in next(line for line in successor.text().splitlines() if "plan changed" in line)
     load.feed.finish(CLOSING)
     expected = case.expected()
-    wait_for(lambda: not expected - canonical(load.reader.rows()), successor.said("all results"))
+    wait_for(lambda: not expected - canonical(load.reader.rows()), successor.with_log("all results"))
     assert set(canonical(load.reader.rows())) == set(expected)
     assert successor.metric("plan_version") == 1
     assert successor.stop() == 0
@@ -160,7 +160,7 @@ def test_a_task_that_does_not_answer(topics: Topics, tmp_path: Path, workers: Wo
     one = workers.start(case, "--plan", PLANS[0])
     one.wait_running([0, 1])
     two = workers.start(case, "--plan", PLANS[0])
-    wait_for(lambda: len(one.running_tasks()) == len(two.running_tasks()) == 1, lambda: two.said("a task each"))
+    wait_for(lambda: len(one.running_tasks()) == len(two.running_tasks()) == 1, lambda: two.with_log("a task each"))
     load, control = Load(case, one), Control(case)
     with control.coordinator():
         two.signal(signal.SIGSTOP)
@@ -186,6 +186,6 @@ def test_a_plan_that_cannot_be(topics: Topics, tmp_path: Path, workers: Workers)
         (("((A B) C)", "jisc", "--at", "noon"), 2, "--at: 'noon' is not of the form"),
         (("((A B) C)", "jisc"), 1, f"no worker of group 'weir-{case.sink}' has ever run"),
     ]
-    for asked, code, said in [(workers.migrate(case, *options), code, said) for options, code, said in expected]:
+    for asked, code, stderr in [(workers.migrate(case, *options), code, stderr) for options, code, stderr in expected]:
         assert asked.process.wait(60) == code
-        assert said in asked.finish()[2]
+        assert stderr in asked.finish()[2]

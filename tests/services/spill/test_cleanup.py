@@ -69,9 +69,9 @@ class Left:
     def run(self, out: str, *options: str) -> str:
         sources = [f"--source={name}={self.path(name)}.jsonl" for name in "abcd"]
         plan = ("--plan", "(((A B) C) D)")
-        code, _, said = weir("run", self.path("q.sql"), *sources, *plan, "--out", self.path(out), *options)
-        assert code == 0, said
-        return said
+        code, _, stderr = weir("run", self.path("q.sql"), *sources, *plan, "--out", self.path(out), *options)
+        assert code == 0, stderr
+        return stderr
 
     def exact(self, rest: Rows) -> bool:
         return self.found + counted(rest) == self.expected and all(row["_phase"] == "cleanup" for row in rest)
@@ -104,17 +104,17 @@ def test_a_run_saves_and_reports_its_backlog(left: Left) -> None:
 
 def test_a_cleanup_finds_the_rest_once(left: Left, backlog: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
-    code, shown, said = weir("cleanup", str(backlog), "--out", str(rest), "--of", left.path("q.sql"))
-    assert (code, shown) == (0, ""), said
+    code, shown, stderr = weir("cleanup", str(backlog), "--out", str(rest), "--of", left.path("q.sql"))
+    assert (code, shown) == (0, ""), stderr
     assert left.exact(rows_of(rest))
     pending = (left.expected - left.found).total()
-    assert said.startswith(f"weir: wrote {pending:,} pending results to {rest} in ")
+    assert stderr.startswith(f"weir: wrote {pending:,} pending results to {rest} in ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 
     rest.unlink()
-    code, shown, said = weir("cleanup", str(backlog), "--out", str(rest))
+    code, shown, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert (code, shown) == (0, "")
-    assert said == f"weir: {backlog} was cleaned up before: {pending:,} results, to {rest}; nothing to do\n"
+    assert stderr == f"weir: {backlog} was cleaned up before: {pending:,} results, to {rest}; nothing to do\n"
     assert not rest.exists()
     # A folder whose backlog is cleaned up is free for the next run.
     backlogs.check_free(backlog)
@@ -122,8 +122,8 @@ def test_a_cleanup_finds_the_rest_once(left: Left, backlog: Path, tmp_path: Path
 
 
 def test_standard_output(left: Left, backlog: Path) -> None:
-    code, shown, said = weir("cleanup", str(backlog))
-    assert code == 0, said
+    code, shown, stderr = weir("cleanup", str(backlog))
+    assert code == 0, stderr
     assert left.exact([json.loads(line) for line in shown.splitlines()])
 
 
@@ -134,8 +134,8 @@ def test_a_cleanup_that_is_killed_is_repeated(left: Left, backlog: Path, tmp_pat
     wait_for(lambda: list(tmp_path.glob(".rest.jsonl.*")) or rest.exists(), "a cleanup that has begun")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    code, _, said = weir("cleanup", str(backlog), "--out", str(rest))
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 
@@ -153,9 +153,9 @@ def test_a_cleanup_that_dies_unrecorded_writes_the_same_file_again(left: Left, b
     with open_backlog(backlog) as opened:
         backlogs.note_destination(opened, str(rest))
     other = str(tmp_path / "other.jsonl")
-    code, _, said = weir("cleanup", str(backlog), "--out", other)
+    code, _, stderr = weir("cleanup", str(backlog), "--out", other)
     assert code == 1
-    assert f"a cleanup of {backlog} to {rest} has begun, and some results may be there: finish it there" in said
+    assert f"a cleanup of {backlog} to {rest} has begun, and some results may be there: finish it there" in stderr
     assert weir("cleanup", str(backlog), "--out", str(rest))[0] == 0
     assert rest.read_bytes() == first
 
@@ -201,16 +201,16 @@ def test_damage_is_reported(left: Left, backlog: Path, tmp_path: Path) -> None:
     raw = store.get(key)
     store.put(key, raw[:-1] + bytes([raw[-1] ^ 1]))
     store.close()
-    code, _, said = weir("cleanup", str(backlog), "--out", str(rest))
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert code == 1
-    assert f"block at {backlog} under '{key}' is damaged: checksum " in said
-    assert "run the query again from its sources, with an empty folder" in said
+    assert f"block at {backlog} under '{key}' is damaged: checksum " in stderr
+    assert "run the query again from its sources, with an empty folder" in stderr
     store = SpillStore(backlog)
     store.delete([key])
     store.close()
-    code, _, said = weir("cleanup", str(backlog), "--out", str(rest))
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert code == 1
-    assert f"block '{key}' is not in spill folder {backlog}" in said
+    assert f"block '{key}' is not in spill folder {backlog}" in stderr
     assert [path.name for path in tmp_path.iterdir()] == ["backlog"]
     assert backlogs.manifest_in(backlog).results is None
 
@@ -221,9 +221,9 @@ def test_damage_is_reported(left: Left, backlog: Path, tmp_path: Path) -> None:
         (b"{}", "is no backlog of Weir ("),
     ):
         (backlog / FILE).write_bytes(text)
-        code, _, said = weir("cleanup", str(backlog))
+        code, _, stderr = weir("cleanup", str(backlog))
         assert code == 1
-        assert shown in said
+        assert shown in stderr
 
 
 def test_refusals(left: Left, backlog: Path, tmp_path: Path) -> None:
@@ -237,13 +237,13 @@ def test_refusals(left: Left, backlog: Path, tmp_path: Path) -> None:
         ((str(backlog), "--out", "/no/x"), "--out: cannot create /no/x: No such file"),
     ]
     for arguments, shown in cases:
-        code, _, said = weir("cleanup", *arguments)
+        code, _, stderr = weir("cleanup", *arguments)
         assert code != 0
-        assert shown in said
+        assert shown in stderr
     manifest = backlogs.manifest_in(backlog)
     backlogs.write(backlog, msgspec.structs.replace(manifest, fingerprint="0" * 16))
-    code, _, said = weir("cleanup", str(backlog))
-    assert "is the backlog of query 0000000000000000, and this Weir reads its text as " in said
+    code, _, stderr = weir("cleanup", str(backlog))
+    assert "is the backlog of query 0000000000000000, and this Weir reads its text as " in stderr
     backlogs.write(backlog, msgspec.structs.replace(manifest, text="SELECT"))
     assert f"the query in {backlog / FILE} is not one of this Weir: " in weir("cleanup", str(backlog))[2]
 
@@ -256,15 +256,15 @@ def test_runs_refuse_options_that_save_no_backlog(left: Left, backlog: Path) -> 
         (("--memory", "1MiB", "--spill-dir", str(backlog)), f"--spill-dir {backlog} holds pending results of query 'r"),
     ]
     for options, shown in cases:
-        code, _, said = weir(*command, *options)
+        code, _, stderr = weir(*command, *options)
         assert code != 0
-        assert shown in said
+        assert shown in stderr
 
 
 def test_a_run_without_pending_results_reports_it(left: Left, tmp_path: Path) -> None:
     folder = str(tmp_path / "backlog")
-    said = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
-    assert said == "weir: no results are pending\n"
+    stderr = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
+    assert stderr == "weir: no results are pending\n"
     assert counted(rows_of(left.folder / "again.jsonl")) == left.expected
     assert f"{folder} holds no backlog; accepted is" in weir("cleanup", folder)[2]
 
@@ -293,12 +293,12 @@ def test_a_topic_gets_each_result_once(left: Left, backlog: Path, topics: Topics
             first.write(99, [])
         first.close()
         second.close()
-    code, _, said = weir("cleanup", str(backlog), *to)
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(backlog), *to)
+    assert code == 0, stderr
     reader = Reader(topics.bootstrap, sink)
     reader.wait_for_count((left.expected - left.found).total())
     assert left.exact(reader.rows())
-    code, _, said = weir("cleanup", str(backlog), *to)
-    assert "nothing to do" in said
-    assert f", to topic {sink} of cluster " in said
+    code, _, stderr = weir("cleanup", str(backlog), *to)
+    assert "nothing to do" in stderr
+    assert f", to topic {sink} of cluster " in stderr
     reader.close()

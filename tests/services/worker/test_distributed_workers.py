@@ -69,7 +69,7 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
         sizes = [len(numbers) for numbers in found]
         return sum(sizes) == tasks and set().union(*found) == set(range(tasks)) and max(sizes) - min(sizes) <= 1
 
-    wait_for(even, lambda: "\n".join(worker.said(f"{found}") for worker in team))
+    wait_for(even, lambda: "\n".join(worker.with_log(f"{found}") for worker in team))
     return found
 
 
@@ -161,7 +161,7 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     send(feed, rng, 180, 60)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: "came twice" in first.text() + second.text(), second.said("the warning"))
+    wait_for(lambda: "came twice" in first.text() + second.text(), second.with_log("the warning"))
     assert [first.stop(), second.stop()] == [0, 0]
 
 
@@ -178,13 +178,13 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
         change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
         send(feed, rng, 160 * turn - 80, 80)
-        wait_for(lambda change=change: change.ended() or decided(team), team[0].said("the cut"))
+        wait_for(lambda change=change: change.ended() or decided(team), team[0].with_log("the cut"))
         team.pop(0).kill()
         team.append(workers.start(case, *options))
         send(feed, rng, 160 * turn, 80)
         code, _, err = change.finish()
         assert code == 0, err
-        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].said("the new plan"))
+        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].with_log("the new plan"))
     feed.finish(CLOSING)
     reader = Reader(case.bootstrap, case.sink)
     assert_exact(case, reader, team[0])
@@ -208,7 +208,7 @@ def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers
         sent += 1
         return all(begin > 0 for begin, _ in admin.log_ranges(lanes).values())
 
-    wait_for(cut_off, first.said("records are deleted"))
+    wait_for(cut_off, first.with_log("records are deleted"))
     first.kill()
     successor = workers.start(case, *options, state="none")
     send(feed, rng, sent, 50)
@@ -259,7 +259,7 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
         assert all(worker.health() for worker in team), "the port is there from one plan to the next"
         return operators(team) == wanted
 
-    wait_for(changed, lambda: team[0].said("the new plan"))
+    wait_for(changed, lambda: team[0].with_log("the new plan"))
     feed.finish(CLOSING)
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]

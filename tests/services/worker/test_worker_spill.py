@@ -33,20 +33,22 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     first = workers.start(case, *SMALL, "--spill", "bottom-up").wait_running()
     for part in range(4):
         send(feed, rng, 100 * part, 100)
-        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.said("progress"))
+        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.with_log("progress"))
         if part == 2:
-            wait_for(lambda: not all(map(in_time, reader.rows())), first.said("late results"))
-            wait_for(lambda: first.metric("spilled_tuples") and first.metric("cleanups_total"), first.said("spills"))
+            wait_for(lambda: not all(map(in_time, reader.rows())), first.with_log("late results"))
+            wait_for(
+                lambda: first.metric("spilled_tuples") and first.metric("cleanups_total"), first.with_log("spills")
+            )
             assert first.metric("spilled_bytes_total") > 0
             assert first.metric("memory_budget_bytes") == 20 << 10
     # At once: it has time now, and soon nothing would be pending.
     first.kill()
     second = workers.start(case, *SMALL, "--snapshot", "200ms", state=tmp_path / "another").wait_running()
-    assert "source=window" in second.text(), second.said("recovery")
+    assert "source=window" in second.text(), second.with_log("recovery")
     send(feed, rng, 400, 100)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: second.metric("owed_pairs") == 0 == second.metric("spilled_tuples"), second.said("no backlog"))
+    wait_for(lambda: second.metric("owed_pairs") == 0 == second.metric("spilled_tuples"), second.with_log("no backlog"))
     events = Reader(case.bootstrap, ControlTopics.of(f"weir-{case.sink}").spills)
     numbers = [int(record.key or b"") for record in events.poll()]
     assert numbers == list(range(len(numbers)))
@@ -64,11 +66,11 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
     worker = workers.start(case, *SMALL).wait_running()
     for begin in (0, 100):
         send(feed, rng, begin, 100)
-        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.said("progress"))
-    wait_for(lambda: not all(map(in_time, reader.rows())), worker.said("late results"))
+        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.with_log("progress"))
+    wait_for(lambda: not all(map(in_time, reader.rows())), worker.with_log("late results"))
     spills = worker.metric("spilled_groups_total")
     send(feed, rng, 200, 100)
-    wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.said("more spills"))
+    wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.with_log("more spills"))
     worker.kill()
     careless = workers.start(case, "--guarantee", "at-least-once")
     assert careless.process.wait(60) == 1
