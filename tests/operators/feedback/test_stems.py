@@ -21,6 +21,7 @@ from operators.plan.plan import left_deep
 from schemas.language.program import parse_program
 from tests.feeding import to_batch, to_rows
 from tests.operators.feedback.test_stems_properties import watchful
+from tests.operators.inside import feedback_of
 from tests.operators.tiny import chain, numbers, query, rows
 
 TWO = "SELECT A.ts AS a, B.ts AS b, C.ts AS c FROM a A {w}, b B {w}, c C {w} WHERE A.k = B.k AND A.v = C.v"
@@ -53,7 +54,7 @@ class Fed:
 
     @property
     def feedback(self) -> StemFeedback:
-        found = self.engine._feedback
+        found = feedback_of(self.engine)
         assert isinstance(found, StemFeedback)
         return found
 
@@ -271,7 +272,7 @@ def test_tables_never_change() -> None:
 def test_two_streams_have_no_feedback() -> None:
     """A tuple is entered and probes once: there is nothing to save."""
     engine = Engine(chain(2), executor="mjoin", feedback=True)
-    assert engine._feedback is None
+    assert feedback_of(engine) is None
 
 
 # --- The economy -------------------------------------------------------------------------------------------

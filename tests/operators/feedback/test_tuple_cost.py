@@ -11,6 +11,7 @@ from operators.join.mjoin import MJoin
 from operators.plan.plan import left_deep
 from operators.state.match import MatchCounters
 from tests.feeding import feed
+from tests.operators.inside import executor_as
 from tests.operators.tiny import inputs, query
 
 
@@ -67,8 +68,7 @@ def test_the_work_of_a_stream_in_an_m_join() -> None:
         "WHERE A.k = B.k AND B.v = C.v AND C.k = D.k"
     )
     engine = Engine(given, plan=left_deep("ABCD"), executor="mjoin")
-    executor = engine._executor
-    assert isinstance(executor, MJoin)
+    executor = executor_as(engine, MJoin)
     rows = inputs(a="5 k=1", b="1 k=1 v=1 | 2 k=1 v=1 | 7 k=1 v=1", c="3 v=1 k=9", d="9 k=8")
     feed(engine, rows, [9], 1000)
     assert executor.orders["A"] == ("B", "C", "D")
