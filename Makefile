@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Many tests wait for Kafka, so three processes suit two cores. tests/conftest.py orders the files.
+PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
 .PHONY: help setup kernels demo test test-deep test-one coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
@@ -19,19 +21,18 @@ demo: setup ## start Kafka, stream a real data set through a query, show the res
 kernels: setup ## compile the kernels ahead
 	@$(BIN)/weir warmup
 
-# Kernels come first: several processes would compile the same ones. Many tests wait for Kafka, so three processes suit
-# two cores.
+# Kernels come first: several processes would compile the same ones.
 test: kernels ## run the tests: all but the deep and the slow ones
-	@$(BIN)/python -m pytest -m "not slow and not deep" --numprocesses 3 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow and not deep" $(PARALLEL)
 
 test-deep: kernels ## run the deep tests: faults, benchmarks, more random examples
-	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "(deep or random) and not slow" --numprocesses 3 --dist loadfile
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "(deep or random) and not slow" $(PARALLEL)
 
 test-one: setup ## run a piece: make test-one T=tests/operators/join, or T='-k spill'
 	@$(BIN)/python -m pytest $(T)
 
 coverage: kernels ## run all tests but the slow ones, and list the lines that they do not reach
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile $(COVERAGE)
+	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(COVERAGE)
 
 test-slow: setup ## run the long suites
 	@$(BIN)/python -m pytest -m slow

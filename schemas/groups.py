@@ -212,7 +212,7 @@ def check_member(query: Query) -> None:
         why = "subtracts with EXCEPT"
     else:
         return
-    raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run apart")
+    raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run standalone")
 
 
 def seeing(query: Query, since: Mapping[str, int]) -> Query:

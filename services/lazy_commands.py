@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one command stands.
+    """A command in the list: where its code is, and its help.
 
     Attributes:
         module: the module to import when the command is called.

@@ -99,8 +99,6 @@ class Task:
             feedback=False if self.feedback is None else self.feedback.of,
             kept=() if self.feedback is None else self.feedback.columns_kept,
         )
-        if self.feedback is not None:
-            self.feedback.attach(self.engine)
         self.start, self.at = dict(self.points), {}
         self.channels: dict[Lane, EdgeReader] = {}
         for given, p, lane in self._each():

@@ -35,13 +35,17 @@ __all__ = [
     "topics",
 ]
 
-FAULTS = Path(__file__).parent / "faults"
+TESTS = Path(__file__).parent
+FAULTS = TESTS / "faults"
+WAITING = {TESTS, TESTS / "ops", TESTS / "ops" / "spark", TESTS / "torture"}
+"""Folders whose tests start processes, with or without Kafka."""
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
 """Tells child processes of a measured process that they are measured too."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that are deep, random, or not measured."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark the tests that are deep, random, or not measured; mix the files of those that are selected (`_mixed`)."""
     for item in items:
         deep = item.path.name.startswith("test_bench_") or item.path.parent == FAULTS
         random = is_hypothesis_test(getattr(item, "obj", None))
@@ -51,6 +55,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("random")
         if deep or random or item.get_closest_marker("deep"):
             item.add_marker("unmeasured")
+    yield
+    items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Mix the files whose tests wait for other processes evenly among those that compute.
+
+    So at any time some test uses the processors while another one waits, to the end of the run.
+    """
+    waiting = {item.path for item in items if item.get_closest_marker("kafka") or item.path.parent in WAITING}
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    kinds = [path for path in files if path in waiting], [path for path in files if path not in waiting]
+    place = {path: (n + 0.5) / len(kind) for kind in kinds for n, path in enumerate(kind)}
+    return [item for path in sorted(files, key=lambda path: place[path]) for item in files[path]]
 
 
 @pytest.hookimpl(wrapper=True)

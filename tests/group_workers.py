@@ -15,7 +15,7 @@ from schemas.groups import seeing
 from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, decode_control
 from schemas.query import Query, Source, Window
-from services.kafka.readback import reading
+from services.kafka.readback import read_to_end
 from services.kafka.topics import ControlTopics
 from services.process.security import KafkaClients
 from services.registry.group_registration import register_in_group
@@ -121,12 +121,12 @@ class GroupTrial:
     def members(self) -> list[MemberRecord]:
         """The newest record of each registration that the group's tasks have written."""
         found: dict[str, MemberRecord] = {}
-        with reading(self.clients, ControlTopics.of(f"weir-{self.name}").members) as readback:
-            for _, message in readback.between(0, *readback.ends(0)):
-                member = decode_control(message.value(), "members")
-                assert isinstance(member, MemberRecord)
-                if member.name:
-                    found[member.id] = member
+        topic = ControlTopics.of(f"weir-{self.name}").members
+        for _, message in read_to_end(self.clients, (topic, 0)):
+            member = decode_control(message.value(), "members")
+            assert isinstance(member, MemberRecord)
+            if member.name:
+                found[member.id] = member
         return list(found.values())
 
     def wait_begun(self, worker: WorkerProcess) -> None:
@@ -140,7 +140,7 @@ class GroupTrial:
             running = runs()
             return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
 
-        wait_for(begun, lambda: worker.said(f"{self.selects.keys()}, have {runs().keys()}"))
+        wait_for(begun, lambda: worker.with_log(f"{self.selects.keys()}, have {runs().keys()}"))
 
     def expected(self) -> dict[str, Counter[str]]:
         """By sink, all results of its queries from start to end, over the tuples that they see."""
@@ -158,14 +158,14 @@ class GroupTrial:
         expected = self.expected()
         for sink, rows in expected.items():
             reader = Reader(self.case.bootstrap, sink)
-            reader.wait_for_count(sum(rows.values()), worker._alive)
+            reader.wait_for_count(sum(rows.values()), worker.alive)
             found = reader.rows()
             times = [row["_ts"] for row in found if in_time(row)]
             found = unmarked(found)
             reader.close()
             missing, extra = rows - canonical(found), canonical(found) - rows
             wrong = missing or extra
-            assert not wrong, worker.said(
+            assert not wrong, worker.with_log(
                 f"{sink}: {sum(missing.values())} results missing, {sum(extra.values())} too many; "
                 f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; "
                 f"{[(m.name, m.id, m.began, m.ended, m.since) for m in self.members()]}"

@@ -1,4 +1,4 @@
-"""The oracle: computes a query's results by nested loops over the definition in the design's section 2.
+"""The oracle: computes a query's results by nested loops over the definition in `ops/docs/language.md`.
 
 Plain Python, no code of the engine. Slow on purpose: nothing here is clever enough to be wrong in the way
 that the engine might be. Expressions follow the docstrings of `schemas.query`.

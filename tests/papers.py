@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench.charts import missing
-from ops.bench.figures import Figure
-from ops.bench.suites import Suite
+from ops.bench.measuring.charts import missing
+from ops.bench.measuring.figures import Figure
+from ops.bench.measuring.suites import Suite
 
 
 def drawn(suite: Suite, folder: Path) -> str:

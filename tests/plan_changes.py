@@ -75,7 +75,7 @@ class Load:
                 self.more()
             return condition()
 
-        wait_for(look, lambda: self.worker.said(what))
+        wait_for(look, lambda: self.worker.with_log(what))
 
     def in_a_second(self) -> int:
         """An event time that the input reaches soon."""

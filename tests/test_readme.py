@@ -29,7 +29,7 @@ DOCS = ROOT / "ops/docs"
 MANUAL = (README, *sorted(DOCS.glob("*.md")))
 """The pages whose names are checked."""
 
-LINKED = (*MANUAL, ROOT / "tests/README.md", ROOT / "CHANGELOG.md")
+LINKED = (*MANUAL, ROOT / "tests/README.md", ROOT / "tests/torture/README.md", ROOT / "CHANGELOG.md")
 """The pages whose links are checked."""
 
 README_LINES = 250

@@ -305,14 +305,15 @@ class WorkerProcess:
 
     def wait_running(self, tasks: Sequence[int] = (0,)) -> WorkerProcess:
         """Wait until the worker runs exactly the given tasks."""
-        wait_for(lambda: self._alive() and self.running_tasks() == set(tasks), lambda: self.said(f"tasks {tasks}"))
+        wait_for(lambda: self.alive() and self.running_tasks() == set(tasks), lambda: self.with_log(f"tasks {tasks}"))
         return self
 
-    def _alive(self) -> bool:
-        assert self.process.poll() is None, self.said("the worker ended")
+    def alive(self) -> bool:
+        """True while the process runs; fails the test if it has ended."""
+        assert self.process.poll() is None, self.with_log("the worker ended")
         return True
 
-    def said(self, what: str) -> str:
+    def with_log(self, what: str) -> str:
         """`what` with the worker's log, for a failing test."""
         return f"{what}; log of the worker:\n{self.text()[-6000:]}"
 
@@ -339,7 +340,7 @@ class WorkerProcess:
             # Its log then shows the stacks of its threads.
             self.process.send_signal(signal.SIGABRT)
             self.process.wait()
-            raise AssertionError(self.said("the worker does not stop")) from None
+            raise AssertionError(self.with_log("the worker does not stop")) from None
 
 
 class CoordinatorProcess:
@@ -458,9 +459,9 @@ def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
             f"missing {list(missing)[:20]}, too many {list(extra)[:20]}"
         )
 
-    reader.wait_for_count(expected.total(), worker._alive, lambda: difference() + _not_processed(case))
+    reader.wait_for_count(expected.total(), worker.alive, lambda: difference() + _not_processed(case))
     if wrong := difference():
-        raise AssertionError(worker.said(wrong))
+        raise AssertionError(worker.with_log(wrong))
     for partition in {record.partition for record in reader.records}:
         rows = [orjson.loads(r.value or b"") for r in reader.records if r.partition == partition]
         times = [row["_ts"] for row in rows if in_time(row)]

@@ -1,4 +1,4 @@
-"""Sliding aggregates above a query's results (design section 2)."""
+"""Sliding aggregates above a query's results: GROUP BY and EMIT EVERY. The engine calls `Aggregator`."""
 
 from operators.aggregate.aggregator import Aggregator
 

@@ -1,5 +1,7 @@
 """Distributed plans: each join of a query's plan becomes an operator of its own, which any worker may run.
-`services.placement.distributed` calls `decompose` and assigns the operators' tasks to workers.
+
+`services.control.plan_versions` calls `decompose`. `services.placement.distributed` decides which tasks the operators
+have and what each reads and writes; the consumer group assigns the tasks to workers.
 
 **An operator is an ordinary query.** It joins two inputs, each a source or the results of another operator. The results
 of a sub-plan are a stream whose tuples carry their columns, and their expiry as one more column that a predicate

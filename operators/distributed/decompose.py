@@ -1,5 +1,6 @@
 """Decomposes a query's plan into operators: what each operator computes, and what travels between them.
-`decompose` is the entry; `services.placement.distributed` and `services.control.plan_versions` call it.
+
+`services.control.plan_versions` calls `decompose`. Workers check a plan by `check_distributable` before they start.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
 with one more column for the tuple's position in its log. The results of another operator are a stream with the columns
@@ -51,6 +52,7 @@ MAX_CHANNELS = 64
 @dataclass(frozen=True, slots=True)
 class Edge:
     """What travels from one operator to the next.
+
     Attributes:
         topic: The internal topic.
         aliases: The aliases of the components.
@@ -101,6 +103,7 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
     """One input of an operator.
+
     Attributes:
         stream: The stream that the sub-query reads.
         edge: The edge that feeds it; None for a source that is read directly.
@@ -115,6 +118,7 @@ class OperatorInput:
 @dataclass(frozen=True, slots=True)
 class DistributedOperator:
     """One operator of a distributed plan.
+
     Attributes:
         name: Its part of the plan: the sub-plan, or the stream that an intake reads.
         query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
@@ -157,6 +161,7 @@ def decompose(
     feedback: bool = False,
 ) -> tuple[DistributedOperator, ...]:
     """Return the operators of a plan: joins before intakes, the top operator first.
+
     Args:
         query: The query.
         plan: Its plan.
@@ -175,6 +180,7 @@ def decompose(
 
 def check_distributable(query: Query, plan: Plan) -> None:
     """Check that a plan can be distributed.
+
     Raises:
         UsageError: It cannot; the message gives the reason.
     """

@@ -1,4 +1,5 @@
 """The consumer's end of feedback between distributed operators: what a task requests from the producers of one input.
+
 `operators.distributed.feedback` drives it. For each channel a task knows which signatures are suspended *as far as it
 has read the channel's log* (`operators.distributed.withholding`). It processes an epoch only when it has everything
 that the epoch's tuples of its other input can match. If such a tuple has a suspended signature, the task requests the
@@ -52,6 +53,7 @@ class _OwnKind:
 
 class ConsumerFeedback:
     """What one task requests of one of its inputs, and knows about it.
+
     Args:
         operator: The task's operator.
         side: The input's side.
@@ -242,6 +244,7 @@ class ConsumerFeedback:
 
     def note(self, engine: Engine, notice: Notice, hold: int) -> Tuples | None:
         """Apply a notice: drop the tuples of suspended signatures and store the late tuples.
+
         Returns:
             Tuples that are to enter the join late; None if the notice has been read before.
         """

@@ -1,4 +1,5 @@
 """The reading end of an edge: blocks of several senders in one partition become an engine's input.
+
 `services.task.block_lane` calls it with the records of a partition. Each channel is a partition of the engine's stream,
 with a clock of its own. A watermark advances the clock, and so do tuples, since they ascend by ts. A tuple that its
 channel's clock has already passed has been written twice; it is left out and counted. Repeated blocks therefore change
@@ -29,6 +30,7 @@ from schemas.errors import InvariantError, StateError
 @dataclass(slots=True)
 class ReadCounts:
     """The outcome of a record.
+
     Attributes:
         tuples: Tuples fed to the engine.
         repeated: Tuples left out because they had been read before.
@@ -40,6 +42,7 @@ class ReadCounts:
 
 class EdgeReader:
     """The channels of one partition.
+
     Args:
         given: The operator's input.
         points: Per channel, the offset where reading starts and the clock there; NEVER if it had sent nothing.
@@ -73,6 +76,7 @@ class EdgeReader:
 
     def decode(self, raw: bytes | None, place: str) -> ExchangeBlock | Notice:
         """Decode a record; `place` describes it in error messages.
+
         Raises:
             StateError: It is neither a block nor a notice, or is not for this partition.
         """
@@ -87,6 +91,7 @@ class EdgeReader:
 
     def take(self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0) -> ReadCounts:
         """Feed a record to the engine.
+
         Args:
             engine: The engine.
             block: The decoded record.
@@ -129,6 +134,7 @@ class EdgeReader:
 
     def point(self, channel: int, horizon_ms: int, position: int) -> ReplayPoint:
         """Return the latest point from which reading again yields every tuple of a channel with ts >= horizon.
+
         Args:
             channel: The channel.
             horizon_ms: The horizon.

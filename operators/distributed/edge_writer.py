@@ -1,4 +1,5 @@
 """The writing end of an edge: an operator's results become blocks for the partitions of a topic.
+
 `services.program.result_output` calls it. It also puts the top operator's results in the query's order. Rows keep their
 order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent.
 The partition of a key depends on the key's value alone. It is the same for the two inputs of a join whatever their
@@ -36,6 +37,7 @@ def positions(partition: int, offsets: I64) -> Column:
 
 class EdgeWriter:
     """One task's writing end of one edge.
+
     Args:
         edge: The edge.
         task: The number of the sending task among its operator's tasks.
@@ -48,6 +50,7 @@ class EdgeWriter:
 
     def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
         """Return the blocks of an epoch in the order to write them: partition, bytes and number of rows of each.
+
         Args:
             results: Results ascending by ts, with columns named by `output_name`.
             watermark: No later result has a smaller ts.

@@ -1,4 +1,5 @@
 """One task's part in feedback between distributed operators: consumer of its inputs, producer of its output.
+
 It takes the place of `operators.feedback` in the engine of a single join (`Engine(feedback=)`): the same results, with
 fewer tuples on the edges. `services.task.feedback` carries its requests.
 """
@@ -32,7 +33,8 @@ def has_feedback(operator: DistributedOperator) -> bool:
 
 
 class DistributedFeedback:
-    """The feedback of one task. Pass `of` to the engine, then call `attach`.
+    """The feedback of one task. Pass `of` to the engine.
+
     Args:
         operator: A join that `has_feedback`.
         share: The task's number among its operator's tasks.
@@ -62,10 +64,13 @@ class DistributedFeedback:
                 found.append(ColumnRef(source.alias, CHANNEL, Type.BIGINT))
         return tuple(found)
 
-    def of(self, executor: Executor) -> DistributedFeedback:
-        """Return the feedback of the operator's executor, which is this object."""
+    def of(self, executor: Executor, engine: Engine) -> DistributedFeedback:
+        """Return the feedback of the operator's engine, which is this object.
+
+        It observes what the engine reads, and keeps in its states what readers may request.
+        """
         if not isinstance(executor, XJoinTree) or len(executor.joins) != 1:
-            raise InvariantError("a placed operator is one join")
+            raise InvariantError("a distributed operator is one join")
         self._executor = executor
         ((_, join),) = executor.joins
         operator = self._operator
@@ -76,14 +81,11 @@ class DistributedFeedback:
             if given.edge is not None and given.edge.kinds:
                 kept = None if self.producer_end is None else self.producer_end.kept[side]
                 self.consumer_ends[given.stream.name] = ConsumerFeedback(operator, side, join, kept, self._clock)
-        return self
-
-    def attach(self, engine: Engine) -> None:
-        """Observe what the engine reads, and keep in its states what readers may request."""
         self._engine = engine
         engine.on_push = self._observe
         if self.producer_end is not None:
             engine.hold = self.producer_end.hold
+        return self
 
     @property
     def hold(self) -> int:

@@ -1,4 +1,5 @@
 """The kinds of an edge: the components by which its reader suspends tuples that it does not demand (JIT III).
+
 `operators.distributed.decompose` assigns kinds to edges. A kind consists of equalities between the reader's two inputs.
 It gives every tuple of the edge a *signature*: the hash of the values that the equalities read of it. A matching tuple
 of the other side has the same signature. A reader whose other input has no tuple with some signature needs no tuple of
@@ -34,6 +35,7 @@ _NUMBER = np.uint64(MAX_KINDS - 1)
 @dataclass(frozen=True, slots=True)
 class EdgeKind:
     """One kind of an edge.
+
     Attributes:
         number: The kind's number in the plan, the same on every edge.
         own: What its equalities read of the edge's tuples, over the columns of the query; empty for the empty kind.
@@ -49,6 +51,7 @@ class EdgeKind:
 
     def signatures(self, operands: Sequence[Operand], resolve: Resolve, n: int) -> tuple[U64, Mask | None]:
         """Return the signatures of n tuples.
+
         Args:
             operands: `own` or `opposite`, over the columns that `resolve` knows.
             resolve: Returns the values of a column.
@@ -77,6 +80,7 @@ def own_kinds(
     first: int,
 ) -> tuple[EdgeKind, ...]:
     """Return the kinds by which a join suspends tuples of its input on `side`, which is a join's output.
+
     Args:
         reader: The join.
         side: The input's side.

@@ -1,4 +1,5 @@
 """Decides whether keeping tuples back by one kind of an edge pays, or whether the signatures are resumed too often.
+
 `operators.distributed.demand` calls it. A tuple that is kept back is not sent. But a reader that requests it waits for
 one trip through Kafka per join, and every answer is a message and a transaction. The two are compared in bytes: what
 was not sent while signatures were suspended, less what returned, against a price per answer. The amount that a
@@ -29,6 +30,7 @@ MAX_REST = 1 << 12
 
 class KindPayoff:
     """What one kind has saved and cost since its last review.
+
     Args:
         number: The kind's number.
         row_bytes: The size of a tuple of the edge.
@@ -57,6 +59,7 @@ class KindPayoff:
 
     def record(self, now: int, notice: Notice, new: U64, rows: int) -> None:
         """Record a notice that has been read.
+
         Args:
             now: The event time.
             notice: The notice.

@@ -1,6 +1,7 @@
 """Translates the statistics of one operator's engine into those of the whole query, so that the operators' add up.
-`services.worker.task_opener` calls it. The statistics of each operator list all joins of the plan and all sources, with
-zeros where another operator has the counts; `operators.explain.analyze` sums them. A source's arrivals are counted
+
+`services.worker.operator_tasks` calls it. The statistics of each operator list all joins of the plan and all sources,
+with zeros where another operator has the counts; `operators.explain.analyze` sums them. A source's arrivals are counted
 where its topic is read, and its living tuples where it is joined.
 """
 

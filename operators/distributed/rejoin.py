@@ -1,4 +1,5 @@
 """Joins tuples that enter a distributed join late with the whole state of the other side.
+
 `operators.distributed.withholding` calls it when a signature is resumed.
 """
 
@@ -13,6 +14,7 @@ from operators.join.binary_join import BinaryJoin
 def rejoined(join: BinaryJoin, side: int, late: Tuples, hold: int) -> Tuples:
     """Return the results of tuples of one side with all tuples of the other side's state, earlier or later, in any
     order.
+
     The cost is linear in the size of the state and the number of results.
 
     Args:

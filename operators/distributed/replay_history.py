@@ -1,5 +1,5 @@
-"""Records how far a log's clock had advanced at which offset, to find where to read again what arrived since some event
-time.
+"""Records how far a log's clock had advanced at which offset, to find where to read again from an event time on.
+
 `operators.distributed.edge_reader` and `services.task.lane` use it. A stretch of records is stored as its first offset
 and the clock before and after it. The clocks ascend, so bisection finds the first stretch that may contain a wanted
 tuple.

@@ -1,4 +1,5 @@
 """The producer's end of feedback between distributed operators: what a task keeps back of its input (JIT III, IV).
+
 `operators.distributed.feedback` drives it. **Suspending means taking out, and resuming means entering late**, as within
 one process (`operators.feedback.tree`). A tuple of the join's input whose signature the reader does not demand is kept
 back before it enters, or is taken out of the state. When the reader requests the signature, the tuple enters late and
@@ -73,6 +74,7 @@ class _Reader:
 
 class ProducerFeedback:
     """One task's producing end of its output edge.
+
     Args:
         operator: The task's operator.
         share: The task's number among its operator's tasks.
@@ -228,6 +230,7 @@ class ProducerFeedback:
     def answer(self, engine: Engine, ready: bool) -> list[tuple[int, bytes, int]]:
         """Return the notices of an epoch in the order to write them, behind its blocks: partition, bytes and rows of
         each.
+
         Args:
             engine: The task's engine.
             ready: False while the task lacks what it has requested from its own producers. Then nothing is resumed.

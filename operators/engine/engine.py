@@ -56,8 +56,8 @@ class Engine(IntakeMethods):
         executor: one of `operators.engine.executors`.
         hashed: False to make every join a nested loop, as papers do.
         feedback: True to let operators report to each other which tuples are not demanded (`operators.feedback`). That
-            changes no result. Or a function that makes the executor's part in feedback between distributed operators
-            (`operators.distributed.feedback`).
+            changes no result. Or a function that makes the part in feedback between distributed operators
+            (`operators.distributed.feedback`) of the executor and of this engine, which is ready but for it.
         kept: columns to store that only `feedback` reads.
         detector: how tuples that are not demanded are detected in nested loops, one of
             `operators.feedback.watch.DETECTORS`.
@@ -88,7 +88,7 @@ class Engine(IntakeMethods):
         partitions: Mapping[str, Sequence[int]] | None = None,
         executor: str = "xjoin",
         hashed: bool = True,
-        feedback: bool | Callable[[Executor], Feedback] = False,
+        feedback: bool | Callable[[Executor, Engine], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
@@ -148,7 +148,7 @@ class Engine(IntakeMethods):
         if self._spills is not None:
             self._spills.attach(self._executor, 0)
         if callable(feedback):
-            self._feedback = feedback(self._executor)
+            self._feedback = feedback(self._executor, self)
         elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector, clock)
 
@@ -276,7 +276,7 @@ class Engine(IntakeMethods):
             self._former_edges = merged_edges(self._former_edges, self._feedback.edges())
             self._feedback = None
         if self._spills is not None and self._schedule.due(at):
-            self._gather(at)
+            self._rebuild_spilled(at)
         self._executor = self._schedule.step(self._executor, at)
         if self._spills is not None:
             self._spills.attach(self._executor, at)
@@ -444,12 +444,12 @@ class Engine(IntakeMethods):
         # State spilled at the horizon itself still has pending results with the tuples that arrived then.
         return min(self.horizon(stream) for stream in self._streams) - 1
 
-    def _gather(self, at: int) -> None:
-        """Before a change of plans, produce all pending results and process spilled tuples by the new plan.
+    def _rebuild_spilled(self, at: int) -> None:
+        """Before a change of plans, produce all pending results, and rebuild spilled states by the new plan.
 
         A migration strategy takes over states in memory. Where states are partly spilled, all living tuples are read
-        back and processed by the new plan from empty states, within the budget. Their results are discarded, since they
-        are known already.
+        back, and the new plan processes them from empty states, within the budget. Their results are discarded, since
+        they are known already.
         """
         spills = self._spills
         if spills is None or not spills.has_backlog:

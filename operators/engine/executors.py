@@ -47,7 +47,7 @@ def check_executor(name: str, query: Query) -> None:
             window.
     """
     if query.subtracted and name != "xjoin":
-        raise UsageError(f"executor {name} joins, and EXCEPT subtracts: leave the executor away, or give xjoin")
+        raise UsageError(f"executor {name} joins, and EXCEPT subtracts: omit the executor, or give xjoin")
     counting = next((source.alias for source in query.sources if source.window.kind == "ROWS"), None)
     if name == JUGGLER and counting is not None:
         raise UsageError(f"executor {name} does not count tuples, as [ROWS n] of {counting} asks: give another")

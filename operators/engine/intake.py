@@ -1,4 +1,4 @@
-"""The intake of a task: sorts arriving tuples into the total order of design section 2.
+"""The intake of a task: sorts arriving tuples into their total order, by (ts, partition, offset) within a stream.
 
 Tuples wait in `Intake` until the task's watermark passes them. `Intake.take(cut)` returns, per stream, all tuples with
 `ts < cut` sorted by (ts, partition, offset). Each arriving chunk is sorted once and its prefix is taken by slicing, so

@@ -1,5 +1,6 @@
-"""Prints a plan for `weir explain`: each operator with its predicates, keys and expected sizes, each source with its
-window. The entry is `explain`; `analyze` prints trees with other notes.
+"""Prints a plan for `weir explain`: operators with predicates, keys and expected sizes, sources with windows.
+
+The entry is `explain`; `analyze` prints trees with other notes.
 """
 
 from __future__ import annotations

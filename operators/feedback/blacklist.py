@@ -1,4 +1,5 @@
 """The blacklist (JIT IV-B) stores the suspended tuples of one kind by signature until a matching partner arrives.
+
 `operators.feedback.stem_guard` and `operators.feedback.tree_guard` put tuples in when they suspend a signature and take
 the whole list of a signature when they resume it. A put or take therefore costs O(1) per tuple, however often a
 signature is suspended and resumed.
@@ -36,6 +37,7 @@ SLOTS_PER_TUPLE = 1.5
 
 class Blacklist:
     """Suspended tuples over `aliases`.
+
     Attributes:
         aliases: The aliases that each tuple covers, in the order of the tuples' rows.
         signatures: The number of signatures that have a list. Tuples in the lists may have expired since the last

@@ -1,4 +1,5 @@
 """The Bloom filter (JIT IV-A) tells with one look-up per tuple that the tuple certainly has no partner.
+
 A guard adds the signatures of all tuples that it observes and looks up the signatures of the tuples that it guards. A
 signature that is not in the filter matches no observed tuple. The reverse does not hold: after a false positive, or for
 an entry that has expired since, the detector only misses a tuple that it could suspend. A filter cannot forget, so its
@@ -22,6 +23,7 @@ MIN_EXPECTED = 1024
 
 class Bloom:
     """A set of hashes that answers "certainly not" or "perhaps". An empty filter allocates nothing.
+
     Attributes:
         expected: The number of entries that it is sized for.
         added: The number of entries added so far, including repetitions.
@@ -51,6 +53,11 @@ class Bloom:
         if len(self._blocks) == 0:
             return np.zeros(len(hashes), np.bool_)
         return np.asarray(has_bits(hashes, self._blocks))
+
+    def missing_share(self, hashes: U64, valid: Mask | None) -> float:
+        """Return the share of (n,) hashes that were certainly not added, or are not `valid`; 0.0 for no hashes."""
+        missing = ~self.contains(hashes)
+        return float((missing if valid is None else missing | ~valid).mean()) if len(hashes) else 0.0
 
     def size_bytes(self) -> int:
         """Bytes of the filter."""

@@ -1,4 +1,4 @@
-"""Counters of the feedback on one edge of a plan, between a consumer and its producer."""
+"""Counters of the feedback on one edge of a plan, between a consumer and its producer. The guards count in them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class EdgeCounters:
     """Counts since the edge was created; none depends on the machine.
+
     Attributes:
         suspend: Signatures suspended, including the empty sub-tuple.
         resume: Signatures resumed, including the empty sub-tuple.

@@ -1,4 +1,5 @@
 """The interface of feedback between the operators of an executor, and the choice of its implementation.
+
 The engine calls `feedback_of` and then runs the executor through the returned object.
 """
 
@@ -29,6 +30,7 @@ class Feedback(Protocol):
 
     def release_all(self, now: int) -> None:
         """Let all tuples enter that are kept back, so that the executor can continue without feedback or migrate.
+
         Args:
             now: Tuples that expired before it are dead. Every tuple with a smaller ts has been processed.
         """
@@ -51,6 +53,7 @@ def feedback_of(
     executor: Executor, now: int, detector: str = BLOOM, clock: Callable[[], float] = lambda: 0.0
 ) -> Feedback | None:
     """Return feedback between an executor's operators, from now on; None where no operator could use it.
+
     Args:
         executor: An executor that is not migrating.
         now: Every tuple with a smaller ts has been processed.
@@ -66,8 +69,9 @@ def feedback_of(
 
 def check_feedback(query: Query) -> None:
     """Check, before anything runs, that a query can have feedback.
+
     Raises:
         UsageError: The query is a set difference.
     """
     if query.subtracted:
-        raise UsageError("feedback is between joins, and EXCEPT subtracts: leave --jit away, or give off")
+        raise UsageError("feedback is between joins, and EXCEPT subtracts: omit --jit, or give off")

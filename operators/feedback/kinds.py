@@ -1,4 +1,5 @@
 """Kinds of sub-tuples that a consumer may find without a partner: the candidate non-demanded sub-tuples (JIT IV-A).
+
 A kind is a set of aliases of one input of a join, together with the join's predicates that read no other alias of that
 input. If a tuple's values for these predicates have no partner in the opposite state, the consumer cannot use the
 tuple, whatever its other components are: its sub-tuple over the kind's aliases is a non-demanded sub-tuple. With fewer
@@ -34,6 +35,7 @@ from schemas.query import aliases_of
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The candidate sub-tuples of one input of a join over one set of aliases.
+
     Attributes:
         side: The input's side.
         aliases: The aliases that a sub-tuple consists of.
@@ -91,6 +93,7 @@ class Kind:
 
     def own_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
         """Return the signatures of tuples that have the kind's aliases.
+
         Returns:
             (n,) uint64 signatures, and (n,) bool, False where a null prevents any match (None if there is no null).
         """
@@ -99,6 +102,7 @@ class Kind:
 
     def opposite_hashes(self, sources: Sources, tuples: Tuples) -> tuple[U64, Mask | None]:
         """Return the signatures that tuples of the opposite input match, in the form of `own_hashes`.
+
         Raises:
             InvariantError: The kind is not an equality kind.
         """

@@ -1,5 +1,5 @@
-"""The lattice detector (JIT IV-A, Fig. 7 and 8) finds the minimal sub-tuples without a partner in tuples already
-produced.
+"""The lattice detector (JIT IV-A, Fig. 7 and 8): finds the minimal sub-tuples without a partner in produced tuples.
+
 `operators.feedback.watch` uses it for nested-loop joins.
 """
 
@@ -19,6 +19,7 @@ from schemas.columns import Mask
 
 class Lattice:
     """The lattice of candidate sub-tuples of one input of a nested-loop join.
+
     Args:
         match: The join's predicates.
         side: The input's side.
@@ -40,6 +41,7 @@ class Lattice:
         self, tuples: Tuples, states: Sequence[SideState], now: int
     ) -> tuple[Tuples, dict[tuple[str, ...], Mask], int]:
         """Find the minimal sub-tuples that no living entry of the opposite states matches.
+
         Returns:
             The tuples, without those that a null prevents from ever matching. Per set of aliases, (n,) True where the
                 sub-tuple over them has no partner; sets without such a sub-tuple are left out. The number of

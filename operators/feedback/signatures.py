@@ -1,4 +1,5 @@
 """The MNS buffer of one kind (JIT III-A): the suspended signatures, each with the time until which it matters.
+
 A `operators.feedback.tree_guard.TreeGuard` uses it where its blacklist alone does not list every suspended signature. A
 signature is the hash of the values that the kind's predicates read, so one entry stands for all similar tuples. A tuple
 of the opposite side looks for its matches by the hash of its own values. Two different values with equal hashes share

@@ -1,23 +1,23 @@
-"""A guard keeps back one stream's tuples that have no partner in another, in plans without intermediate results (JIT
-V).
-`operators.feedback.stems` drives the guards of an M-Join or an eddy.
+"""A guard in plans without intermediate results: keeps back tuples of a stream without a partner in another (JIT V).
+
+`operators.feedback.stems` drives the guards of an M-Join or an eddy. A Bloom filter tells which tuples have no partner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from operators.data.tuples import Tuples
-from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import MERGE_NS, SIGNATURE_NS, SLICE_NS, SWEEP_NS, Balance, StemTupleCost
 from operators.feedback.kinds import Kind
-from operators.feedback.stopwatch import Stopwatch
+from operators.feedback.path_guard import PathGuard
+from operators.feedback.payoff.guard import GuardWork
+from operators.feedback.payoff.tuple_cost import MERGE_NS, RESULT_NS
 from operators.kernels.hashing import U64
+from operators.state.side_state import SideState
 from schemas.columns import I64, Mask
 
 REBUILD_AFTER = 4
@@ -32,6 +32,7 @@ _NONE = np.zeros(0, np.uint64)
 @dataclass(frozen=True, slots=True, eq=False)
 class SignedTuples:
     """Tuples of one stream with their signatures.
+
     Attributes:
         tuples: The n tuples.
         hashes: Per guard of the stream, (n,) uint64 signatures; empty for a pair of guards that both rest.
@@ -49,30 +50,22 @@ class SignedTuples:
         return SignedTuples(self.tuples.take(index), taken)
 
 
-class StemGuard:
+class StemGuard(PathGuard):
     """Observes one stream and keeps back the tuples of another that have no partner in it.
+
     Args:
         kind: The guarded stream's sub-tuples, by their columns in the equalities with the observed stream.
         observed: The same equalities seen from the observed stream.
         position: The index of the guard's signatures in `SignedTuples.hashes` of the guarded stream.
-        tuple_cost: The cost of the guarded stream's tuples.
+        states: The guarded stream's states.
         clock: Returns seconds.
         static: The observed stream is a table, whose rows never change.
 
     Attributes:
-        alias: The guarded stream.
-        observed_alias: The observed stream.
         peer: The guard of the same equalities in the other direction.
         filter: The signatures of the living observed tuples, and of some others.
-        blacklist: The tuples that the guard keeps back.
         handled: Tuples added to the filter or looked up since it was built.
         rebuild_due: The value of `handled` above which the filter is rebuilt.
-        admitted: Tuples that the guard let through on arrival.
-        refused: Tuples that the guard kept back on arrival.
-        swept: Entries read to rebuild filters.
-        counters: Counts of suspended and resumed signatures and tuples.
-        balance: What the guard may still lose, and whether it watches.
-        detecting: The time that the driver spends in this guard.
     """
 
     peer: StemGuard
@@ -82,30 +75,20 @@ class StemGuard:
         kind: Kind,
         observed: Kind,
         position: int,
-        tuple_cost: StemTupleCost,
+        states: Sequence[SideState],
         clock: Callable[[], float],
         *,
         static: bool,
     ) -> None:
+        (alias,), (observed_alias,) = kind.aliases, observed.aliases
+        super().__init__(alias, observed_alias, len(states), clock, static=static)
         self.kind = kind
         self.observed = observed
         self.position = position
-        self.static = static
-        (self.alias,), (self.observed_alias,) = kind.aliases, observed.aliases
+        self.states = states
         self.filter = Bloom()
-        self.blacklist = Blacklist(kind.aliases)
-        self.handled = self.admitted = self.refused = self.swept = 0
+        self.handled = 0
         self.rebuild_due = MIN_HANDLED
-        self.counters = EdgeCounters()
-        self.detecting = Stopwatch(clock)
-        self.balance = Balance()
-        self.tuple_cost = tuple_cost
-        self._counted_before = self._counted()
-
-    @property
-    def watching(self) -> bool:
-        """Whether the guard observes and keeps back tuples."""
-        return self.balance.watching
 
     def observe(self, seen: SignedTuples, now: int) -> Tuples:
         """Add observed tuples to the filter and return the tuples that they resume."""
@@ -113,10 +96,7 @@ class StemGuard:
         self.filter.add(hashes)
         self.handled += len(hashes)
         self.counters.checked += len(hashes)
-        before = self.blacklist.signatures
-        back = self.blacklist.take(hashes, now)
-        self._count(before, back)
-        return back
+        return self._returned(self.take(hashes, now))
 
     def admit(self, signed: SignedTuples, now: int) -> SignedTuples:
         """Return those of the guarded stream's tuples that may have partners, and keep the others back."""
@@ -126,6 +106,7 @@ class StemGuard:
         perhaps = self.filter.contains(hashes)
         if not perhaps.all():
             self.refused += self.keep_back(signed.tuples.take(~perhaps), hashes[~perhaps], now)
+            self.pruned = self.refused
             signed = signed.take(perhaps)
         self.admitted += len(signed)
         return signed
@@ -144,20 +125,11 @@ class StemGuard:
 
     def release(self, now: int) -> Tuples:
         """Return all tuples that the guard keeps back."""
-        before = self.blacklist.signatures
-        back = self.blacklist.take_all(now)
-        self._count(before, back)
-        return back
+        return self._returned(self.take(None, now))
 
-    def _count(self, before: int, back: Tuples) -> None:
-        self.counters.resume += before - self.blacklist.signatures
+    def _returned(self, back: Tuples) -> Tuples:
         self.counters.returned += len(back)
-
-    def start(self, filter: Bloom, entries_read: int, budget: float) -> None:
-        """Start watching with a filter and a budget; `entries_read` entries were read to build the filter."""
-        self.replace_filter(filter, entries_read)
-        self._counted_before = self._counted()
-        self.balance.start(budget)
+        return back
 
     def replace_filter(self, filter: Bloom, entries_read: int) -> None:
         """Continue with a rebuilt filter; `entries_read` entries were read to build it."""
@@ -166,27 +138,11 @@ class StemGuard:
         self.handled = 0
         self.rebuild_due = max(MIN_HANDLED, REBUILD_AFTER * entries_read)
 
-    def update_balance(self, slices: int, *, late: bool) -> bool:
-        """Update the balance with what the guard has done since the last update.
-        Args:
-            slices: The number of slices since then.
-            late: Tuples that entered late are in the guarded stream's states.
-
-        Returns:
-            False when the guard should rest from now on.
-        """
-        refused, returned, entries_read, swept = (
-            now - then for now, then in zip(self._counted(), self._counted_before, strict=True)
-        )
-        self._counted_before = self._counted()
-        spent = entries_read * SIGNATURE_NS + swept * SWEEP_NS + slices * SLICE_NS + returned * self.tuple_cost.returned
-        if late:
-            spent += self.tuple_cost.latest_matches * MERGE_NS
-        saved = refused * self.tuple_cost.saved
-        return self.balance.update(saved, spent, len(self.blacklist) * self.tuple_cost.returned)
-
-    def _counted(self) -> tuple[int, int, int, int]:
-        return self.refused, self.counters.returned, self.counters.checked, self.swept
+    def spent(self, latest: GuardWork, slices: int) -> float:
+        """Return what some work has cost, with the ordering of results while the states contain late tuples."""
+        late = any(state.older is not None for state in self.states)
+        ordering = self.tuple_cost.latest_met / RESULT_NS * MERGE_NS if late else 0.0
+        return super().spent(latest, slices) + ordering
 
     def size_bytes(self) -> int:
         """Bytes of the filter and the blacklist."""

@@ -1,5 +1,5 @@
-"""Feedback in M-Joins and eddies with SteMs (JIT V): a tuple stays out of its SteM while some stream has no match for
-it.
+"""Feedback in M-Joins and eddies (JIT V): a tuple stays out of its SteM while some stream has no match for it.
+
 The engine uses `StemFeedback` in place of the executor; see `operators.feedback.feedback`.
 
 These plans have no intermediate states, so a half join that finds no partner for a tuple reports this to the tuple's
@@ -17,7 +17,7 @@ execution.
 
 Each guard has a Bloom filter that tells which tuples have no partner. The filter forgets expired tuples when it is
 rebuilt from the stream's store, at O(1) per tuple that was added or looked up. The rebuild also sweeps the SteMs for
-tuples that have lost their last partner. `operators.feedback.guard_payoff` decides which guards watch.
+tuples that have lost their last partner. `operators.feedback.payoff.path_controller` decides which guards watch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ import numpy as np
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
-from operators.feedback import guard_payoff as payoff
 from operators.feedback.bloom import Bloom
-from operators.feedback.guard_payoff import StemTupleCost, TrialResult, trial_cost, work_of
 from operators.feedback.kinds import level_one
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.path_controller import PathController
+from operators.feedback.payoff.tuple_cost import ENTER_NS, RESULT_NS, ROUTE_NS, trial_cost, work_of
 from operators.feedback.stem_guard import SignedTuples, StemGuard
 from operators.feedback.waiting import WaitingTuples
 from operators.join.eddy import Eddy
@@ -46,9 +47,19 @@ from schemas.columns import I64, Mask
 COMPACT_SHARE = 0.1
 """A SteM is compacted when a larger share of its tuples has lost the last partner."""
 
+SCREENED_TUPLES = 2048
+"""The number of newest observed tuples that the screening before a trial looks at."""
+
+MAX_PARTNERED_SHARE = 0.5
+"""No trial takes place if a larger share of the newest guarded tuples has partners among the screened ones."""
+
+SCREEN_NS = 75_000.0
+"""The cost of the screening."""
+
 
 class StemFeedback:
     """Runs an M-Join or an eddy with SteMs, with feedback; see `operators.feedback.feedback.Feedback`.
+
     Args:
         executor: The executor.
         clock: Returns seconds, to measure how long detection takes.
@@ -62,7 +73,7 @@ class StemFeedback:
         self._clock = clock
         self._sources = executor.sources
         self._aliases = executor.plan.aliases
-        self._probing = payoff.ENTER_NS + (payoff.ROUTE_NS if isinstance(executor, Eddy) else 0.0)
+        self._probing = ENTER_NS + (ROUTE_NS if isinstance(executor, Eddy) else 0.0)
         self._stems: dict[str, list[tuple[Match, int, SideState]]] = {alias: [] for alias in self._aliases}
         for match, side, state in executor.stems():
             self._stems[state.aliases[0]].append((match, side, state))
@@ -75,14 +86,9 @@ class StemFeedback:
         self._lives_until = {alias: _lives_until(self._sources, alias) for alias in self._aliases}
         self._empty_table = any(self._lives_until[alias] == NEVER for alias in self._sources.tables)
         self._watching: list[StemGuard] = []
-        self._entered = dict.fromkeys(self._aliases, 0)
-        # Arrived tuples and slices since the last update of the balances.
-        self._arrived = dict.fromkeys(self._aliases, 0)
-        self._slices = 0
-        self._work = self._work_done()
-        self._trial_budget = payoff.FIRST_TRIAL_BUDGET
-        self._turn = 0
-        self._screened = False
+        self._controller = PathController(self.guards, self, self._aliases, self._work_done())
+        # Whether the guard whose turn it is merits a trial; None before its screening.
+        self._merits_trial: bool | None = None
 
     def _add_guards(self, first: str, second: str) -> None:
         """Create the guards of two streams, if there are equalities between them."""
@@ -92,10 +98,10 @@ class StemFeedback:
             return
         pair: list[StemGuard] = []
         for side, alias in enumerate((first, second)):
-            tuple_cost = StemTupleCost(len(self._stems[alias]), self._probing)
+            states = [state for _, _, state in self._stems[alias]]
             static = (second, first)[side] in self._sources.tables
             position = len(self._guards[alias])
-            pair.append(StemGuard(kinds[side], kinds[1 - side], position, tuple_cost, self._clock, static=static))
+            pair.append(StemGuard(kinds[side], kinds[1 - side], position, states, self._clock, static=static))
         for side, guard in enumerate(pair):
             guard.peer = pair[1 - side]
             self._guards[guard.alias].append(guard)
@@ -123,14 +129,12 @@ class StemFeedback:
         admitted = self._observe_and_admit(arrived, waited, now) if waited or self._watching else arrived
         found = self._executor.process(admitted, now)
         for alias, tuples in arrived.items():
-            self._arrived[alias] += len(tuples)
-            self._entered[alias] += len(admitted[alias])
-        self._slices += 1
+            self._controller.note(alias, len(tuples), len(admitted[alias]))
         for guard in self._watching:
             if guard.handled > guard.rebuild_due or guard.filter.full:
                 with guard.detecting:
                     self._rebuild_filter(guard, now)
-        if sum(self._arrived.values()) >= payoff.TUPLES_PER_UPDATE:
+        if self._controller.end_slice():
             self._update_balances(now)
         return found
 
@@ -170,24 +174,8 @@ class StemFeedback:
         return sum(idle.size_bytes() for idle in self._idle.values()) + sum(guard.size_bytes() for guard in self.guards)
 
     def edges(self) -> tuple[EdgeStatistics, ...]:
-        """The statistics of each guard. A suppressed result is a tuple that started no probe path."""
-        return tuple(
-            EdgeStatistics(
-                consumer=f"{guard.alias} -> {guard.observed_alias}",
-                producer=guard.alias,
-                watching=guard.watching,
-                suspend=guard.counters.suspend,
-                resume=guard.counters.resume,
-                demanded=guard.admitted,
-                suppressed=guard.refused,
-                kept_back=len(guard.blacklist),
-                returned=guard.counters.returned,
-                forgotten=guard.counters.forgotten,
-                checked=guard.counters.checked + guard.swept,
-                detecting_s=guard.detecting.seconds,
-            )
-            for guard in self.guards
-        )
+        """The statistics of each guard."""
+        return tuple(guard.statistics() for guard in self.guards)
 
     # --- Entering late and keeping back -------------------------------------------------------------------
 
@@ -295,84 +283,70 @@ class StemFeedback:
         return sum(work_of(counters, self._probing) for counters in self._executor.counters())
 
     def _update_balances(self, now: int) -> None:
-        """Update all balances, then give the resting guards trials in turn, as far as the trial budget allows."""
-        work = self._work_done()
-        self._trial_budget += payoff.LOSS_SHARE * (work - self._work)
-        self._work = work
         for guard in self._watching:
             self._update_cost(guard)
-            late = any(state.older is not None for _, _, state in self._stems[guard.alias])
-            if not guard.update_balance(self._slices, late=late):
-                self._trial_budget -= guard.tuple_cost.returned * len(guard.blacklist)
-                self._let_in(guard.alias, [guard.release(now)], now)
-        for _ in self.guards:
-            guard = self.guards[self._turn % len(self.guards)]
-            if not guard.watching:
-                if not self._screened:
-                    if self._trial_budget < payoff.SCREEN_NS:
-                        break
-                    self._trial_budget -= payoff.SCREEN_NS
-                    with guard.detecting:
-                        self._screened = self._may_pay(guard, now)
-                cost = trial_cost(len(_stored(self._sources, guard.observed_alias))) if self._screened else 0.0
-                if self._trial_budget < cost:
-                    break
-                self._trial_budget -= cost
-                if self._screened:
-                    with guard.detecting:
-                        started = self._run_trial(guard, payoff.GUARD_BUDGET_TRIALS * cost, now)
-                    self._trial_budget -= payoff.GUARD_BUDGET_TRIALS * cost if started else 0.0
-                self._screened = False
-            self._turn += 1
+        self._controller.update(self._work_done(), now)
         self._watching = [guard for guard in self.guards if guard.watching]
         for alias in self._aliases:
             if not any(guard.watching for guard in self._guards[alias]):
                 self._merge_late(alias, now)
-        self._arrived = dict.fromkeys(self._aliases, 0)
-        self._slices = 0
 
-    def _may_pay(self, guard: StemGuard, now: int) -> bool:
-        """Screen a guard: return whether it merits a trial, by the newest tuples of its two streams."""
+    def _update_cost(self, guard: StemGuard) -> None:
+        probes, found, met = self._executor.work_before(guard.alias, guard.observed_alias)
+        own = probes * self._probing + found * RESULT_NS
+        guard.tuple_cost.update(own, met * RESULT_NS, self._controller.entered[guard.alias])
+
+    def take_turn(self, guard: StemGuard, now: int) -> bool:
+        """Screen a resting guard and give it a trial; see `operators.feedback.payoff.path_controller.GuardedInputs`."""
+        if self._merits_trial is None:
+            if not self._controller.pay(SCREEN_NS):
+                return False
+            with guard.detecting:
+                self._merits_trial = self._screen(guard, now)
+        if self._merits_trial:
+            cost = trial_cost(len(_stored(self._sources, guard.observed_alias)))
+            if not self._controller.pay(cost):
+                return False
+            with guard.detecting:
+                self._run_trial(guard, cost, now)
+        self._merits_trial = None
+        return True
+
+    def _screen(self, guard: StemGuard, now: int) -> bool:
+        """Return whether a guard merits a trial, by the newest tuples of its two streams."""
         self._update_cost(guard)
         if guard.tuple_cost.saved <= 0.0:
             return False
         own, other = (
             _living(self._sources, alias, _stored(self._sources, alias)[-count:], now)
-            for alias, count in ((guard.alias, payoff.SAMPLED_TUPLES), (guard.observed_alias, payoff.SCREENED_TUPLES))
+            for alias, count in ((guard.alias, payoff.SAMPLED_TUPLES), (guard.observed_alias, SCREENED_TUPLES))
         )
         hashes, valid = guard.kind.own_hashes(self._sources, own)
         found = np.isin(hashes, guard.observed.own_hashes(self._sources, other)[0])
         if valid is not None:
             found &= valid
-        return bool(np.count_nonzero(found) <= payoff.MAX_PARTNERED_SHARE * len(found))
+        return bool(np.count_nonzero(found) <= MAX_PARTNERED_SHARE * len(found))
 
-    def _update_cost(self, guard: StemGuard) -> None:
-        counted = self._executor.work_before(guard.alias, guard.observed_alias)
-        guard.tuple_cost.update(counted, self._entered[guard.alias])
-
-    def _run_trial(self, guard: StemGuard, budget: float, now: int) -> bool:
-        """Give a guard a trial. Let it watch with a budget if the estimate is favourable, and return whether it
-        watches."""
+    def _run_trial(self, guard: StemGuard, cost: float, now: int) -> None:
+        """Give a guard a trial, and let it watch if the estimate is favourable."""
         rows = _stored(self._sources, guard.alias)
-        newest, oldest = (
+        ends = [
             _living(self._sources, guard.alias, part, now)
             for part in (rows[-payoff.SAMPLED_TUPLES :], rows[: payoff.SAMPLED_TUPLES])
-        )
-        if len(newest) == 0 or len(oldest) == 0:
-            return False
+        ]
+        if not all(map(len, ends)):
+            return
         filter, entries_read = self._filter(guard, now)
-        shares = []
-        for part in (newest, oldest):
-            hashes, valid = guard.kind.own_hashes(self._sources, part)
-            useless = ~filter.contains(hashes)
-            shares.append(float(useless.mean() if valid is None else (useless | ~valid).mean()))
-        arrived = max(self._arrived[guard.alias], 1)
-        spent = (arrived + self._arrived[guard.observed_alias]) * payoff.SIGNATURE_NS + self._slices * payoff.SLICE_NS
-        seen = TrialResult(shares[0], shares[1], spent / arrived)
-        if not seen.promises(guard.tuple_cost):
-            return False
-        guard.start(filter, entries_read, budget)
-        return True
+        newest, oldest = (filter.missing_share(*guard.kind.own_hashes(self._sources, part)) for part in ends)
+        if self._controller.promises(guard, newest, oldest):
+            guard.replace_filter(filter, entries_read)
+            self._controller.start(guard, cost)
+
+    def release(self, guard: StemGuard, now: int) -> int:
+        """Let in what a guard keeps back, and return its number, with the dead."""
+        held = len(guard.blacklist)
+        self._let_in(guard.alias, [guard.release(now)], now)
+        return held
 
 
 def _stored(sources: Sources, alias: str) -> range:

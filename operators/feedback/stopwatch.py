@@ -1,4 +1,4 @@
-"""A stopwatch on a given clock, since operators have no clock of their own."""
+"""A stopwatch that measures how long detection takes, on a given clock, since operators have no clock of their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 class Stopwatch:
     """Adds up the time inside its `with` blocks, which do not nest. A block reads the clock twice, so use it for whole
     batches.
+
     Args:
         clock: Returns seconds.
 

@@ -1,4 +1,5 @@
 """Feedback in a tree of joins (JIT III, IV): a join produces no result that its consumer cannot use yet, until it can.
+
 The engine uses `TreeFeedback` in place of the executor; see `operators.feedback.feedback`.
 
 **Suspending means taking out, and resuming means entering late.** A source tuple that some consumer cannot use is kept
@@ -18,7 +19,7 @@ late: a tuple that is kept back has no partner, so the partner that resumes it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -27,11 +28,12 @@ import numpy as np
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as payoff
 from operators.feedback.blacklist import Blacklist
-from operators.feedback.tree_cost import ENTRY_NS, SIGNATURE_NS, work_of
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.tree_controller import TreeController
+from operators.feedback.payoff.tree_cost import ENTRY_NS, work_of
 from operators.feedback.tree_guard import TreeGuard
-from operators.feedback.watch import BLOOM, SCREENED_TUPLES, Watch, suppressed_side
+from operators.feedback.watch import BLOOM, Watch, suppressed_side
 from operators.join.binary_join import BinaryJoin
 from operators.join.tree import XJoinTree
 from operators.plan.plan import Join, Leaf, Plan
@@ -45,28 +47,13 @@ SWEEP_SHARE = 0.05
 ENTRY_WORDS = 4
 """The words of a state's entry besides its rows: ts, expiry, key and index."""
 
-WORK_PER_UPDATE = 5e6
-"""Balances are updated after this much work, if not earlier by the number of tuples."""
-
-MAX_UPDATE_FACTOR = 8
-"""While no guard watches and none merits a trial, balances are updated up to this many times less often."""
-
-MAX_SKIPPED_TURNS = 3
-"""A guard whose screening fails skips at most this many turns."""
-
 CHECK_EVERY_SLICES = 8
 """While all guards rest, one slice in this many checks whether they still do, or more often where balances are due."""
-
-PAYBACK_PERIODS = 8
-"""A trial may start without enough trial budget if its expected gain covers its cost within this many periods between
-updates."""
-
-SCREEN_NS = 200_000.0 + (2 * payoff.SAMPLED_TUPLES + SCREENED_TUPLES) * SIGNATURE_NS
-"""The cost of screening a guard before a trial."""
 
 
 class LateTuples(NamedTuple):
     """Tuples that enter late, and how far their results go up.
+
     Attributes:
         tuples: The tuples.
         consumer_depth: The number of joins above the consumer that kept them back. Their results go up to that
@@ -99,6 +86,7 @@ class _Home:
 
 class TreeFeedback:
     """Runs the joins of a tree with feedback between them; see `operators.feedback.feedback.Feedback`.
+
     Args:
         tree: An X-Join tree or STAIRs, whose states are complete.
         now: Every tuple with a smaller ts has been processed.
@@ -134,13 +122,8 @@ class TreeFeedback:
         self._guards = [(watch, guard) for watch in self.watches for guard in watch.guards]
         for _, guard in self._guards:
             self._blacklists.setdefault(guard.home.aliases, []).append(guard.blacklist)
-        self._watching = self._count_watching()
-        self._work = self._swept_work = self._work_done()
-        self._trial_budget = payoff.FIRST_TRIAL_BUDGET
-        self._turn = self._slices = self._tuples = 0
-        self._screened_shares: Sequence[float] | None = None
-        # The balances are updated this many times less often than usual.
-        self._update_factor = 1
+        self._swept_work = self._work_done()
+        self._controller = TreeController(self.watches, self._newest_and_oldest, self._swept_work)
         self._resting = False
         # The next slices that run without asking whether all guards still rest.
         self._unchecked_slices = 0
@@ -148,7 +131,7 @@ class TreeFeedback:
 
     def process(self, epoch: Mapping[str, Tuples], now: int) -> Tuples:
         """Run one slice; see `Executor.process`."""
-        self._slices += 1
+        self._controller.slices += 1
         if self._unchecked_slices:
             self._unchecked_slices -= 1
             return self._tree.process(epoch, now)
@@ -169,7 +152,7 @@ class TreeFeedback:
     def _rests(self) -> bool:
         """Return whether the tree can run as without feedback: no tuple is kept back, and none will be in this
         slice."""
-        if self._watching or self._returned or not self._admitting:
+        if self._controller.watching or self._returned or not self._admitting:
             return False
         rests = True
         for watch in self.watches:
@@ -284,8 +267,7 @@ class TreeFeedback:
             back = watch.observe(arrived, self._now)
         if idling and not watch.idling:
             # A guard may watch in place of the idle buffers.
-            self._watching = self._count_watching()
-            self._update_factor = 1
+            self._controller.recount()
         self._queue_return(back, watch.depth)
 
     def _queue_return(self, parts: list[Tuples], consumer_depth: int) -> None:
@@ -373,104 +355,34 @@ class TreeFeedback:
                 if lost.any():
                     blacklist.drop(entries[lost])
 
-    # --- Which guards watch ---------------------------------------------------------------------------
-
-    def _count_watching(self) -> int:
-        return sum(guard.watching for _, guard in self._guards)
+    # --- Which guards watch: `operators.feedback.payoff.tree_controller` -------------------------------------
 
     def _work_done(self) -> float:
         return sum(work_of(join) for _, join in self._tree.joins)
 
     def _after_slice(self, tuples: int) -> None:
-        work = self._work_done()
-        if self._resting:
-            work_done, due = work - self._work, WORK_PER_UPDATE * self._update_factor
-            if work_done >= due:
-                self._update_balances(work)
-            else:
-                # Stop skipping when the balances are due at this pace.
-                slices_until_due = int((due - work_done) * self._slices / max(work_done, 1.0))
-                self._unchecked_slices = min(CHECK_EVERY_SLICES - 1, slices_until_due)
-            return
-        self._tuples += tuples
-        for watch in self.watches:
-            watch.purge_idle(self._now)
-        if self._watching:
-            entries = self._tree.state_tuples() * self._watching
-            if SWEEP_SHARE * (work - self._swept_work) >= entries * ENTRY_NS:
-                self._sweep()
-                self._swept_work = work
-        due_tuples, due_work = payoff.TUPLES_PER_UPDATE * self._update_factor, WORK_PER_UPDATE * self._update_factor
-        if self._tuples >= due_tuples or work - self._work >= due_work:
+        work, controller = self._work_done(), self._controller
+        if not self._resting:
+            controller.tuples += tuples
+            for watch in self.watches:
+                watch.purge_idle(self._now)
+            if controller.watching:
+                entries = self._tree.state_tuples() * controller.watching
+                if SWEEP_SHARE * (work - self._swept_work) >= entries * ENTRY_NS:
+                    self._sweep()
+                    self._swept_work = work
+        if controller.due(work):
             self._update_balances(work)
+        elif self._resting:
+            # Stop skipping when the balances are due at this pace.
+            self._unchecked_slices = min(CHECK_EVERY_SLICES - 1, controller.slices_until_due(work))
 
     def _update_balances(self, work: float) -> None:
-        """Update all balances. Among the guards whose budget is spent, only the one with the lowest balance stops: what
-        each guard saves depends on the others, so the rest may be useful now. The tuples that it has kept back enter
-        with the next slice. If no guard stops, a resting guard may get a trial."""
-        work_done = work - self._work
-        spent: list[tuple[Watch, TreeGuard]] = []
-        for watch, guard in self._guards:
-            guard.update_cost()
-            if guard.watching:
-                work_done += max(guard.update_balance(self._slices), 0.0)
-                if not guard.watching:
-                    spent.append((watch, guard))
-        # The budget never exceeds the first budget and the cost of the most expensive trial.
-        most = payoff.FIRST_TRIAL_BUDGET + max(map(_trial_cost, self.watches)) * (1 + payoff.GUARD_BUDGET_TRIALS)
-        self._trial_budget = min(self._trial_budget + payoff.LOSS_SHARE * work_done, most)
-        if spent:
-            self._give_up(spent)
-        else:
-            self._try_next_guards()
-        self._watching = self._count_watching()
-        self._work = work
-        self._slices = self._tuples = 0
-
-    def _give_up(self, spent: list[tuple[Watch, TreeGuard]]) -> None:
-        watch, worst = min(spent, key=lambda pair: pair[1].balance.remaining)
-        for _, guard in spent:
-            self._trial_budget -= guard.balance.lost
-            if guard is not worst:
-                guard.balance.start(0.0)
-        self._trial_budget -= worst.tuple_cost.returned * len(worst.blacklist)
-        self._queue_return([watch.stop(worst, self._now)], watch.depth)
-
-    def _try_next_guards(self) -> None:
-        """Screen resting guards in turn, as far as the trial budget allows, and give those that pass a trial, until one
-        watches."""
-        started = False
-        for _ in self._guards:
-            watch, guard = self._guards[self._turn]
-            if guard.turns_to_skip > 0:
-                guard.turns_to_skip -= 1
-            elif not guard.watching and len(watch.state) and guard.may_pay(self._slices):
-                if self._screened_shares is None:
-                    if self._trial_budget < SCREEN_NS:
-                        return
-                    self._trial_budget -= SCREEN_NS
-                    with watch.detecting:
-                        self._screened_shares = watch.screen(guard, self._newest_and_oldest(guard), self._now)
-                promise = guard.expected_gain(self._screened_shares, self._slices)
-                cost = _trial_cost(watch)
-                guard.skips = 0 if promise else min(2 * guard.skips + 1, MAX_SKIPPED_TURNS)
-                guard.turns_to_skip = guard.skips
-                if promise:
-                    if max(self._trial_budget, PAYBACK_PERIODS * promise) < cost * (1 + payoff.GUARD_BUDGET_TRIALS):
-                        return
-                    self._trial_budget -= cost
-                    with watch.detecting:
-                        budget = payoff.GUARD_BUDGET_TRIALS * cost
-                        ends = self._newest_and_oldest(guard)
-                        started = watch.run_trial(guard, ends, self._slices, budget, self._now)
-            self._turn = (self._turn + 1) % len(self._guards)
-            self._screened_shares = None
-            if started:
-                self._update_factor = 1
-                self._size_bytes = None
-                return
-            if self._turn == 0 and not self._watching:
-                self._update_factor = min(2 * self._update_factor, MAX_UPDATE_FACTOR)
+        stopping = self._controller.update(work, self._now)
+        self._size_bytes = None
+        if stopping is not None:
+            watch, guard = stopping
+            self._queue_return([watch.stop(guard, self._now)], watch.depth)
 
     def _newest_and_oldest(self, guard: TreeGuard) -> tuple[Tuples, Tuples]:
         """Return some of the newest and some of the oldest living tuples of a guard's home."""
@@ -479,10 +391,6 @@ class TreeFeedback:
         newest = np.arange(max(state.lo, state.hi - count), state.hi)
         oldest = np.arange(state.lo, min(state.lo + count, state.hi))
         return state.living(self._now, newest)[1], state.living(self._now, oldest)[1]
-
-
-def _trial_cost(watch: Watch) -> float:
-    return ENTRY_NS * len(watch.state) + payoff.TRIAL_NS
 
 
 def _with_late(state: SideState) -> list[SideState]:

@@ -1,4 +1,5 @@
 """A guard of a consumer in a tree of joins keeps back suppressed tuples of one kind without a partner (JIT IV-A).
+
 `operators.feedback.watch` creates and drives the guards of a consumer, `operators.feedback.tree` their trials.
 """
 
@@ -6,22 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from operators.data.tuples import Tuples
-from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
-from operators.feedback.guard_payoff import Balance, TrialResult
 from operators.feedback.kinds import Kind
+from operators.feedback.payoff.guard import Guard, GuardWork, TrialResult
+from operators.feedback.payoff.tree_cost import HASHED_PRICES, NESTED_PRICES, JoinInput, TreeTupleCost
 from operators.feedback.signatures import Signatures
-from operators.feedback.tree_cost import (
-    ENTRY_NS,
-    LATE_SLICE_HASHED_NS,
-    LATE_SLICE_NS,
-    SIGNATURE_NS,
-    SLICE_NS,
-    JoinInput,
-    TreeTupleCost,
-)
 from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.plan.plan import Plan
@@ -31,8 +24,9 @@ MIN_RETURNED_SHARE = 0.02
 """A trial assumes that at least this share of the useless tuples will return."""
 
 
-class TreeGuard:
+class TreeGuard(Guard):
     """Keeps back tuples of a consumer's suppressed input by one kind of sub-tuples.
+
     Attributes:
         kind: The sub-tuples, by the columns that the consumer's join reads of them.
         home: The lowest sub-plan whose tuples contain these sub-tuples. The tuples are kept back there.
@@ -43,44 +37,36 @@ class TreeGuard:
         lists_all: Every suspended tuple is in the blacklist. False for a consumer that observes a table, whose
             suspended tuples are dropped, and for the lattice detector, which finds them in states, before they are
             taken out.
-        tuple_cost: The cost of a tuple of the home.
-        balance: What the guard may still lose, and whether it watches.
         turns_to_skip: The guard's next turns at a trial that are skipped.
         skips: The value that `turns_to_skip` had after the latest screening; it grows with each failed screening in a
             row.
-        arrived: The home's new tuples that were not kept back, as of the last update of the balances.
-        observed: The observed tuples, as of the last update.
-        kept_back: Tuples kept back since the last update.
-        returned: Tuples that returned since then.
-        checked: Signatures computed for arriving tuples since then.
-        swept: Entries of states read since then.
-        late_slices: Slices since then in which some tuple returned.
+        arrived: The home's new tuples that were not kept back, between the last two updates of the balances.
+        observed: The observed tuples between these updates.
+        kept_back: Tuples kept back so far.
+        returned: Those of them that returned.
+        checked: Signatures computed for arriving tuples so far.
+        late_slices: Slices so far in which some tuple returned.
     """
+
+    tuple_cost: TreeTupleCost
 
     def __init__(
         self, kind: Kind, home: Plan, entry: JoinInput, below: list[BinaryJoin], consumer: JoinInput, *, lists_all: bool
     ) -> None:
         """Args: `entry` is where the home's tuples enter their first join. `below` are the joins up to the consumer.
         `consumer` is the observed input."""
+        super().__init__(home.aliases, HASHED_PRICES if consumer.join.match.condition.keys else NESTED_PRICES)
         self.kind = kind
         self.home = home
         self.lists_all = lists_all
         self.unlisted = Signatures()
         self.filter = Bloom()
-        self.blacklist = Blacklist(home.aliases)
-        self.tuple_cost = TreeTupleCost(below, consumer.join)
-        self.balance = Balance()
+        self.tuple_cost = TreeTupleCost(entry, below, consumer.join)
         self._entry, self._consumer = entry, consumer
-        self._late_price = LATE_SLICE_HASHED_NS if consumer.join.match.condition.keys else LATE_SLICE_NS
         self.turns_to_skip = self.skips = 0
-        self._before = self._arrivals()
+        self._seen = entry.arrived, consumer.arrived
         self.arrived = self.observed = 0
-        self.kept_back = self.returned = self.checked = self.swept = self.late_slices = 0
-
-    @property
-    def watching(self) -> bool:
-        """Whether the guard observes and keeps back tuples."""
-        return self.balance.watching
+        self.kept_back = self.returned = self.checked = self.late_slices = 0
 
     @property
     def signatures(self) -> int:
@@ -122,32 +108,23 @@ class TreeGuard:
         """Bytes of the filter, the signatures and the blacklist."""
         return self.unlisted.size_bytes() + self.filter.size_bytes() + self.blacklist.size_bytes()
 
-    def _arrivals(self) -> tuple[int, int]:
-        return self._entry.arrived, self._consumer.arrived
+    def done(self) -> GuardWork:
+        """Return what the guard has done so far."""
+        return GuardWork(self.kept_back, self.returned, self.checked, self.swept, self.late_slices)
 
     def update_cost(self) -> None:
         """Update `arrived`, `observed` and the tuple cost with what has arrived since the last call."""
-        now = self._arrivals()
-        self.arrived, self.observed = now[0] - self._before[0], now[1] - self._before[1]
-        self._before = now
-        self.tuple_cost.update(self.arrived + self.returned, self.kept_back - self.returned)
+        before, self._seen = self._seen, (self._entry.arrived, self._consumer.arrived)
+        self.arrived, self.observed = self._seen[0] - before[0], self._seen[1] - before[1]
+        self.tuple_cost.update(self.kept_back, self.returned)
 
     def may_pay(self, slices: int) -> bool:
         """Return whether watching could gain anything if no tuple had a partner. If not, screening is pointless."""
         return self.expected_gain((1.0, 1.0), slices) > 0.0
 
-    def update_balance(self, slices: int) -> float:
-        """Update the balance with what the guard has done in the last `slices` slices, and return its net gain.
-        `watching` tells whether the guard continues."""
-        spent = self.checked * SIGNATURE_NS + self.swept * ENTRY_NS + slices * SLICE_NS
-        spent += self.returned * self.tuple_cost.returned + self.late_slices * self._late_price
-        earned = self.kept_back * self.tuple_cost.saved
-        self.kept_back = self.returned = self.checked = self.swept = self.late_slices = 0
-        self.balance.update(earned, spent, len(self.blacklist) * self.tuple_cost.returned)
-        return earned - spent
-
     def expected_gain(self, useless: Sequence[float], slices: int) -> float:
         """Return what watching would have gained in the last `slices` slices; 0.0 if the guard should not watch.
+
         Args:
             useless: The shares of tuples without a partner among the newest tuples and among the oldest.
             slices: The number of slices since the last update of the balances.
@@ -155,6 +132,7 @@ class TreeGuard:
         newest, oldest = useless
         came = max(self.arrived, 1)
         back = came * max(newest - oldest, MIN_RETURNED_SHARE) / slices
-        spent = (came + self.observed) * SIGNATURE_NS + slices * (SLICE_NS + self._late_price * (1.0 - math.exp(-back)))
+        slice_ns = self._prices.slice + self._prices.late_slice * (1.0 - math.exp(-back))
+        spent = replace(self._prices, slice=slice_ns).cost(came + self.observed, slices=slices)
         trial = TrialResult(newest, oldest, spent / came)
         return came * trial.gain(self.tuple_cost) if trial.promises(self.tuple_cost) else 0.0

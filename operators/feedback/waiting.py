@@ -1,4 +1,5 @@
 """Buffers new tuples while the consumer can use no tuple at all: the empty sub-tuple is not demanded (JIT III-A).
+
 `operators.feedback.watch` and `operators.feedback.stems` fill it while an observed input or stream is empty. The tuples
 are stored in batches as they arrive and none is inspected, so a slice costs O(1), however many tuples it has.
 """
@@ -17,6 +18,7 @@ MIN_PART_TUPLES = 256
 
 class WaitingTuples:
     """The waiting tuples of one source.
+
     Attributes:
         aliases: The source's alias, as a tuple of one.
         died: The number of tuples that were dropped because they had expired.

@@ -1,8 +1,8 @@
-"""A consumer in a tree of joins observes one input and decides which tuples of its other input it can use (JIT III-A,
-IV-A).
-`operators.feedback.tree` creates a `Watch` per join and calls it in each slice. The suppressed input is always a join's
-output, since sources cannot be asked to produce less. The other input is observed. If both inputs are joins' outputs,
-one is suppressed and the other observed, never both.
+"""Decides for a consumer in a tree of joins which tuples of one input it can use, given the other (JIT III-A, IV-A).
+
+`operators.feedback.tree` creates a `Watch` per join and calls it in each slice. The consumer observes one input and
+suppresses tuples of the other. The suppressed input is always a join's output, since sources cannot be asked to produce
+less. If both inputs are joins' outputs, one is suppressed and the other observed, never both.
 
 The paper lets each input be suppressed because of the other, and then loses results. Take A B on one side and C D on
 the other. a1 is suspended while no C D that was produced matches it, and d1 while no such A B matches it. Then b1
@@ -20,11 +20,11 @@ import numpy as np
 from operators.data.tuples import Tuples
 from operators.feedback.bloom import Bloom
 from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import SAMPLED_TUPLES
 from operators.feedback.kinds import lattice, level_one
 from operators.feedback.lattice import Lattice
+from operators.feedback.payoff.guard import SAMPLED_TUPLES
+from operators.feedback.payoff.tree_cost import JoinInput
 from operators.feedback.stopwatch import Stopwatch
-from operators.feedback.tree_cost import JoinInput
 from operators.feedback.tree_guard import TreeGuard
 from operators.feedback.waiting import WaitingTuples
 from operators.join.binary_join import BinaryJoin
@@ -61,7 +61,9 @@ MIN_TAKEOVER_SHARE = 0.5
 
 def suppressed_side(node: Join) -> int | None:
     """Return the side of a join that is suppressed; None if both inputs are sources.
-    If both inputs are joins' outputs, the one over more sources is observed: it is usually the more selective."""
+
+    If both inputs are joins' outputs, the one over more sources is observed: it is usually the more selective.
+    """
     left, right = (len(child.aliases) for child in (node.left, node.right))
     if left == right == 1:
         return None
@@ -72,6 +74,7 @@ def suppressed_side(node: Join) -> int | None:
 
 class Watch:
     """The feedback of one consumer.
+
     Attributes:
         node: The sub-plan of its join.
         join: Its join.
@@ -221,7 +224,7 @@ class Watch:
                 chosen = lacking * len(tuples), guard, filter
         if chosen is not None:
             _, guard, guard.filter = chosen
-            guard.balance.start(len(waited[guard.kind.aliases[0]]) * guard.tuple_cost.returned)
+            guard.start(len(waited[guard.kind.aliases[0]]) * guard.tuple_cost.returned)
 
     def admit(self, node: Plan, tuples: Tuples, now: int) -> Tuples:
         """Return those of a sub-plan's tuples that the consumer can use, and keep the others back."""
@@ -313,21 +316,15 @@ class Watch:
         """Give a resting guard a trial on the newest and the oldest tuples of its home. If the estimate is favourable,
         the guard watches from now on with a budget. Return whether it does."""
         self._rebuild_filter(guard, [self._living_observed(now)])
-        guard.swept = 0
         if guard.expected_gain(self._lacking(guard, guard.filter, ends), slices):
-            guard.balance.start(budget)
+            guard.start(budget)
             return True
         guard.filter = Bloom()
         return False
 
     def _lacking(self, guard: TreeGuard, filter: Bloom, ends: Sequence[Tuples]) -> list[float]:
         """Return, for each part of a home's tuples, the share that is not in a filter; 0.0 for an empty part."""
-        shares: list[float] = []
-        for tuples in ends:
-            hashes, valid = guard.kind.own_hashes(self._sources, tuples)
-            lacking = ~filter.contains(hashes)
-            shares.append(float((lacking if valid is None else lacking | ~valid).mean()) if len(tuples) else 0.0)
-        return shares
+        return [filter.missing_share(*guard.kind.own_hashes(self._sources, tuples)) for tuples in ends]
 
     def release(self, now: int) -> list[Tuples]:
         """Return all tuples that are kept back, in batches, each of one home. Resume everything."""

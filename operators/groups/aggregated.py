@@ -1,5 +1,4 @@
-"""Aggregates above a shared operator: queries that cannot share a whole operator share the joins below their
-aggregates.
+"""Aggregates above a shared operator: queries with aggregates share the joins below these with other queries.
 
 `operators.groups.shared` makes a `GroupAggregate` per such query. The query's join is a member of the group like any
 other. Its results go to the query's own `Aggregator` instead of the SELECT list. So a count and an average over one

@@ -1,4 +1,4 @@
-"""Gives each runner of a group its own key space in the group's block store."""
+"""Gives each runner of a group its own key space in the group's block store. `operators.groups.sharing` calls it."""
 
 from __future__ import annotations
 

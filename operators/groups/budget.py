@@ -2,7 +2,7 @@
 
 `operators.groups.spill` moves tuples to disk and determines which results are then pending.
 `operators.groups.cleanup_steps` produces them step by step. `operators.groups.shared` calls this class between two
-slices of the input (`keep`), in spare time (`clean`), and at the end (`finish`).
+slices of the input (`keep`), and in spare time and at the end (`clean`).
 
 Invariants: the operator is rebuilt when rows have left its stores, before it processes another tuple. A query that has
 ended stays in the operator while results from before its end are pending: its inputs are kept

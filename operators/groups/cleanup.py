@@ -82,7 +82,7 @@ class CleanupQueries:
 
 @dataclass(frozen=True, slots=True)
 class SpilledRows:
-    """Tuples of a stream that were spilled together, rows lo .. hi.
+    """Tuples of a stream that were spilled together, rows lo .. hi - 1.
 
     Attributes:
         first_ts, last_ts: of the first and the last tuple.
@@ -99,7 +99,7 @@ class SpilledRows:
 
 @dataclass(frozen=True, slots=True)
 class JoinBlock:
-    """Tuples of a stream for one join, rows lo .. hi.
+    """Tuples of a stream for one join, rows lo .. hi - 1.
 
     Attributes:
         first_ts, last_ts: of the first and the last tuple.

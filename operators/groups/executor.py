@@ -1,5 +1,4 @@
-"""`GroupExecutor`: the interface of an operator that runs the joins of several queries
-(`operators.juggler.operator`)."""
+"""`GroupExecutor`: the interface of an operator that runs the joins of several queries. Juggler implements it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Prints a query group: which queries share the operator, their inputs, and the predicates that they share.
 
-Predicates are shown as the operator stores them: in lists of similar predicates, the most covering last (Juggler
-3.2.1), each with the queries that have it.
+`weir explain` calls it for a file with several queries. Predicates are shown as the operator stores them: in lists of
+similar predicates, the most covering last (Juggler 3.2.1), each with the queries that have it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Runs the queries of a group that share one operator, from source tuples to each query's output (Juggler 3.2).
 
-`operators.groups.engine` calls `SharedQueries`. Source tuples are stored once, with every column that some query reads,
-under the inputs of `schemas.groups`, if the operator wants them for any query. The operator receives their row ids and
-returns row ids per query. Each query's SELECT list is computed from those.
+`operators.groups.sharing` makes a `SharedQueries`. `operators.groups.engine` runs it as a `SharedRunner`.
+
+Source tuples are stored once, with every column that some query reads, under the inputs of `schemas.groups`, if the
+operator wants them for any query. The operator receives their row ids and returns row ids per query. Each query's
+SELECT list is computed from those.
 
 Invariants: a query's results are those that it produces alone, in the same order: by (ts, row ids in its own FROM
 order); and row ids of a stream follow the total order whatever else is stored with them. Slices change nothing.

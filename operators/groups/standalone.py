@@ -1,4 +1,7 @@
-"""A query of a group that shares no operator: an engine of its own, fed from the group's intake."""
+"""Runs a query of a group that shares no operator: it has an engine of its own, fed from the group's intake.
+
+`operators.groups.sharing` creates it.
+"""
 
 from __future__ import annotations
 

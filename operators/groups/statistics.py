@@ -1,4 +1,4 @@
-"""Statistics of a query group: per query, per runner, and for the whole group."""
+"""Statistics of a query group: per query, per runner, and for the whole group. `GroupEngine` makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The X-Join tree executor: a plan of binary joins, run slice by slice, children before parents."""
+"""The X-Join tree executor: a plan of binary joins, run slice by slice, children before parents.
+
+`operators.engine.executors` creates `XJoinTree`, the executor of workers.
+"""
 
 from __future__ import annotations
 

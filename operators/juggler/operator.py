@@ -1,6 +1,7 @@
 """Juggler: one multi-way operator that executes all queries of a group (WPI 2004, chapters 3 and 4).
 
-`operators.groups.sharing` and `operators.juggler.mixed` create `Juggler` objects and call `Juggler.process` per slice.
+`operators.groups.sharing` makes a `Juggler` for the queries that share it. `operators.juggler.mixed` makes one for each
+multi-way join of a plan. They run it once per slice with `Juggler.process`.
 
 A new tuple of an input visits the other inputs along a tree of visits that the queries share (`visits`). Each visit
 finds candidates through the exploitation structure of the first predicate type (`probe`). It then evaluates the

@@ -1,4 +1,7 @@
-"""Builds intermediate results: joins candidate pairs into tuples, and merges two sorted runs of tuples."""
+"""Builds intermediate results: joins candidate pairs into tuples, and merges two sorted runs of tuples.
+
+`operators.state.side_state` and `operators.data.tuples` call these functions.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def run_edges(
 
 @compiled
 def take_chains(heads: I64, following: I64, lo: int, hi: int) -> I64:
-    """Empty the chains of matches lo .. hi, and return the rows that waited in them. Cost: O(hi - lo + rows)."""
+    """Empty the chains of matches lo .. hi - 1, and return the rows that waited in them. Cost: O(hi - lo + rows)."""
     head_mask = heads.shape[0] - 1
     row_mask = following.shape[0] - 1
     count = 0

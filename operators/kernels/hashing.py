@@ -1,4 +1,4 @@
-"""64-bit hashes of column values, by which states are indexed; `operators.data.keys` combines them into key hashes.
+"""Hashes column values to 64 bits, to index states by them. `operators.data.keys` combines the hashes of a join key.
 
 `mix_words` applies MurmurHash3's 64-bit finaliser, a bijection: words are equal if and only if the inputs are, so a
 single integer key needs no second comparison. Strings and composite keys can collide and are compared again.

@@ -1,4 +1,7 @@
-"""A binary min-heap of (key, item) pairs in arrays: a queue of items in the order of their keys."""
+"""A binary min-heap of (key, item) pairs in arrays: a queue of items in the order of their keys.
+
+`operators.aggregate.lifetimes` queues the beginnings and ends of results in it.
+"""
 
 from __future__ import annotations
 

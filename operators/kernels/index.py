@@ -25,7 +25,7 @@ PROBES_AHEAD = 128
 
 @compiled
 def insert_keys(keys: U64, ring_keys: U64, dist: I32, heads: I32, hi: int) -> None:
-    """Enter (n,) keys as entries hi .. hi + n; the ring has room for them."""
+    """Enter (n,) keys as entries hi .. hi + n - 1; the ring has room for them."""
     mask = ring_keys.shape[0] - 1
     buckets = np.uint64(heads.shape[0] - 1)
     for i in range(keys.shape[0]):
@@ -44,7 +44,7 @@ def insert_keys(keys: U64, ring_keys: U64, dist: I32, heads: I32, hi: int) -> No
 
 @compiled
 def index_ring(ring_keys: U64, dist: I32, heads: I32, lo: int, hi: int) -> None:
-    """Rebuild the index of entries lo .. hi; `heads` is all zero before."""
+    """Rebuild the index of entries lo .. hi - 1; `heads` is all zero before."""
     mask = ring_keys.shape[0] - 1
     buckets = np.uint64(heads.shape[0] - 1)
     for e in range(lo, hi):

@@ -97,7 +97,7 @@ def bound_times(
 
 @compiled
 def place_times(low: I64, high: I64, ring_ts: I64, lo: int, hi: int) -> tuple[I64, I64]:
-    """(n,) the first entry of lo .. hi with ts in low .. high, and (n,) one past the last; entries ascend by ts."""
+    """(n,) the first entry of lo .. hi - 1 with ts in low .. high, and (n,) one past the last; entries ascend by ts."""
     mask = ring_ts.shape[0] - 1
     first, last = np.empty(low.shape[0], np.int64), np.empty(low.shape[0], np.int64)
     for i in range(low.shape[0]):

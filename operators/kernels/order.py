@@ -1,4 +1,4 @@
-"""Puts results into their final order, (ts, rows)."""
+"""Puts results into their final order, (ts, rows). The engine and the operator of a query group call it."""
 
 from __future__ import annotations
 

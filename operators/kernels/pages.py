@@ -46,7 +46,7 @@ def zeroed(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 
 def give_back(ring: Array, lo: int, hi: int) -> None:
-    """Return the memory of all numbers of a ring except lo .. hi to the system, page by page; their values are lost.
+    """Return the memory of a ring's numbers to the system, page by page, except of lo .. hi - 1; the values are lost.
 
     Nothing is copied, and the ring keeps its capacity: pages return, as zeros, when they are written. A new ring would
     have to be written completely, and the system may be slow to provide its pages (up to 5 ms per MB on a virtual

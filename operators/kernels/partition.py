@@ -1,7 +1,8 @@
 """Partition groups (state-spill 2.1): determines the group of an entry by its key's hash.
 
-The group of a hash is its upper 32 bits times the number of groups, shifted right by 32. The groups are even for any
-number of groups, and independent of the lower bits, which a state's index uses.
+States and cleanup call these functions. The group of a hash is its upper 32 bits times the number of groups, shifted
+right by 32. The groups are even for any number of groups, and independent of the lower bits, which a state's index
+uses.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def groups_of(keys: U64, count: int) -> I32:
 
 @compiled
 def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
-    """(hi - lo,) int32 groups of the entries lo .. hi."""
+    """(hi - lo,) int32 groups of the entries lo .. hi - 1."""
     mask = ring_keys.shape[0] - 1
     out = np.empty(hi - lo, np.int32)
     for e in range(lo, hi):
@@ -40,7 +41,7 @@ def groups_in_ring(ring_keys: U64, lo: int, hi: int, count: int) -> I32:
 
 @compiled
 def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
-    """(count,) the number of entries lo .. hi in each group."""
+    """(count,) the number of entries lo .. hi - 1 in each group."""
     mask = ring_keys.shape[0] - 1
     out = np.zeros(count, np.int64)
     for e in range(lo, hi):
@@ -50,8 +51,10 @@ def group_sizes(ring_keys: U64, lo: int, hi: int, count: int) -> I64:
 
 @compiled
 def newer_in_groups(ring_keys: U64, ring_ts: I64, lo: int, hi: int, since: I64) -> I64:
-    """(count,) the number of entries lo .. hi in each group that are not older than its (count,) `since`. Without keys
-    (an empty ring) all entries are in group 0."""
+    """(count,) the number of entries lo .. hi - 1 in each group that are not older than its (count,) `since`.
+
+    Without keys (an empty ring) all entries are in group 0.
+    """
     mask = ring_ts.shape[0] - 1
     hashed = ring_keys.shape[0] > 0
     out = np.zeros(since.shape[0], np.int64)
@@ -76,7 +79,7 @@ def in_groups(ring_keys: U64, lo: int, hi: int, chosen: Mask) -> Mask:
 def entries_by_group(
     ring_keys: U64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, count: int
 ) -> tuple[I64, I64]:
-    """Sort the entries lo .. hi that are alive at `now` by group.
+    """Sort the entries lo .. hi - 1 that are alive at `now` by group.
 
     Args:
         ring_keys: per slot; without keys (an empty ring) all entries are in group 0.

@@ -56,7 +56,7 @@ def ranks_of(rows: I64, bits: U64, bases: I64) -> I64:
 
 @compiled
 def rows_at(ranks: I64, bits: U64, bases: I64, lo: int, hi: int) -> I64:
-    """(n,) the rows among lo .. hi with these ranks, which must exist. O(log(hi - lo)) each."""
+    """(n,) the rows among lo .. hi - 1 with these ranks, which must exist. O(log(hi - lo)) each."""
     mask = bits.shape[0] - 1
     out = np.empty(ranks.shape[0], np.int64)
     for i in range(ranks.shape[0]):
@@ -87,7 +87,7 @@ def are_held(rows: I64, bits: U64) -> Mask:
 
 @compiled
 def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
-    """The `count` rows of lo .. hi that are held, ascending."""
+    """The `count` rows of lo .. hi - 1 that are held, ascending."""
     mask = bits.shape[0] - 1
     out = np.empty(count + 1, np.int64)
     at = np.int64(0)
@@ -99,7 +99,7 @@ def rows_held(bits: U64, lo: int, hi: int, count: int) -> I64:
 
 @compiled
 def release_rows(bits: U64, bases: I64, lo: int, hi: int, dead: Mask, kept: Mask) -> int:
-    """Remove the rows lo .. hi where (hi - lo,) `dead` is True; the rank of `lo` stays, and later ranks close up.
+    """Remove the rows lo .. hi - 1 where (hi - lo,) `dead` is True; the rank of `lo` stays, and later ranks close up.
 
     Args:
         bits, bases: the bitmap and the bases, changed.

@@ -21,7 +21,7 @@ FILLED_AT_MOST = 0.75
 
 
 def ring_write(ring: Array, at: int, values: Array) -> None:
-    """Write (n,) values to the numbers at .. at + n along the last axis; n is at most the capacity."""
+    """Write (n,) values to the numbers at .. at + n - 1 along the last axis; n is at most the capacity."""
     capacity = ring.shape[-1]
     n = values.shape[-1]
     slot = at & (capacity - 1)
@@ -32,7 +32,7 @@ def ring_write(ring: Array, at: int, values: Array) -> None:
 
 
 def ring_read(ring: Array, lo: int, hi: int) -> Array:
-    """A copy of numbers lo .. hi along the last axis."""
+    """A copy of numbers lo .. hi - 1 along the last axis."""
     capacity = ring.shape[-1]
     slot = lo & (capacity - 1)
     n = hi - lo
@@ -42,7 +42,7 @@ def ring_read(ring: Array, lo: int, hi: int) -> Array:
 
 
 def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
-    """A ring of a larger capacity with the numbers lo .. hi in their slots; the rest is zero.
+    """A ring of a larger capacity with the numbers lo .. hi - 1 in their slots; the rest is zero.
 
     There is no intermediate copy. The zeros were never touched, so they occupy no memory yet.
     """
@@ -57,8 +57,10 @@ def ring_grow(ring: Array, lo: int, hi: int, capacity: int) -> Array:
 
 
 def ring_thinned(ring: Array, lo: int, kept: Mask, capacity: int) -> Array:
-    """A ring with the numbers lo .. lo + n where (n,) `kept` is True moved together, beginning at lo. The capacity must
-    be at least their number; the rest is zero and occupies no memory yet."""
+    """A ring in which those of the numbers lo .. lo + n - 1 that (n,) `kept` marks are moved together, beginning at lo.
+
+    The capacity must be at least their number; the rest is zero and occupies no memory yet.
+    """
     thinned = zeroed((*ring.shape[:-1], capacity), ring.dtype)
     for old, new in zip(np.atleast_2d(ring), np.atleast_2d(thinned), strict=True):
         compact_ring(old, lo, kept, new)
@@ -83,7 +85,7 @@ def touched_bytes(ring: Array, first: int, last: int) -> int:
 
 @compiled
 def first_at_least(ring: I64, lo: int, hi: int, bound: int) -> int:
-    """The first number in lo .. hi whose value is >= bound; hi if there is none. Values ascend."""
+    """The first number in lo .. hi - 1 whose value is >= bound; hi if there is none. Values ascend."""
     mask = ring.shape[0] - 1
     while lo < hi:
         mid = (lo + hi) >> 1
@@ -143,14 +145,14 @@ def live_mask(expiry: I64, lo: int, hi: int, now: int) -> Mask:
 def mark_rows(
     rows: I64, ring_ts: I64, ring_expiry: I64, life: int, lo: int, hi: int, now: int, first: int, held: Mask
 ) -> None:
-    """Set (n,) `held` at `row - first` for the rows of the entries lo .. hi that are alive at `now`.
+    """Set (n,) `held` at `row - first` for the rows of the entries lo .. hi - 1 that are alive at `now`.
 
     Args:
-        rows: per slot; the rows of live entries are within first .. first + n.
+        rows: per slot; the rows of live entries are within first .. first + n - 1.
         ring_expiry: per slot, or empty when expiry is exactly ts + life.
 
     Raises:
-        IndexError: the row of a live entry is outside first .. first + n.
+        IndexError: the row of a live entry is outside first .. first + n - 1.
     """
     mask = rows.shape[0] - 1
     exact = ring_expiry.shape[0] == 0
@@ -166,7 +168,7 @@ def mark_rows(
 
 @compiled
 def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
-    """Move the numbers lo .. lo + n whose (n,) `alive` is True together, beginning at lo, in the same ring or into
+    """Move the numbers lo .. lo + n - 1 whose (n,) `alive` is True together, beginning at lo, in the same ring or into
     another one with room."""
     mask = ring.shape[0] - 1
     wrap = into.shape[0] - 1
@@ -184,7 +186,7 @@ def compact_ring(ring: Array, lo: int, alive: Mask, into: Array) -> None:
 
 @compiled
 def sum_where(ring: I64, lo: int, alive: Mask) -> int:
-    """The sum of the values of the numbers lo .. lo + n whose (n,) `alive` is True."""
+    """The sum of the values of the numbers lo .. lo + n - 1 whose (n,) `alive` is True."""
     mask = ring.shape[0] - 1
     total = 0
     for i in range(alive.shape[0]):
@@ -194,8 +196,10 @@ def sum_where(ring: I64, lo: int, alive: Mask) -> int:
 
 @compiled
 def compact_strings(starts: I64, lengths: I64, data: U8, lo: int, alive: Mask, to: int, into: U8) -> int:
-    """Move the bytes of the strings lo .. lo + n whose (n,) `alive` is True together, beginning at byte number `to`, in
-    the same ring or into another one with room. Their `starts` change accordingly; the strings keep their numbers.
+    """Move the bytes of the strings lo .. lo + n - 1 whose (n,) `alive` is True together, beginning at byte `to`.
+
+    They stay in the same ring or move into another one with room. Their `starts` change accordingly; the strings keep
+    their numbers.
 
     Returns:
         The number of the byte after the last one.

@@ -1,4 +1,7 @@
-"""The inner loop of the nested-loop join: comparisons by tables of operators and values."""
+"""The inner loop of the nested-loop join: compares all pairs by tables of operators and values.
+
+`operators.state.side_state` calls it for joins without a key.
+"""
 
 from __future__ import annotations
 

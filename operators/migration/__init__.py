@@ -1,1 +1,4 @@
-"""Changing the plan of a running query without losing, doubling or reordering a result."""
+"""Changes the plan of a running query without losing, doubling or reordering a result.
+
+`schedule` starts and ends migrations for the engine, `strategies` lists the strategies, and `advise` chooses one.
+"""

@@ -1,7 +1,9 @@
 """Chooses a migration strategy for `--strategy auto`. The choice is pure: the same numbers give the same advice.
+
     advice = advise(query, old, new, [engine.statistics(links=True)], executor="xjoin")
     advice.strategy                # 'jisc'
-    print("\n".join(advice.lines()))
+    for line in advice.lines():
+        print(line)
 
 `operators.migration.cost` predicts what each strategy costs. One is chosen among those that can migrate the query:
 
@@ -62,6 +64,7 @@ PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What the user cares for.
+
     Attributes:
         prefer: What is to be least within the limits.
         silence_s: The longest silence, in seconds.
@@ -76,6 +79,7 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The chosen strategy and the reason.
+
     Attributes:
         strategy: The chosen strategy.
         reason: Why it was chosen.
@@ -136,6 +140,7 @@ def advise(
     running: str | None = None,
 ) -> Advice:
     """Choose the strategy for a change from one plan to another.
+
     Args:
         query: The query.
         old: The current plan.

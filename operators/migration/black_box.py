@@ -1,4 +1,5 @@
 """GMS, GPT and GHM (HybMig 4) migrate plans as black boxes that only take tuples in and return results.
+
 They need nothing of a plan except to run it, so they migrate any executor to any other.
 `operators.migration.strategies` lists them.
 """
@@ -73,6 +74,7 @@ class GeneralizedParallelTrack(Migration):
 class GeneralizedHybrid(GeneralizedParallelTrack):
     """GHM: like GPT, but the new plan is fed from queues that start with the old tuples, in the background. With spare
     capacity it catches up in less than a window.
+
     Args:
         share: Tuples taken from the queue per new tuple that arrives. It must exceed one for the migration to end,
             unless `work` takes more.
@@ -141,7 +143,9 @@ class GeneralizedHybrid(GeneralizedParallelTrack):
 def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Iterator[tuple[dict[str, Tuples], int]]:
     """Return the streams' tuples that a tuple at or after `cut` can match, in pieces of event time, with each piece's
     start.
-    HybMig requires the system to keep a copy of the sources' tuples; the stores are that copy."""
+
+    HybMig requires the system to keep a copy of the sources' tuples; the stores are that copy.
+    """
     whole = {s.alias: _alive(sources, s.alias, cut) for s in sources.query.sources if not s.is_table}
     stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
     bounds = [*dict.fromkeys(stamps[piece_tuples::piece_tuples].tolist()), None]

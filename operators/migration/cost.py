@@ -8,11 +8,13 @@ new plan lacks and the work of running the old one. With the sizes of `operators
 | moving-state | every missing state, at the cut | the missing states | the cut |
 | parallel-track | the old plan for a window; checks for old tuples | the old plan's states | a window |
 | hybmig | the old plan on tuples that are old in some box, until they expire | the old plan's own states | a window |
-| hybmig-bsc | the same for a while, and every missing state | the same | as many new tuples as it joins old ones |
-| jisc | missing states under the keys that are probed before they expire | the same | all keys, or a window |
+| hybmig-bsc | every missing state; till then as hybmig | as hybmig | as many new tuples as it joins old ones |
+| jisc | the entries of missing states that are probed before they expire | these entries | all keys, or a window |
 | gms | the living input through the whole new plan, at the cut | none | the cut |
 | gpt | the old plan for a window | the new plan's states | a window |
-| ghm | both, till the new plan has caught up | the new plan's states | a share of a window |
+| ghm | as gms, and the old plan until the new one has caught up | the new plan's states | a share of a window |
+
+The old plan's own states are those that the new plan does not have.
 
 Executors without intermediate states (M-Join, eddy) have nothing to migrate: there the first five strategies except
 parallel-track cost nothing. The expected error is a factor, as for any textbook model; the choice is meant for
@@ -63,6 +65,7 @@ STEPS = 40
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The expected cost of a strategy, beyond what the new plan would have done anyway.
+
     Attributes:
         strategy: The strategy's name.
         silence_s: The longest halt of processing in seconds, including a usual slice.
@@ -84,6 +87,7 @@ class Prediction:
 
 class CostOfMigration:
     """The cost of a change from one plan of a query to another.
+
     Args:
         query: The query.
         old: The current plan.
@@ -125,6 +129,7 @@ class CostOfMigration:
 
     def prediction(self, strategy: str) -> Prediction:
         """Return the expected cost of a strategy.
+
         Raises:
             KeyError: No strategy has this name.
         """
@@ -354,6 +359,7 @@ class CostOfMigration:
 
     def _looking_up(self, join: Join, below: int, key: tuple[Operand, ...]) -> tuple[Work, int, float]:
         """Return the cost of looking up an incomplete sub-plan by a key of its input `below`.
+
         Returns:
             The work to find all its tuples by the key and to join them; the number of sources of the complete state in
                 which the key is looked up in the end; and the number of tuples that are indexed for it if neither plan
@@ -393,6 +399,7 @@ class CostOfMigration:
 @dataclass(frozen=True, slots=True)
 class _Completing:
     """The cost of completing a state.
+
     Attributes:
         work: The total work.
         first_s: Seconds in the first slice.

@@ -1,4 +1,5 @@
 """Changes the order of subtraction while a set difference runs (JISC 4.7).
+
 `operators.migration.strategies` calls it for queries with EXCEPT. Every operator of the old pipeline moves to its
 position in the new one with its whole state. The new plan lacks only one thing: the decision of an operator about
 tuples that another operator used to stop before they reached it. These are the intermediate sets that the old plan does

@@ -1,4 +1,5 @@
 """HybMig (HybMig 3): both plans run on shared states, and exactly one of them makes each result.
+
 The migration is first decomposed by the sub-plans that both plans have (3.1, Fig. 5): the joins that compute such a
 sub-plan are migrated on their own, and above them it counts as a source. Each remaining task joins sources whose states
 both plans have. If both plans read the same columns of them there is one copy (3.2, state sharing). The new plan lacks
@@ -57,6 +58,7 @@ def within(tuples: Tuples, box: Box) -> Mask:
 @dataclass(slots=True)
 class _Task:
     """One irreducible migration: joins over the same sources in the old and in the new plan.
+
     Attributes:
         node: The sub-plan that both compute; a node of the new plan.
         old: The old plan's joins, children before parents; empty if old and new are the same single join.
@@ -77,6 +79,7 @@ class _Task:
 
 class HybMig(Migration):
     """Runs both plans on shared states.
+
     Args:
         background: Compute missing states in the background.
         share: The number of old tuples joined per new one; `work` joins more.

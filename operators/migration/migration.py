@@ -1,4 +1,5 @@
 """The base class of all migration strategies: an executor that starts as the old plan's and ends as the new plan's.
+
 `operators.migration.schedule` starts migrations. A migration has a cut T. Tuples with ts < T are old: all of them have
 passed through the old plan when the migration starts (JISC 4.1, buffer clearing). From then on the engine runs the
 migration instead of the old executor, until `finished` reports that the new plan can continue alone.
@@ -30,6 +31,7 @@ from schemas.errors import UsageError
 @dataclass(slots=True)
 class MigrationCounters:
     """The cost of a migration so far, beyond the work that the new plan would have done anyway.
+
     Attributes:
         comparisons: Predicate evaluations for states that the new plan lacked, and for the strategy's own checks.
         extra_tuples: Tuples in states beyond those of the new plan alone.
@@ -49,6 +51,7 @@ class MigrationCounters:
 
 class Migration:
     """Base class of the strategies; it is itself an `Executor`.
+
     Attributes:
         old: The old plan's executor.
         current: The executor whose results remain when the migration has finished.

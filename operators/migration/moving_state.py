@@ -1,4 +1,5 @@
 """Moving State (HybMig 2.2; Zhu 2004): halt, compute every state that the new plan lacks, and continue.
+
 State matching and moving: a state of the old plan over the same aliases is taken over. It is re-keyed if the new plan
 joins it by other columns. State recomputation: the other states are joined bottom up from those that exist.
 """

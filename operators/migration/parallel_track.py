@@ -1,4 +1,5 @@
 """Parallel Track (HybMig 2.2; Zhu 2004): both plans run until the old one holds no old tuple any more.
+
 The new plan starts empty and sees only new tuples. Results whose components are all new are dropped at the old plan's
 root, since the new plan makes them too. The old plan is dropped when it holds only new tuples; checking for that is
 part of the strategy's cost (JISC 3.3).
@@ -23,6 +24,7 @@ from operators.migration.migration import Migration, all_states
 
 class ParallelTrack(Migration):
     """Runs both plans.
+
     Args:
         hold_back: Return the new plan's results only when the old plan is gone, with the next slice and out of order.
     """

@@ -1,4 +1,5 @@
 """Changes the plan of an executor without intermediate states: M-Joins and eddies with SteMs (HybMig 2.3).
+
 Their states are the sources' tuples, which every plan has, so no state is missing: Moving State has nothing to compute,
 HybMig nothing to leave to the old plan, JISC nothing to complete. All three become the same change. At the cut the
 states are handed to an executor with the new probe orders (M-Join) or the new tie order (eddy, which chooses its routes

@@ -1,4 +1,5 @@
 """The migrations of one engine: requested, running and finished ones.
+
 The engine calls `Schedule.step` between slices.
 """
 
@@ -19,6 +20,7 @@ from operators.plan.plan import Plan
 @dataclass(slots=True)
 class MigrationRecord:
     """One migration, from its request on.
+
     Attributes:
         cut: The event time at which it was requested to start.
         plan: The plan to change to.
@@ -63,6 +65,7 @@ Choose = Callable[[Executor, Plan, Goal, str | None], Advice]
 
 class Schedule:
     """Starts migrations at their cuts and ends them when they have finished.
+
     Attributes:
         records: All migrations, in the order of their cuts.
     """
@@ -81,6 +84,7 @@ class Schedule:
 
     def add(self, record: MigrationRecord) -> None:
         """Request a migration.
+
         Raises:
             UsageError: The strategy does not exist.
         """
@@ -115,8 +119,10 @@ class Schedule:
 
     def step(self, executor: Executor, cut: int) -> Executor:
         """Return the executor to continue with when everything before `cut` has been processed.
-        A migration whose cut is reached starts. If another one is running that it may not overlap, it waits for that
-        one's end."""
+
+        A migration starts when its cut is reached. If another one is running that it may not overlap, it waits for the
+        end of that one.
+        """
         self._measured = [self._active[0]] if self._active is not None else []
         executor = self._ended(executor, cut)
         self._note()

@@ -1,4 +1,5 @@
 """Estimates the sizes of a query's sub-plans now, and the work of joining them, in comparisons and seconds.
+
 `operators.migration.cost` uses it. A source's window holds `living` tuples, of which `rate` arrive per second. A
 sub-plan holds the combinations that satisfy the predicates between its sources. If the running plan has a state of the
 same sources, their number is the number that it counts there. Otherwise it is the product of the inputs' sizes and of
@@ -22,7 +23,7 @@ from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import JoinCondition, Operand, conjuncts, join_condition
 from schemas.query import Expr, Query, aliases_of
 
-# Seconds per step, the best of seven runs of `python -m ops.bench.unit_costs` on one 2.1 GHz Xeon core.
+# Seconds per step, the best of seven runs of `python -m ops.bench.papers.unit_costs` on one 2.1 GHz Xeon core.
 ENTER_S = 25e-9
 """Entering a tuple into a state."""
 PROBE_S = 20e-9
@@ -56,6 +57,7 @@ Aliases = frozenset[str]
 @dataclass(frozen=True, slots=True)
 class Size:
     """The size of a source or sub-plan.
+
     Attributes:
         living: Tuples that a future tuple can match.
         held: Tuples in its state.
@@ -91,6 +93,7 @@ def total(parts: Iterator[Work] | list[Work]) -> Work:
 
 class Sizes:
     """The sizes of sub-plans of one query, and the work of joining them.
+
     Attributes:
         query: The query.
         leaves: Per alias, the size of the source.

@@ -1,4 +1,5 @@
 """The migration strategies by name.
+
 `operators.migration.schedule` starts them by `begin`; `check_strategy` validates a user's choice. Every strategy
 migrates every executor of joins. X-Join trees and STAIRs keep intermediate states, and the strategies differ in how
 they treat them: `moving-state` on STAIRs is their own eager promote and demote, `jisc` the lazy one (JISC 4.6). M-Joins
@@ -57,11 +58,14 @@ def _running(strategy: Callable[[Executor, Executor, int], Migration]) -> Begin:
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How to migrate.
+
     Attributes:
         begin: Starts a migration.
         source: The section of the paper that describes it.
-        outlasts: It ends when all old tuples have left their windows.
-        overlaps: It may start while a migration of the same strategy has not finished.
+        outlasts: True if a migration lasts until all old tuples have left their windows. It never ends where a window
+            is [UNBOUNDED].
+        overlaps: True if a migration may start while another one of this strategy runs. It continues from the states of
+            that one, which then counts as finished.
     """
 
     begin: Begin
@@ -91,6 +95,7 @@ AUTO = "auto"
 
 def strategy_of(name: str) -> Strategy:
     """Return the strategy of a name.
+
     Raises:
         UsageError: There is none.
     """
@@ -109,6 +114,7 @@ def begin(name: str, old: Executor, plan: Plan, cut: int, make: Make) -> Migrati
 
 def check_strategy(name: str, executor: str, query: Query) -> None:
     """Check, before anything runs, whether a strategy can migrate a query's plans.
+
     Raises:
         UsageError: It does not exist, would never end, or moves states that the executor does not keep.
     """

@@ -1,4 +1,7 @@
-"""`BlockStore`: the interface of the disk tier to which the engine writes spilled parts."""
+"""`BlockStore`: the interface of the disk tier to which the engine writes spilled parts.
+
+`services.spill.block_store` implements it with RocksDB.
+"""
 
 from __future__ import annotations
 

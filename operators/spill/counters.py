@@ -1,4 +1,4 @@
-"""Counters of spilling and cleanup, over all plans of a task."""
+"""Counters of spilling and cleanup, over all plans of a task. `operators.spill.plan_spilling` owns them."""
 
 from __future__ import annotations
 

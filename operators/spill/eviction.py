@@ -1,5 +1,4 @@
-"""Moves partition groups from memory to disk, a bounded number of bytes between two slices, so that a spill causes no
-pause.
+"""Moves partition groups from memory to disk, in small steps between two slices, so that a spill causes no pause.
 
 `operators.spill.spilling.StateSpiller` calls `Eviction.step` after a slice. The chosen groups go through three steps,
 join by join:

@@ -1,4 +1,4 @@
-"""The entries that a state has in memory, by partition group."""
+"""Sorts the entries that a state has in memory by partition group. Spilling and cleanup read groups from it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The ledger: per join and partition group, the parts that were spilled and have not all been joined with each
-other."""
+"""The ledger lists spilled parts, per join and partition group, that have not all been joined with each other.
+
+`operators.spill.eviction` adds parts when groups are spilled. `operators.spill.cleanup.by_join` takes them out. What
+the ledger lists determines which results are pending.
+"""
 
 from __future__ import annotations
 

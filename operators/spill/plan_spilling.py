@@ -1,5 +1,4 @@
-"""Keeps the states of whichever plan a task runs within the memory budget; the engine calls `PlanSpilling` between
-slices.
+"""Keeps the states of a task's current plan within the memory budget. The engine calls it between slices.
 
 Plans change. During a change nothing is spilled.
 """

@@ -1,5 +1,4 @@
-"""Productivity: the results that each partition group of each join yields for its memory (state-spill 3.2), from a
-sample.
+"""Estimates productivity: the results that each partition group yields for its memory (state-spill 3.2).
 
 `operators.spill.strategies` ranks groups by it. Three counts per join and group:
 

@@ -1,4 +1,7 @@
-"""Replays the spill events of a task's earlier incarnation at the same instants; nothing else spills meanwhile."""
+"""Replays the spill events of a task's earlier incarnation at the same instants; nothing else spills meanwhile.
+
+`operators.spill.plan_spilling` uses it while a task recovers.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class SpillCandidates:
 
 
 Strategy = Callable[[SpillCandidates], I64]
-"""Returns (n,) the candidates' positions in the order in which they are to be spilled."""
+"""Returns (n,) the candidates' positions, those to be spilled rather than others first."""
 
 
 def bottom_up(candidates: SpillCandidates) -> I64:

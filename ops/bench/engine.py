@@ -9,11 +9,11 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 
-from ops.bench.commands import Finished, run_command
 from ops.bench.engine_runs import Footprint, Outcome, run_engine, run_naive
-from ops.bench.measure import Progress, growth, repeat, tells_memory
+from ops.bench.measuring.commands import Finished, run_command
+from ops.bench.measuring.measure import Progress, growth, repeat, tells_memory
+from ops.bench.measuring.report import Report, number
 from ops.bench.references import duckdb_join, duckdb_version
-from ops.bench.report import Report, number
 from ops.bench.workloads import clique, three_way
 
 EXPECTED = (

@@ -1,5 +1,4 @@
-"""Runs the engine over a workload. Tuples are pushed as a file reader pushes them, a stretch of event time at a
-time."""
+"""Runs the engine over a workload, and pushes tuples as a file reader does: a stretch of event time at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from operators.data.statistics import EngineStatistics
 from operators.engine.engine import Engine
 from operators.plan.choose import sample_statistics
-from ops.bench.measure import clocked, forget_peak, peak_bytes, resident_bytes
+from ops.bench.measuring.measure import clocked, forget_peak, peak_bytes, resident_bytes
 from ops.bench.naive import NaiveJoin
 from ops.bench.workloads import Workload
 from schemas.columns import Batch

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import polars as pl
 
-from ops.bench.commands import WEIR, Finished, run_command
 from ops.bench.engine import agreement
-from ops.bench.measure import Progress, clocked, repeat, tells_memory
+from ops.bench.measuring.commands import WEIR, Finished, run_command
+from ops.bench.measuring.measure import Progress, clocked, repeat, tells_memory
+from ops.bench.measuring.report import Report, number
 from ops.bench.references import (
     DECODERS,
     SLOW_DECODERS,
@@ -24,7 +25,6 @@ from ops.bench.references import (
     duckdb_version,
     read_weir,
 )
-from ops.bench.report import Report, number
 from ops.bench.workloads import Workload, clique, three_way
 
 EXPECTED = (

@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json
 
-from ops.bench.measure import clocked
+from ops.bench.measuring.measure import clocked
 from ops.bench.workloads import Workload
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import Batch

@@ -20,8 +20,8 @@ from operators.plan.plan import parse_plan
 from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
-from ops.bench.measure import Progress, clocked, repeat
-from ops.bench.report import Report
+from ops.bench.measuring.measure import Progress, clocked, repeat
+from ops.bench.measuring.report import Report
 from ops.spark.cleanup import Cluster, results_of_backlog
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
@@ -76,7 +76,7 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
         WeirError: the backlog cannot be made, or Spark fails.
     """
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
-        path = Path(folder) / "debt"
+        path = Path(folder) / "backlog"
         with clocked() as made:
             _make(settings, path, progress)
         with open_backlog(path) as debt:
@@ -85,7 +85,7 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
             def one() -> None:
                 found = []
                 for name, pay in (("this process", _locally), ("Spark", lambda own: _by_spark(own, settings, folder))):
-                    progress.say(f"{name} pays")
+                    progress.say(f"{name} cleans up")
                     with clocked() as took:
                         found.append(pay(debt))
                     outcomes[name].append(took[0].seconds)
@@ -100,14 +100,14 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
             keys = {p.key for g in contents.owed for q in g.parts for p in (*q.left, *q.right)}
             stored = sum(len(debt.blocks.get(key)) for key in keys)
             report = Report(
-                "The cleanup of a debt, by one process and by Spark",
+                "The cleanup of a backlog, by one process and by Spark",
                 ("On one machine this process should win, having nothing to move; Spark's handicap falls with size.",),
                 {
                     "source tuples": f"{settings.tuples:,}",
-                    "owed parts": (
+                    "spilled parts": (
                         f"{contents.tuples():,} tuples in {len(contents.owed):,} groups, {stored / 1e6:,.0f} MB"
                     ),
-                    "results owed": f"{results:,}",
+                    "pending results": f"{results:,}",
                     "run that left them": f"{made[0].seconds:.1f} s",
                     "master": settings.master,
                     "seed": settings.seed,
@@ -115,7 +115,7 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
             )
         for name, seconds in outcomes.items():
             report.add(f"{name}, whole cleanup", "s", seconds)
-            report.add(f"{name}, owed tuples", "tuples/s", [contents.tuples() / own for own in seconds])
+            report.add(f"{name}, spilled tuples", "tuples/s", [contents.tuples() / own for own in seconds])
         ratios = [own / other for own, other in zip(*reversed(outcomes.values()), strict=True)]
         report.add("Spark to this process", "x the time", ratios, note="start of Spark included")
         return report
@@ -130,7 +130,7 @@ def _make(settings: CleanupSettings, path: Path, progress: Progress) -> None:
     engine = Engine(query, plan=parse_plan(PLAN, query), budget=budget, blocks=store)
     rng = np.random.default_rng(settings.seed)
     for begin in range(0, per_stream, PUSHED):
-        progress.say(f"the run that owes, {begin / per_stream:.0%}")
+        progress.say(f"the run that leaves the backlog, {begin / per_stream:.0%}")
         times = np.arange(begin, min(begin + PUSHED, per_stream), dtype=np.int64)
         for name, fields in FIELDS.items():
             engine.push(name, 0, _rows(fields, times, per_stream, rng))
@@ -141,7 +141,7 @@ def _make(settings: CleanupSettings, path: Path, progress: Progress) -> None:
     engine.advance()
     debt = engine.write_backlog()
     if debt is None:
-        raise InvariantError(f"{settings.tuples:,} tuples in {budget.limit_bytes:,} bytes owe nothing")
+        raise InvariantError(f"{settings.tuples:,} tuples in {budget.limit_bytes:,} bytes leave no results pending")
     save_backlog(path, store, TEXT, query, debt, owed_pairs=0)
     store.close()
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from schemas.errors import BrokerError
-from schemas.messages.commits import decode_commit
+from services.kafka.log_consumer import log_consumer
 from services.kafka.topics import Lane
+from services.process.security import KafkaClients
+from services.recovery.committed_offsets import CommittedOffsets
 
 _TIMEOUT_S = 10.0
 _MOST = 10_000
@@ -29,18 +30,8 @@ class ResultReader:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._lanes = [TopicPartition(topic, number, 0) for number in range(partitions)]
         self._ends: dict[int, int] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "log_level": 0,
-                "group.id": "weir-demo-reader",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-            }
-        )
+        more = {"isolation__level": "read_committed", "fetch__wait__max__ms": 50}
+        self._consumer = log_consumer(KafkaClients(bootstrap), topic, **more)
         self._consumer.assign(self._lanes)
 
     def poll(self, seconds: float) -> int:
@@ -93,22 +84,16 @@ class Progress:
     """The progress of a worker's consumer group, from its tasks' commits."""
 
     def __init__(self, bootstrap: str, group: str, lanes: Sequence[Lane]) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        self._group = group
+        self._offsets = CommittedOffsets(KafkaClients(bootstrap), group, stable=False)
         self._lanes = list(lanes)
         self._positions: dict[Lane, int] = {}
         self._cuts: dict[int, int] = {}
 
     def look(self) -> None:
         """Update the progress from Kafka."""
-        request = [ConsumerGroupTopicPartitions(self._group, [TopicPartition(*lane) for lane in self._lanes])]
-        (future,) = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT_S).values()
-        found: Any = future.result(_TIMEOUT_S).topic_partitions
-        for tp in found:
-            if tp.error is None and tp.offset >= 0:
-                self._positions[tp.topic, tp.partition] = tp.offset
-                cut = decode_commit(tp.metadata, f"{tp.topic}[{tp.partition}]").cut
-                self._cuts[tp.partition] = max(cut, self._cuts.get(tp.partition, 0))
+        for lane, found in self._offsets.read_once(self._lanes).items():
+            self._positions[lane] = found.offset
+            self._cuts[lane[1]] = max(found.message.cut, self._cuts.get(lane[1], 0))
 
     def behind(self, ends: Mapping[Lane, int]) -> int:
         """How many records before `ends` no task has read yet."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench.worker_process import WorkerProcess
+from ops.bench.kafka.worker_process import WorkerProcess
 from ops.demo.compare import Comparison, compare, expected_results
 from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load
 from ops.demo.replay import Replay, create_topics, lanes_of

@@ -1,4 +1,4 @@
-"""Sliding aggregates over history, by Spark (the design's section 2).
+"""Sliding aggregates over history, by Spark. Their definition is in `ops/docs/language.md`.
 
 The multiples of EMIT EVERY in [ts, dead) see a result of the join: it enters its group at the first of them, and leaves
 the group at the first multiple beyond them. Between two such events nothing of a group changes. So executors compute

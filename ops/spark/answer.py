@@ -1,6 +1,6 @@
 """The answer of a join over history, by Spark.
 
-It follows from the definition (design, section 2) alone: no plan, state or kernel of the engine takes part. Every
+It follows from the definition (`ops/docs/language.md`) alone: no plan, state or kernel of the engine takes part. Every
 source is a Parquet file of tuples that are not late (`ops.spark.stage`). The sources are joined in FROM order, except
 that those that an equality connects come first. Each combination has
 

@@ -1,9 +1,10 @@
 """Delivers the results of a backlog to a topic, each once however often the cleanup restarts.
 
-A group of the root is one transaction: its results in the sink, and a commit record under the debt's id and the group's
-number in `<query>.cleanup`, which Kafka compacts and keeps for ever. Both are there or neither is. A cleanup that
-restarts reads the commit records first, and skips the groups that have one. The transactional id is derived from the
-debt's id, so of two processes that clean up the same debt, the later one fences the earlier one, before it reads.
+`services.commands.cleanup` writes to a `TopicDestination`. A group of the root is one transaction: its results in the
+sink, and a commit record under the backlog's id and the group's number in `<query>.cleanup`, which Kafka compacts and
+keeps for ever. Both are there or neither is. A cleanup that restarts reads the commit records first, and skips the
+groups that have one. The transactional id is derived from the backlog's id. So of two processes that clean up the same
+backlog, the later one fences the earlier one before it reads.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TopicDestination:
         clients: KafkaClients,
         topic: str,
         query: str,
-        debt: str,
+        backlog: str,
         root: int,
         begin: BeforeVisible,
         *,
@@ -63,7 +64,7 @@ class TopicDestination:
         """
         self._say = say
         self._clients = clients
-        self._query, self._debt, self._root = query, debt, root
+        self._query, self._backlog, self._root = query, backlog, root
         self._topic = topic
         self._begin = begin
         self._begun = False
@@ -75,7 +76,7 @@ class TopicDestination:
             partitions={**topics.partitions, self._commits: 1},
             limits={**topics.limits, self._commits: 1_000_000},
         )
-        name = f"weir-cleanup-{debt}"
+        name = f"weir-cleanup-{backlog}"
         self._admin, self._log = admin, (admin.transactions(name, 1, replication), 0)
         self._sink = TransactionalSink(
             clients, name, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log
@@ -101,7 +102,7 @@ class TopicDestination:
                         f"{self._commits}[0]@{message.offset()} holds {message.value()!r}, no commit record of Weir: "
                         f"{error}"
                     ) from None
-                if record.debt == self._debt:
+                if record.debt == self._backlog:
                     found[record.group] = record.results
         return found
 
@@ -109,22 +110,23 @@ class TopicDestination:
         """Deliver a group's results.
 
         Raises:
-            BrokerError: Kafka refuses, or another process cleans up this debt; commit records say what was delivered.
+            BrokerError: Kafka refuses, or another process cleans up this backlog; the commit records show what was
+                delivered.
         """
         if not self._begun:
             self._begin()
             self._begun = True
         encoded = [(self._topic, encode_results(batch, CLEANUP_PHASE)) for batch in batches]
         results = sum(len(own.offsets) - 1 for _, own in encoded)
-        record = CommitRecord(self._debt, self._query, self._root, group, results)
+        record = CommitRecord(self._backlog, self._query, self._root, group, results)
         # The sink writes these beside the results, to the task's partition of their topic.
-        commit = RejectedRecord(self._commits, msgspec.json.encode(record), f"{self._debt}/{group}".encode(), ())
+        commit = RejectedRecord(self._commits, msgspec.json.encode(record), f"{self._backlog}/{group}".encode(), ())
         try:
             refused = self._sink.deliver(Delivery(encoded, [commit], {}))
         except Fenced:
-            raise BrokerError(f"another `weir cleanup` pays debt {self._debt} now; let it finish") from None
+            raise BrokerError(f"another `weir cleanup` is cleaning up backlog {self._backlog}; let it finish") from None
         except Aborted as error:
-            raise BrokerError(f"group {group} was not delivered: {error}; run it again, it goes on there") from None
+            raise BrokerError(f"group {group} was not delivered: {error}; repeat the cleanup to continue") from None
         if refused:
             self._say(f"{refused.total():,} results were too large for the topic, and are in {self._query}.dead")
         return results

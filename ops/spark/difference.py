@@ -1,4 +1,4 @@
-"""The changes of a set difference over history, by Spark (JISC 4.7; the design's section 2).
+"""The changes of a set difference over history, by Spark (JISC 4.7). Their definition is in `ops/docs/language.md`.
 
 A tuple lives over [ts, dead): `dead` is ts + d + 1 for a RANGE window, the ts of the n-th later tuple for a ROWS
 window. It is in the answer while it lives and no living tuple of a subtracted stream matches it: during its lifetime

@@ -1,7 +1,7 @@
 """Stages tuples for Spark: Parquet files of Weir's columns, one per stream and table.
 
 The project's own codecs (`schemas.codecs`) decode the records, on the driver, so that types, NULLs and dead letters
-are those of a running query. Late tuples are found here too, by the rule of the design's section 2 and in the order of
+are those of a running query. Late tuples are found here too, by the rule of a running query and in the order of
 arrival, and left out: the answer is made of exactly the staged tuples.
 
 A file has the columns `f0`, `f1`, ... in the order of the declared fields, and

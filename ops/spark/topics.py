@@ -7,8 +7,7 @@ determine those results. So a query can be audited while it runs.
 
 With PARTITION BY, task p has a cut of its own, writes the sink's partition p, and is responsible for the tuples of
 partition p. Where joins are distributed (placement per-operator), the operators' cuts differ. Those of the last
-operator
-are lower than or equal to the others: the least of all is used.
+operator are lower than or equal to the others: the least of all is used.
 
 Tuples that were late only because the query had stopped waiting for their partition (idle timeouts) are no function of
 the log; the late topic identifies them by partition and offset.
@@ -23,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -41,6 +39,7 @@ from schemas.columns import I64, Mask
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import Commit
 from schemas.query import Query
+from services.kafka.log_consumer import log_consumer
 from services.kafka.topics import Lane, TopicAdmin
 from services.placement.tasks import Layout, lay_out
 from services.process.decoders import decoder_of
@@ -269,16 +268,7 @@ def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> It
         BrokerError: Kafka does not answer any more.
     """
     left = {lane: end for lane, (begin, end) in ranges.items() if begin < end}
-    consumer = Consumer(
-        clients.librdkafka(
-            group__id="weir-history",
-            enable__auto__commit=False,
-            isolation__level="read_committed",
-            enable__partition__eof=True,
-            auto__offset__reset="error",
-            log_level=0,
-        )
-    )
+    consumer = log_consumer(clients, "weir-history", isolation__level="read_committed", auto__offset__reset="error")
     consumer.assign([TopicPartition(*lane, ranges[lane][0]) for lane in left])
     last = time.monotonic()
     try:

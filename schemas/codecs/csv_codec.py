@@ -16,7 +16,7 @@ import numpy as np
 
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, shown
 from schemas.codecs.kernels.csv_records import decode_csv, scan_records
-from schemas.codecs.slots import SlotLayout, Slots, check_size, is_utf8
+from schemas.codecs.slots import SlotLayout, Slots, check_size
 from schemas.errors import DataError
 from schemas.query import Stream, Table, Type
 
@@ -139,21 +139,8 @@ class CsvDecoder:
         count, end = scan_records(data)
         if end < len(block):  # a quote that is still open at the end of the file
             count += 1
-        layout = self._layout
-        slots = Slots(layout, data, int(count))
-        hards = decode_csv(
-            data,
-            not is_utf8(data),
-            self._field_of,
-            layout.types,
-            slots.words,
-            slots.floats,
-            slots.valid,
-            slots.status,
-            slots.starts,
-            slots.hard,
-        )
-        slots.parse_hard_doubles(int(hards))
+        slots = Slots(self._layout, data, int(count))
+        slots.fill(decode_csv, self._field_of)
 
         def raw(row: int) -> bytes:
             record = block[slots.starts[row] : slots.starts[row + 1]]

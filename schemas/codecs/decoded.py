@@ -3,8 +3,7 @@
 The rules, for records in any format:
 
 - A missing field, JSON's `null`, and CSV's empty unquoted field are NULL. Of two equal keys the last counts.
-- Fields that the stream does not declare are ignored, whatever they contain: they never make a record a dead letter.
-  Only an error in the record's own syntax does, such as a bracket that is not closed.
+- Fields that the stream does not declare are ignored, whatever their values.
 - BIGINT: an integer in the range of int64, written without fraction or exponent (`1.0` is refused: a program that
   writes it has lost the type, and beyond 2**53 also the value).
 - DOUBLE: an integer or a decimal number, rounded to the nearest double; it must be finite.
@@ -13,7 +12,15 @@ The rules, for records in any format:
 - The event time, a field or the Kafka record's own timestamp, is present and lies in
   [0, MAX_TIMESTAMP_MS). A table's rows have none: all have the ts TABLE_TS.
 
-A record that breaks a rule is a dead letter with a reason; it never stops the records around it.
+A record is a dead letter, with a reason, in exactly these cases:
+
+- Its syntax is broken, wherever in the record: a bracket that is not closed, JSON that is not UTF-8, a CSV record with
+  more or fewer fields than the header.
+- A JSON record is not an object. Empty Kafka values and tombstones count as such records.
+- A declared field has a value that its type does not accept. The value of an undeclared field never counts.
+- Its event time is missing or out of range.
+
+A dead letter never stops the records around it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 A compiled pass (`kernels.json_records`) decodes all common, valid records. Each record that it is unsure of
 goes through `JsonRules`, which defines the format: orjson and a check per field (about 2 microseconds a
-record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only. A record that
-orjson refuses is read again by the grammar alone (`json_grammar`), so that only declared fields make it a dead letter.
+record), and the reason when the record is bad. JSON is RFC 8259: no NaN, no trailing comma, UTF-8 only.
+
+orjson also refuses valid JSON with a value that it cannot represent. So a record that it refuses is read again by the
+grammar alone (`json_grammar`). If the syntax is broken, anywhere in the record, the record is a dead letter. If not,
+only the values of declared fields are checked, like those of every record.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import orjson
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, refused, shown
 from schemas.codecs.json_grammar import members
 from schemas.codecs.kernels.json_records import decode_json
-from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines, is_utf8
+from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines
 from schemas.columns import I64
 from schemas.query import Stream, Table, Type
 
@@ -122,18 +125,5 @@ class JsonDecoder:
         layout = self._layout
         data = np.frombuffer(block, np.uint8)
         slots = Slots(layout, data, count)
-        hards = decode_json(
-            data,
-            not is_utf8(data),
-            layout.names,
-            layout.name_starts,
-            layout.types,
-            slots.words,
-            slots.floats,
-            slots.valid,
-            slots.status,
-            slots.starts,
-            slots.hard,
-        )
-        slots.parse_hard_doubles(int(hards))
+        slots.fill(decode_json, layout.names, layout.name_starts)
         return slots

@@ -8,8 +8,10 @@ decoded them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.codecs.decoded import (
@@ -83,7 +85,17 @@ class Slots:
         self._extra: list[bytes] = []
         self._extra_at = len(data)
 
-    def parse_hard_doubles(self, count: int) -> None:
+    def fill(self, decode: Callable[..., int], *fields: npt.NDArray[Any]) -> None:
+        """Decode the block.
+
+        Args:
+            decode: the kernel of the format, `decode_csv` or `decode_json`.
+            fields: how that format finds its fields, as the kernel takes it.
+        """
+        outputs = self.words, self.floats, self.valid, self.status, self.starts, self.hard
+        self._parse_hard_doubles(int(decode(self.data, not _is_utf8(self.data), *fields, self.layout.types, *outputs)))
+
+    def _parse_hard_doubles(self, count: int) -> None:
         """Parse the doubles of the first `count` entries of `hard`, with Arrow's parser, which rounds correctly.
 
         Records with a number beyond the range of doubles become UNSURE.
@@ -128,11 +140,14 @@ class Slots:
         doubled_quotes: bool = False,
         blank_is_dead: bool = False,
     ) -> Decoded:
-        """Convert the slots to columns, after the kernel has run.
+        """Convert the slots to columns, after the kernel has run. Here records become dead letters.
+
+        A record of which the kernel was unsure, or whose event time is missing or out of range, goes through `rules`.
+        If they or the check of its event time raise RecordError, the record is a dead letter with that reason.
 
         Args:
             rules: the record-at-a-time path: a record's values in field order, or RecordError.
-            raw: a record's bytes, for its dead letter.
+            raw: a record's bytes, which its dead letter holds.
             record_ts: (count,) event times where the stream has no timestamp field.
             doubled_quotes: how the kernel's spans escape, see `gather_strings`.
             blank_is_dead: whether a blank record is a dead letter (a record without content) and not an empty line.
@@ -198,7 +213,7 @@ class Slots:
         return Column(Type.STRING, out[: int(offsets[-1])], None, offsets)
 
 
-def is_utf8(data: U8) -> bool:
+def _is_utf8(data: U8) -> bool:
     """Whether the bytes as a whole are valid UTF-8 (then so is every slice between ASCII bytes)."""
     if not len(data):
         return True

@@ -1,5 +1,4 @@
-"""Collects and binds the clauses after FROM, in any order: windows, conditions, PARTITION BY, GROUP BY, EMIT,
-EXCEPT."""
+"""Collects and binds the clauses after FROM, in any order: windows, conditions, PARTITION BY, GROUP BY, EXCEPT."""
 
 from __future__ import annotations
 

@@ -15,12 +15,10 @@ Cost: linear in the text. Limits: expressions nest up to `schemas.language.expre
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
-from lark import Lark, Token, Tree, UnexpectedInput
+from lark import Token, Tree, UnexpectedInput
 
 from schemas.language.binder import bind_program
+from schemas.language.parser import parser
 from schemas.language.query_text import QueryText
 from schemas.language.syntax_errors import syntax_error
 from schemas.query import Program
@@ -37,20 +35,8 @@ def parse_program(text: str) -> Program:
 
 
 def _parse(source: QueryText) -> Tree[Token]:
-    parser = _parser()
+    built = parser()
     try:
-        return parser.parse(source.text)
+        return built.parse(source.text)
     except UnexpectedInput:
-        raise syntax_error(parser, source) from None
-
-
-@cache
-def _parser() -> Lark:
-    # Built on first use: it takes about 70 ms, which commands that parse no query should not spend.
-    return Lark.open(
-        str(Path(__file__).with_name("grammar.lark")),
-        parser="lalr",
-        lexer="contextual",
-        propagate_positions=True,
-        maybe_placeholders=True,
-    )
+        raise syntax_error(built, source) from None

@@ -12,15 +12,16 @@ format stores its version where any version finds it, and every reader calls `ch
 | transaction record | `<group>.transactions` | `"v"` | `schemas.messages.prepared` |
 | block of intermediate results | internal topics | byte 3, after the magic `WX` | `schemas.codecs.exchange` |
 | notice of feedback | internal topics | byte 3, after the magic `WN` | `schemas.codecs.notice` |
-| block of source tuples | snapshots, spilled groups, debts | byte 5, after the magic `WEIR` | `schemas.codecs.blocks` |
+| block of source tuples | snapshots, spilled state | byte 5, after the magic `WEIR` | `schemas.codecs.blocks` |
 | manifest of a snapshot | RocksDB below `--state-dir` | `"v"` | `services.recovery.state_store` |
 | spill folder | file `weir-spill` in it | the number in its text | `services.spill.block_store` |
-| debt | file `debt.json` in a spill folder | `"format"` | `services.spill.backlog` |
+| backlog | file `debt.json` in a spill folder | `"format"` | `services.spill.backlog` |
 
 - The reader's own version: read. An absent field has the value that it had before the field existed; an unknown field
   is ignored. So a field may be added if older readers may ignore it; any other change is a new version.
 - A newer version: `NewerFormatError`, and nothing is written, deleted or rebuilt. A worker stops with that error line
   and exit code 1; at its start it looks at commits and control topics before it joins its group.
+- An older version: `StateError`, unless the reader has code for it that runs before `check_format`.
 - A version that never existed, or bytes that are not of the format at all: `StateError`. They are damaged, or belong to
   another program.
 
@@ -53,4 +54,4 @@ def check_format(found: object, reads: int, what: str) -> None:
             "nothing has been changed"
         )
     if found < reads:
-        raise StateError(f"{what} has format {found}, this Weir reads {reads}: go on with the Weir that wrote it")
+        raise StateError(f"{what} has format {found}, this Weir reads {reads}: use the Weir that wrote it")

@@ -85,7 +85,7 @@ def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
         raise StateError(f"{place} holds {raw[:80]!r}, which is no log of spilled state: {error}") from None
     if log.groups != groups:
         raise StateError(
-            f"{place} has {log.groups} groups per join, this Weir reads {groups}; go on with the Weir that wrote it, "
+            f"{place} has {log.groups} groups per join, this Weir reads {groups}; use the Weir that wrote it, "
             "or give the query a new group (--group)"
         )
     return log

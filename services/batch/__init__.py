@@ -1,4 +1,4 @@
 """`weir run`: queries over files, without Kafka. Entry: `query_run` for one query, `group_run` for several.
 
-Imports `services.files`, `services.spill` and `services.process`.
+Imports `services.files` and `services.spill`.
 """

@@ -1,6 +1,7 @@
 """The statistics file of `weir run --stats`, and the summary of migrations for the terminal.
 
-The file always has all keys of the design (section 4); the counters come from the engine.
+`services.batch.file_run` fills them. The file has the same keys for every executor and strategy; the counters come from
+the engine.
 """
 
 from __future__ import annotations
@@ -63,22 +64,13 @@ class RunStatistics:
 
 
 def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> bytes:
-    """The statistics file: one JSON object, keys as in the design, section 4. `plan` is the last plan.
+    """The statistics file: one JSON object, always with all keys. `plan` is the last plan.
 
     Args:
         engine: the statistics of `task`, with those of a later cleanup where there was one.
     """
     document: dict[str, Any] = {
-        "input_tuples": engine.input_tuples,
-        "results": engine.results,
-        "late": engine.late,
-        "dead_letters": run.dead_letters,
-        "dead_letters_by_stream": run.dead_by_stream,
-        "comparisons": engine.comparisons,
-        "intermediate_results": engine.intermediate_results,
-        "peak_state_tuples": engine.peak_state_tuples,
-        "peak_state_bytes": engine.peak_state_bytes,
-        "seconds": round(run.seconds, 6),
+        **_counts(run, engine),
         "plan": str(task.plan),
         "executor": task.executor,
         "operators": [
@@ -122,16 +114,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
     Queries that share an operator share its counters: `parts` has an entry per operator, with the names of its queries.
     """
     document: dict[str, Any] = {
-        "input_tuples": engine.input_tuples,
-        "results": engine.results,
-        "late": engine.late,
-        "dead_letters": run.dead_letters,
-        "dead_letters_by_stream": run.dead_by_stream,
-        "comparisons": engine.comparisons,
-        "intermediate_results": engine.intermediate_results,
-        "peak_state_tuples": engine.peak_state_tuples,
-        "peak_state_bytes": engine.peak_state_bytes,
-        "seconds": round(run.seconds, 6),
+        **_counts(run, engine),
         "plan": None,
         "executor": ", ".join(dict.fromkeys(query.executor for query in engine.queries)),
         "queries": [
@@ -163,6 +146,22 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
         "timeline": run.timeline,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _counts(run: RunStatistics, engine: EngineStatistics | GroupStatistics) -> dict[str, Any]:
+    """The keys with which both files begin."""
+    return {
+        "input_tuples": engine.input_tuples,
+        "results": engine.results,
+        "late": engine.late,
+        "dead_letters": run.dead_letters,
+        "dead_letters_by_stream": run.dead_by_stream,
+        "comparisons": engine.comparisons,
+        "intermediate_results": engine.intermediate_results,
+        "peak_state_tuples": engine.peak_state_tuples,
+        "peak_state_bytes": engine.peak_state_bytes,
+        "seconds": round(run.seconds, 6),
+    }
 
 
 def _feedback(edges: Sequence[EdgeStatistics]) -> dict[str, Any]:

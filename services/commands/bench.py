@@ -1,4 +1,4 @@
-"""`weir bench`: how fast, against the figures that Weir promises and against others in the same run."""
+"""`weir bench`: measures Weir's speed, against required figures and against other programs in the same run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from schemas.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops.bench.measure import Progress
-    from ops.bench.report import Report
-    from ops.bench.suites import PaperBench, Suite
+    from ops.bench.measuring.measure import Progress
+    from ops.bench.measuring.report import Report
+    from ops.bench.measuring.suites import PaperBench, Suite
 
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Measure this machine: a table of figures asked for and reached, with the ceilings and a naive "
-        "program measured in the same run. Exit code 0 whether or not they are reached."
+        "Measure this machine: a table of required and measured figures, with the ceilings and a naive "
+        "program measured in the same run. The exit code is 0 whether or not the requirements are met."
     ),
 )
 
-Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: does it run, roughly how fast.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, and roughly how fast.")]
 Runs = Annotated[
     int | None,
     typer.Option(min=1, help="Runs of every figure; default 5, with --quick 2.", show_default=False),
@@ -38,12 +38,16 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="A broker that runs already; weir-bench-* topics stay on it. Default: one of its own.",
+        help="A running broker; weir-bench-* topics stay on it. Default: one that the benchmark starts.",
         show_default=False,
     ),
 ]
-PaperQuick = Annotated[bool, typer.Option("--quick", help="The least sizes, one run; default: what fits minutes.")]
-Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, which take hours; default: what fits minutes.")]
+PaperQuick = Annotated[
+    bool, typer.Option("--quick", help="The smallest sizes, one run. Default: sizes that take minutes.")
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="The paper's sizes, which take hours. Default: sizes that take minutes.")
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables (.md, .json) and charts (.png) go.")]
 PaperRuns = Annotated[
     int | None,
@@ -62,7 +66,7 @@ def engine(
         int | None,
         typer.Option(
             min=1,
-            help="Event time under the clock in each run, in seconds; default 20, with --quick 4.",
+            help="Event time that each run measures, in seconds; default 20, with --quick 4.",
             show_default=False,
         ),
     ] = None,
@@ -70,7 +74,7 @@ def engine(
         float | None,
         typer.Option(
             min=0.1,
-            help="Event time of the run that watches memory grow, in minutes; default 5, with --quick 0.5.",
+            help="Event time of the run that measures the growth of memory, in minutes; default 5, with --quick 0.5.",
             show_default=False,
         ),
     ] = None,
@@ -140,7 +144,7 @@ def kafka(
     json: Json = None,
 ) -> None:
     """Topic to topic with `weir worker`, exactly once: rate, latency, memory."""
-    from ops.bench.kafka import KafkaSettings, bench_kafka
+    from ops.bench.kafka.topic_to_topic import KafkaSettings, bench_kafka
 
     settings = KafkaSettings(
         bootstrap=bootstrap,
@@ -165,7 +169,7 @@ def migrations(
     json: Json = None,
 ) -> None:
     """Plan changes of a running `weir worker`: how long results stay away by each strategy."""
-    from ops.bench.migrations import MigrationSettings, bench_migrations
+    from ops.bench.kafka.migrations import MigrationSettings, bench_migrations
 
     settings = MigrationSettings(
         bootstrap=bootstrap, runs=runs or (2 if quick else 5), rate=rate, window_ms=round(window * 1000), seed=seed
@@ -182,7 +186,7 @@ def failover(
     json: Json = None,
 ) -> None:
     """Workers that are killed: how long results stay away, by the size of the state, and what takes that time."""
-    from ops.bench.failover import WINDOWS_MS, FailoverSettings, bench_failover
+    from ops.bench.kafka.failover import WINDOWS_MS, FailoverSettings, bench_failover
 
     settings = FailoverSettings(
         bootstrap=bootstrap,
@@ -207,7 +211,7 @@ def cleanup(
     seed: Seed = 1,
     json: Json = None,
 ) -> None:
-    """What a run owes for want of memory, found by one process and by Spark."""
+    """Cleanup of the results that a run left pending for lack of memory: by one process, and by Spark."""
     from ops.bench.spark_cleanup import CleanupSettings, bench_cleanup
     from ops.spark.session import check_installed
 
@@ -234,7 +238,7 @@ def _redraws(name: str, help: str) -> None:
 def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
     from importlib import import_module
 
-    from ops.bench.measure import Progress
+    from ops.bench.measuring.measure import Progress
     from services.process.warmup import warm_up
 
     if quick and full:
@@ -257,7 +261,7 @@ _redraws(
 )
 _redraws(
     "spill",
-    "The figures of the state-spill paper, 16 to 20, redrawn; and pace beside RocksDB, pauses, growth, the account.",
+    "The figures of the state-spill paper, 16 to 20, redrawn; and pace against RocksDB, pauses, growth, memory use.",
 )
 _redraws(
     "juggler",
@@ -274,7 +278,7 @@ def jit(
         bool,
         typer.Option(
             "--kafka",
-            help="What feedback saves, and costs, between joins placed per operator on Kafka; no figure of the paper.",
+            help="What feedback saves and costs between joins that run in tasks of their own; not in the paper.",
         ),
     ] = False,
     runs: PaperRuns = None,
@@ -293,7 +297,7 @@ def _finish_suite(suite: Suite, out: Path) -> None:
 
 def _measure(bench: Callable[[Any, Progress], Report], settings: Any, json: Path | None) -> None:
     """Run a benchmark with its settings, show its report, and write it to a file if one is given."""
-    from ops.bench.measure import Progress
+    from ops.bench.measuring.measure import Progress
 
     with Progress() as progress:
         report = bench(settings, progress)

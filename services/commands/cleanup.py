@@ -35,19 +35,19 @@ Share = Annotated[
 @with_kafka
 def cleanup(
     folder: Annotated[
-        Path, typer.Argument(help="What `weir run --cleanup none --spill-dir DIR` has left.", metavar="DIR")
+        Path, typer.Argument(help="Folder that `weir run --cleanup none --spill-dir DIR` has left.", metavar="DIR")
     ],
     spark: Annotated[
         str | None,
         typer.Option(
             envvar="WEIR_SPARK_MASTER",
             metavar="MASTER",
-            help="Let Spark do it, such as local[*] or spark://host:7077; its executors need Weir. Default: this "
-            "process.",
+            help="Clean up with this Spark, such as local[*] or spark://host:7077; its executors need Weir. Default: "
+            "clean up in this process.",
         ),
     ] = None,
     local: Annotated[
-        bool, typer.Option("--local", help="This process does it, whatever WEIR_SPARK_MASTER says.")
+        bool, typer.Option("--local", help="Clean up in this process, whatever WEIR_SPARK_MASTER says.")
     ] = False,
     share: Share = None,
     out: Annotated[
@@ -55,7 +55,7 @@ def cleanup(
         typer.Option(
             envvar="WEIR_OUT",
             metavar="PATH",
-            help="File of results, JSON lines, which appears when it is whole; - is standard output.",
+            help="File of results, JSON lines, which appears when it is complete; - is standard output.",
         ),
     ] = "-",
     topic: Annotated[
@@ -63,7 +63,8 @@ def cleanup(
         typer.Option(
             envvar="WEIR_TOPIC",
             metavar="NAME",
-            help="Topic of results in place of a file; each is there once however often the command is repeated.",
+            help="Topic of results in place of a file. Each result is written once, however often the command is "
+            "repeated.",
         ),
     ] = None,
     of: Annotated[
@@ -80,8 +81,8 @@ def cleanup(
 ) -> None:
     """Produce the results that a run has left pending for lack of memory, and write each once.
 
-    A command that was interrupted is repeated as it was, and goes on; one that was finished says so and does nothing.
-    Exit codes: 0 all is paid; 2 the arguments are wrong; 1 anything else.
+    To continue an interrupted cleanup, repeat the command. After a finished cleanup, the command reports that and does
+    nothing. Exit codes: 0 no results are pending; 2 the arguments are wrong; 1 anything else.
     """
     if local:
         spark = None
@@ -95,7 +96,7 @@ def cleanup(
     if of is not None:
         check_query(manifest, find_query(of, None, clients))
     if manifest.results is not None:
-        _say(f"the debt in {folder} is paid: {manifest.results:,} results, to {manifest.destination}; nothing to do")
+        _say(f"{folder} was cleaned up before: {manifest.results:,} results, to {manifest.destination}; nothing to do")
         return
     if spark is not None:
         # Checked before the backlog is opened: without Spark this cannot succeed.
@@ -110,7 +111,7 @@ def cleanup(
                 results = clean_up_backlog(backlog, name, destination, spark, share, say)
         except BrokenPipeError:
             raise typer.Exit(1) from None
-    _say(f"{results:,} results that were owed are in {name}, {time.perf_counter() - began:.1f} s")
+    _say(f"wrote {results:,} pending results to {name} in {time.perf_counter() - began:.1f} s")
 
 
 def _destination(backlog: OpenBacklog, out: str, topic: str | None, clients: KafkaClients) -> tuple[str, Destination]:
@@ -161,8 +162,8 @@ def clean_up_backlog(
     if spark is None:
         from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 
-        owed = backlog.manifest.debt
-        groups = clean_up_all(OfflineCleanup(backlog.query, owed), owed, backlog.blocks, destination.delivered_groups())
+        pending, delivered = backlog.manifest.debt, destination.delivered_groups()
+        groups = clean_up_all(OfflineCleanup(backlog.query, pending), pending, backlog.blocks, delivered)
         return deliver(backlog, name, destination, groups)
     from ops.spark.cleanup import Cluster, forget, results_of_backlog
 

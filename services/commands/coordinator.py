@@ -1,4 +1,4 @@
-"""`weir coordinator`: leads the workers of a query through changes of its plan."""
+"""`weir coordinator`: coordinates plan changes among the workers of a query."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def coordinator(
     *,
     clients: KafkaClients,
 ) -> None:
-    """Lead the workers of a query through changes of its plan (`weir migrate`), until stopped.
+    """Coordinate plan changes (`weir migrate`) among the workers of a query, until stopped.
 
-    It keeps no state: start it anywhere, several if you like; without one, workers run on with the plan they have.
+    It keeps no state: start it anywhere, and several if you like. Without one, workers keep the plan that they have.
     Exit codes: 0 stopped; 2 the query or the arguments are wrong; 1 anything else.
     """
     bound = find_query(query, name, clients)

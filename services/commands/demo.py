@@ -1,4 +1,4 @@
-"""`weir demo`: a year of real data through Kafka, checked against another engine."""
+"""`weir demo`: streams a year of real data through Kafka, and checks the results against another engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def demo(
     keep: Annotated[
         bool,
         typer.Option(
-            "--keep", envvar="WEIR_DEMO_KEEP", help="Leave Kafka running at the end, and say how to stop it."
+            "--keep", envvar="WEIR_DEMO_KEEP", help="Leave Kafka running at the end, and print how to stop it."
         ),
     ] = False,
     folder: Annotated[

@@ -1,4 +1,4 @@
-"""`weir explain`: the plan of a query, without running it; with --analyze what it does, over files or as it runs."""
+"""`weir explain`: prints the plan of a query; with --analyze also what it does, over files or as it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.errors import UsageError
 from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
-from services.commands.run import ExecutorChoice
+from services.commands.run.options import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
@@ -45,8 +45,8 @@ def explain(
         typer.Option(
             "--analyze",
             envvar="WEIR_ANALYZE",
-            help="What every operator does, beside what was expected: of the query as it runs on Kafka, or with "
-            "--source of a run over files whose results are dropped.",
+            help="Show what every operator does, beside the expected figures: in the query as it runs on Kafka, or "
+            "with --source in a run over files whose results are dropped.",
         ),
     ] = False,
     executor: Annotated[
@@ -84,14 +84,14 @@ def explain(
 
     Of a file with several queries: which share an operator, their inputs, and the predicates that they share.
 
-    With --analyze, what became of it: rates, selectivities, sizes and completeness of states, per operator; how far
-    plan changes are; and a line per task.
+    With --analyze, the measured figures: rates, selectivities, sizes and completeness of states, per operator; the
+    progress of plan changes; and a line per task.
     """
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
-            raise UsageError(f"{option} says how to show what a query does: add --analyze")
+            raise UsageError(f"{option} has no effect without --analyze")
     if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
-        raise UsageError(f"--executor {executor}: what queries share is not analysed; leave --analyze away")
+        raise UsageError(f"--executor {executor}: --analyze does not show shared operators; omit --analyze")
     if name is None and query.exists():
         queries = read_queries(query, None)
         if len(queries) > 1:

@@ -1,4 +1,4 @@
-"""`weir backfill` and `weir audit`: a query over history, by Spark."""
+"""`weir backfill` and `weir audit`: answer a query over history with Spark, and check what a query wrote."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _taken(intake: RecordCounts) -> str:
 
 
 def _buried(intake: RecordCounts) -> list[str]:
-    return [f"{intake.dead:,} record(s) are no tuples, the first is {intake.first_dead}"] if intake.dead else []
+    return [f"{intake.dead:,} record(s) are dead letters, the first is {intake.first_dead}"] if intake.dead else []
 
 
 def _verdict(found: Audit) -> list[str]:

@@ -8,36 +8,17 @@ has the options of this module in place of `clients`. No option takes a secret i
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from schemas.errors import UsageError
+from services.commands.option_groups import with_options
 from services.process.security import KafkaClients
 
 KAFKA = "Kafka security"
-
-
-def with_kafka(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `clients` is made from options."""
-    own = inspect.signature(command, eval_str=True).parameters
-    options = inspect.signature(_clients, eval_str=True).parameters
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        clients = _clients(**{name: given.pop(name) for name in options})
-        command(**given, clients=clients)
-
-    parameters = [parameter for name, parameter in own.items() if name != "clients"]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*parameters, *options.values())]
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
 
 
 def _clients(
@@ -156,6 +137,10 @@ def _clients(
         oauth_token_url,
         oauth_scope,
     )
+
+
+with_kafka = with_options("clients", _clients)
+"""Gives a command the Kafka options, and the `KafkaClients` made from them as `clients`."""
 
 
 def _secret(option: str, file: Path | None, variable: str) -> str | None:

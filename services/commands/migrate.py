@@ -16,7 +16,7 @@ from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
-from services.commands.run import Preference
+from services.commands.run.options import Preference
 from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
@@ -38,12 +38,12 @@ def migrate(
         typer.Option(
             envvar="WEIR_STRATEGY",
             metavar="NAME",
-            help="How to change; `auto` picks from what the query does just then.",
+            help="Migration strategy; `auto` chooses by the query's statistics at that time.",
         ),
     ] = "auto",
     prefer: Annotated[
         Preference,
-        typer.Option(envvar="WEIR_PREFER", help="What the strategy auto makes least."),
+        typer.Option(envvar="WEIR_PREFER", help="What the strategy auto minimizes."),
     ] = Preference.WORK,
     at: Annotated[
         str | None,
@@ -74,10 +74,10 @@ def migrate(
     *,
     clients: KafkaClients,
 ) -> None:
-    """Change the plan of a query that runs; results stay what they are, and in order.
+    """Change the plan of a running query; its results and their order stay the same.
 
-    Every task changes at the same event time, the cut, which `weir coordinator` fixes. What was agreed on holds
-    whatever dies: Ctrl-C only stops watching. Exit codes: 0 agreed, with --wait done; 1 withdrawn, or nobody
+    Every task changes at the same event time, the cut, which `weir coordinator` fixes. An agreed change takes place
+    whatever dies: Ctrl-C only stops watching. Exit codes: 0 agreed, with --wait done; 1 withdrawn, or no coordinator
     answers; 2 the arguments are wrong; 130 interrupted.
     """
     bound = find_query(query, name, clients)
@@ -101,7 +101,7 @@ def migrate(
         try:
             progress = request.run(str(tree), strategy, prefer=prefer, at=event_time, timeout_ms=timeout_ms, wait=wait)
         except KeyboardInterrupt:
-            print("weir: stopped watching; what was asked for goes on", file=sys.stderr)
+            print("weir: stopped watching; the requested plan change continues", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
     change = progress.change
     assert change is not None

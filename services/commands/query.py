@@ -1,4 +1,4 @@
-"""`weir query`: query files under names that all machines know."""
+"""`weir query`: registers query files under names, which commands on every machine can use."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from services.registry.member_log import read_members
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Query files under names, kept in Kafka: worker, coordinator and migrate take such a name for a file. With "
-    "--group, several queries under one name, which a worker runs together, and which come and go while it does.",
+    help="Register query files under names, in Kafka: worker, coordinator and migrate take such a name in place of a "
+    "file. With --group, a name stands for several queries that a worker runs together. Queries can be added to a "
+    "group and dropped while it runs.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query: letters, digits, _ and -.")]
@@ -43,8 +44,8 @@ def register(
         bool,
         typer.Option(
             "--group",
-            help="NAME is a group: all queries of the file run in it together. Those that are there stay, one with "
-            "the same INSERT INTO is replaced. A running worker begins them at once.",
+            help="NAME is a group: all queries of the file run in it together. Its other queries stay; one with the "
+            "same INSERT INTO is replaced. A running worker starts the new queries at once.",
         ),
     ] = False,
     from_now: Annotated[
@@ -78,7 +79,7 @@ def register(
 @app.command("list")
 @with_kafka
 def list_(group: Group = None, *, clients: KafkaClients) -> None:
-    """List the registered queries, one per line; of groups also what their workers made of each."""
+    """List the registered queries, one per line. Each query of a group has a line: since when it runs, or why not."""
     for name, found in registry.registered(clients).items():
         try:
             bound = pick_query(found.text, found.pick, f"registered query {name}")
@@ -96,7 +97,7 @@ def list_(group: Group = None, *, clients: KafkaClients) -> None:
 @app.command()
 @with_kafka
 def drop(name: Name, pick: QueryName = None, *, clients: KafkaClients) -> None:
-    """Forget a name; workers that run its query go on. Of a group, or with --query of one of it: they end it."""
+    """Remove a name. Running workers keep its query, but end the queries of a group (with --query: only that one)."""
     entry = find_group(clients, name)
     if entry is None:
         if pick is not None:

@@ -27,6 +27,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class Switch(StrEnum):
+    """On or off."""
+
+    OFF = "off"
+    ON = "on"
+
+
 QueryArgument = Annotated[
     Path,
     typer.Argument(
@@ -62,10 +69,9 @@ Memory = Annotated[
     typer.Option(
         envvar="WEIR_MEMORY",
         metavar="SIZE",
-        help="Memory for tuples and states, of a worker for those of each task, such as 64MiB. What is too much leaves "
-        'for the disk, and results that it would have made come later, marked "_phase": "cleanup". Not for '
-        "EXCEPT and aggregates, nor in workers with placement per-operator or at-least-once. Default: no "
-        "limit.",
+        help="Memory for tuples and states, such as 64MiB; in a worker, for each task. What exceeds it is spilled to "
+        'disk. The results that this leaves pending come later, marked "_phase": "cleanup". Not for EXCEPT and '
+        "aggregates, nor in workers with placement per-operator or at-least-once. Default: no limit.",
     ),
 ]
 
@@ -75,9 +81,9 @@ SpillStrategy = Annotated[
         "--spill",
         envvar="WEIR_SPILL",
         metavar="STRATEGY",
-        help="What leaves first: bottom-up (joins nearest the sources), local-output (what its own join makes least "
-        "of), global-output (what the query makes least of) or global-output-penalty (the same, for all memory that "
-        "comes of it; the default).",
+        help="What is spilled first: bottom-up (joins nearest the sources), local-output (groups that produce the "
+        "fewest results of their own join, per byte), global-output (the fewest results of the query, per byte) or "
+        "global-output-penalty (the same, per byte of all memory that the group causes in joins above; the default).",
     ),
 ]
 
@@ -86,8 +92,8 @@ SpillDir = Annotated[
     typer.Option(
         envvar="WEIR_SPILL_DIR",
         metavar="DIR",
-        help="Folder of what leaves memory. Workers of one machine may share it; a task empties its part when it "
-        "begins, since recovery needs Kafka alone. Default: a worker's --state-dir, else a temporary folder.",
+        help="Folder for spilled state. Workers of one machine may share it; a task empties its part when it starts, "
+        "since recovery needs Kafka alone. Default: a worker's --state-dir, else a temporary folder.",
     ),
 ]
 

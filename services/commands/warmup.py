@@ -1,4 +1,4 @@
-"""`weir warmup`: compile the kernels ahead."""
+"""`weir warmup`: compiles all kernels ahead of the first query."""
 
 from __future__ import annotations
 

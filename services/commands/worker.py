@@ -1,4 +1,4 @@
-"""`weir worker`: a query as a service on Kafka."""
+"""`weir worker`: runs a query as a service on Kafka."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from services.commands.query_options import (
     Replication,
     SpillDir,
     SpillStrategy,
+    Switch,
     TableFiles,
     WaitForTopics,
     group_of,
@@ -33,7 +34,7 @@ from services.kafka.topics import TopicAdmin
 from services.process import memory as memory_use
 from services.process.logs import get_log, set_up_logs
 from services.process.security import KafkaClients
-from services.process.settings import Guarantee, Placement, Start, Switch, WorkerSettings
+from services.process.settings import Guarantee, Placement, Start, WorkerSettings
 from services.registry.group_registry import find_group
 from services.registry.query_registry import find_query, names_file
 from services.worker.web import Pages
@@ -151,8 +152,8 @@ def worker(
         typer.Option(
             envvar="WEIR_IDLE_TIMEOUT",
             metavar="DURATION",
-            help="After how long a partition with nothing new stops holding results back, for streams that declare no "
-            "idle_timeout; what it brings later, behind the results, is late. 'never': wait for it.",
+            help="Time after which a silent partition no longer holds results back, for streams that declare no "
+            "idle_timeout; what it brings later, behind the watermark, is late. 'never': wait for it.",
         ),
     ] = NEVER,
     wait: WaitForTopics = None,
@@ -161,7 +162,8 @@ def worker(
         typer.Option(
             "--accept-loss",
             envvar="WEIR_ACCEPT_LOSS",
-            help="Go on although Kafka's retention has deleted input that is still needed. Default: exit with code 1.",
+            help="Continue although Kafka's retention has deleted input that is still needed. Default: exit with code "
+            "1.",
         ),
     ] = False,
     replication: Replication = -1,
@@ -192,7 +194,7 @@ def worker(
             envvar="WEIR_SESSION_TIMEOUT",
             metavar="DURATION",
             rich_help_panel=TUNING,
-            help="After how long without a sign of life other workers take over.",
+            help="Time without a heartbeat after which other workers take over this worker's tasks.",
         ),
     ] = "10s",
     transaction_timeout: Annotated[
@@ -201,7 +203,7 @@ def worker(
             envvar="WEIR_TRANSACTION_TIMEOUT",
             metavar="DURATION",
             rich_help_panel=TUNING,
-            help="After how long the broker aborts the transaction of a worker that went silent; at most the broker's "
+            help="Time after which the broker aborts the transaction of a silent worker; at most the broker's "
             "transaction.max.timeout.ms.",
         ),
     ] = "1m",
@@ -211,17 +213,18 @@ def worker(
             envvar="WEIR_PATIENCE",
             metavar="DURATION",
             rich_help_panel=TUNING,
-            help="How long a task may have work and commit none of it until /healthz answers 503, and how long Kafka "
-            "may refuse the password or the TLS handshake until the worker ends.",
+            help="How long a task may have work and commit none of it before /healthz answers 503, and how long Kafka "
+            "may refuse the password or the TLS handshake before the worker ends.",
         ),
     ] = "1m",
     *,
     clients: KafkaClients,
 ) -> None:
     """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic. QUERY may
-    also be a registered group: then all its queries run, and come and go with `weir query register --group` and `drop`.
+    also be a registered group: then all its queries run. `weir query register --group` and `drop` add and remove
+    queries meanwhile.
 
-    Late tuples go to <sink>.late, records that are no tuples to <sink>.dead; missing output topics are created.
+    Late tuples go to <sink>.late, records that cannot be decoded to <sink>.dead; missing output topics are created.
     Start more workers with the same group to share a PARTITION BY query's partitions, or with placement per-operator
     its joins, or to stand by.
     SIGTERM and Ctrl-C deliver the open epoch, commit and leave the group. Exit codes: 0 stopped; 2 the query or

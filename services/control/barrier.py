@@ -22,10 +22,14 @@ function, so all of them judge each message alike, whatever its sender believed.
 Each incarnation of a task starts with an `Opened` and reads the log up to it before it takes any input. From there on
 the answers of earlier incarnations do not count, so messages of a zombie do no harm.
 
-**Invariant.** No task has passed a valid cut when it reads it. Let T be the cut. Before it in the log the task's
-newest incarnation L promised a bound <= T; L has not passed the bound before it read the decision, which is this cut. A
-later incarnation L' of the task wrote its `Opened` after the cut (else L's answer would not have counted), so L' knows
-the cut before it starts; and it starts where an earlier incarnation has committed.
+**Invariant.** No task passes a valid cut before it has read it. Let T be the cut, and L the task's newest incarnation
+that opened before the cut in the log.
+
+- L itself: its answer stands before the cut and promises a bound <= T. L does not pass the bound until it has read the
+  decision, and the decision is this cut.
+- A later incarnation L': its `Opened` stands after the cut, or L's answer would not have counted. So L' reads the cut
+  before it takes any input. It starts where an earlier incarnation has committed: at T at the latest, unless that one
+  had read the cut, too.
 
 **Why it holds at every crash.** A lost coordinator: the tasks withdraw when they have waited too long; its successor
 folds the same log and continues from there. Two coordinators: the cut that comes first in the log counts; the other

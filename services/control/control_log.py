@@ -12,8 +12,7 @@ missing. Only `open` waits for the task's `Opened`, since the task may not start
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -29,7 +28,7 @@ from schemas.messages.control import (
     encode_control,
 )
 from services.control.barrier import Barrier, View
-from services.kafka.log_consumer import LogReader
+from services.kafka.log_consumer import LogBatch, LogFollower, position_of
 from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
@@ -60,7 +59,6 @@ class ControlLog:
         self._updated = threading.Condition()
         self._next_offset = 0
         self._at_end = False
-        self._stop = False
         self._unwritten: set[str] = set()
         self._read_error = ""
         self._settings = clients.librdkafka(
@@ -72,24 +70,23 @@ class ControlLog:
         )
         self._producer = Producer(self._settings)
         self._timed_out = False
-        self._reader = LogReader(clients, topic, client__id=client_id)
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._follower = LogFollower(
+            clients, topic, "control", self._take, poll_s=POLL_S, before=self._call_back, client__id=client_id
+        )
 
     def start(self) -> ControlLog:
         """Start to read."""
-        self._thread.start()
+        self._follower.start()
         return self
 
     def close(self) -> None:
         """Write the queued messages, if that is quick, and stop reading."""
-        self._stop = True
+        self._follower.stop()
         with self._updated:
-            # A thread that waits in `open` must not wait for a reader that has stopped.
+            # A thread that waits in `open` must not wait for a follower that has stopped.
             self._updated.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._follower.close()
         self._producer.flush(2.0)
-        self._reader.close()
 
     # --- Writing ------------------------------------------------------------------------------------
 
@@ -127,6 +124,7 @@ class ControlLog:
         """Note that a newer Weir has written to a topic of the group."""
         with self._updated:
             self.refused = self.refused or problem
+            self._follower.stop()
             self._updated.notify_all()
 
     def _wait_for(self, happened: Callable[[], object], seconds: float) -> bool:
@@ -147,7 +145,7 @@ class ControlLog:
             NewerFormatError: a newer Weir has written here.
         """
         with self._updated:
-            self._wait_for(lambda: self.view is not seen or self._stop, seconds)
+            self._wait_for(lambda: self.view is not seen or self._follower.stopped, seconds)
             return self.view
 
     def read_to_end(self, seconds: float) -> View:
@@ -194,7 +192,9 @@ class ControlLog:
         except (BufferError, KafkaException) as error:
             raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
         with self._updated:
-            self._wait_for(lambda: failed or self._stop or (written and self._next_offset > written[0]), OPEN_S)
+            self._wait_for(
+                lambda: failed or self._follower.stopped or (written and self._next_offset > written[0]), OPEN_S
+            )
             if failed:
                 why = reason(failed[0], f"WRITE on topic {self._topic!r}")
                 raise BrokerError(f"control topic {self._topic} cannot be written: {why}")
@@ -205,20 +205,11 @@ class ControlLog:
     def _why(self) -> str:
         return self._read_error and f": {self._read_error}"
 
-    def _run(self) -> None:
-        problem = ""
-        while not self._stop and self.refused is None:
-            try:
-                self._producer.poll(0)
-                if self._timed_out:
-                    self._replace_producer()
-                messages = self._reader.read(POLL_S)
-            except (KafkaException, RuntimeError) as error:
-                messages = []
-                problem = self._note_error(problem, str(error))
-                time.sleep(POLL_S)
-            if messages:
-                problem = self._note_error(problem, self._read(messages))
+    def _call_back(self) -> None:
+        """Run the delivery callbacks that are due."""
+        self._producer.poll(0)
+        if self._timed_out:
+            self._replace_producer()
 
     def _note_timeout(self, error: KafkaError) -> None:
         self._timed_out = self._timed_out or error.code() == KafkaError._MSG_TIMED_OUT
@@ -230,29 +221,20 @@ class ControlLog:
         former.purge()
         former.flush(1.0)  # calls the delivery callbacks, so that `open` learns that its message is lost
 
-    def _note_error(self, before: str, now: str) -> str:
-        self._read_error = now
-        if now and now != before:
-            self._log.warning("control topic cannot be read, trying on", reason=now)
-        return now
-
-    def _read(self, messages: Iterable[Message]) -> str:
-        """Fold messages; returns what is wrong with the topic, or an empty string."""
-        problem = ""
-        at_end, changed, following = self._at_end, False, self._next_offset
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                ended = error.code() == KafkaError._PARTITION_EOF
-                at_end = at_end or ended
-                problem = problem if ended else reason(error, f"READ on topic {self._topic!r}")
-                continue
-            following = (message.offset() or 0) + 1
+    def _take(self, batch: LogBatch) -> None:
+        """Fold what has been read."""
+        if not batch:
+            return
+        if batch.problem and batch.problem != self._read_error:
+            self._log.warning("control topic cannot be read, retrying", reason=batch.problem)
+        self._read_error = batch.problem
+        changed = False
+        for message in batch.records:
             try:
-                decoded = decode_control(message.value(), f"{self._topic}[0]@{following - 1}")
+                decoded = decode_control(message.value(), position_of(message))
             except NewerFormatError as refused:
                 self.refuse(refused)
-                return problem
+                return
             except StateError as damaged:
                 self._log.warning("control message passed over", reason=str(damaged))
                 continue
@@ -260,8 +242,9 @@ class ControlLog:
                 self._barrier.apply(decoded)
                 changed = True
         with self._updated:
-            self._at_end, self._next_offset = at_end, following
+            self._at_end = self._at_end or batch.at_end
+            if batch.records:
+                self._next_offset = (batch.records[-1].offset() or 0) + 1
             if changed:
                 self.view = self._barrier.view()
             self._updated.notify_all()
-        return problem

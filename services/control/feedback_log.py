@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_END
 
 from schemas.errors import NewerFormatError, StateError
 from schemas.messages.control import Demanded, decode_control
 from services.control.control_log import ControlLog
-from services.kafka.log_consumer import LogReader
+from services.kafka.log_consumer import LogBatch, LogFollower, position_of
 from services.process.logs import get_log
 from services.process.security import KafkaClients
 
@@ -38,21 +37,18 @@ class FeedbackLog:
         self._log = get_log("feedback", topic=topic)
         self._lock = threading.Lock()
         self._inboxes: dict[str, list[tuple[Inbox, Callable[[], None]]]] = {}
-        self._stop = False
-        self._reader = LogReader(clients, topic, OFFSET_END, client__id=client_id, fetch__wait__max__ms=50)
-        self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
+        self._read_error = ""
+        more = {"client__id": client_id, "fetch__wait__max__ms": 50}
+        self._follower = LogFollower(clients, topic, "feedback", self._take, poll_s=POLL_S, begin=OFFSET_END, **more)
 
     def start(self) -> FeedbackLog:
         """Start to read."""
-        self._thread.start()
+        self._follower.start()
         return self
 
     def close(self) -> None:
         """Stop reading."""
-        self._stop = True
-        if self._thread.is_alive():
-            self._thread.join()
-        self._reader.close()
+        self._follower.close()
 
     def send(self, message: Demanded) -> None:
         """Queue a message for writing."""
@@ -78,28 +74,14 @@ class FeedbackLog:
                 if not remaining:
                     del self._inboxes[topic]
 
-    def _run(self) -> None:
-        logged = ""
-        while not self._stop:
+    def _take(self, batch: LogBatch) -> None:
+        """Distribute messages to inboxes."""
+        if batch.problem and batch.problem != self._read_error:
+            self._read_error = batch.problem
+            self._log.warning("feedback topic cannot be read, retrying; results may wait for it", reason=batch.problem)
+        for message in batch.records:
             try:
-                problem = self._read(self._reader.read(POLL_S))
-            except (KafkaException, RuntimeError) as error:
-                problem = str(error)
-                time.sleep(POLL_S)
-            if problem and problem != logged:
-                self._log.warning("feedback topic cannot be read, trying on; results may wait for it", reason=problem)
-            logged = problem or logged
-
-    def _read(self, messages: Iterable[Message]) -> str:
-        """Distribute messages to inboxes; returns what is wrong with the topic, or an empty string."""
-        read_error = ""
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                read_error = read_error if error.code() == KafkaError._PARTITION_EOF else error.str()
-                continue
-            try:
-                demanded = decode_control(message.value(), f"{self._topic}[0]@{message.offset()}")
+                demanded = decode_control(message.value(), position_of(message))
             except NewerFormatError as problem:
                 self._control.refuse(problem)
                 continue
@@ -112,4 +94,3 @@ class FeedbackLog:
                         inbox.put(demanded)
                         if demanded.resume:
                             wake()
-        return read_error

@@ -13,7 +13,7 @@ from operators.data.statistics import EngineStatistics
 from operators.explain.analyze import Observation
 from schemas.errors import BrokerError, DataError, StateError
 from schemas.messages.control import TaskStatistics, decode_control
-from services.kafka.log_consumer import log_consumer
+from services.kafka.log_consumer import log_consumer, position_of
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 
@@ -46,7 +46,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     try:
         since = TopicPartition(topic, 0, int((time.time() - RECENT_S) * 1000))
         consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))
-        statistics = _collect(consumer, topic)
+        statistics = _collect(consumer)
     except KafkaException as error:
         raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
     finally:
@@ -57,7 +57,7 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
     return [_observation(messages) for _, messages in sorted(statistics.items())], tasks
 
 
-def _collect(consumer: Consumer, topic: str) -> dict[int, list[TaskStatistics]]:
+def _collect(consumer: Consumer) -> dict[int, list[TaskStatistics]]:
     """Messages per task, oldest first. Returns when each task has sent two that are far enough apart."""
     found: dict[int, list[TaskStatistics]] = {}
     deadline = time.monotonic() + PATIENCE_S
@@ -66,7 +66,7 @@ def _collect(consumer: Consumer, topic: str) -> dict[int, list[TaskStatistics]]:
             if message.error() is not None:
                 continue
             try:
-                decoded = decode_control(message.value(), f"{topic}[0]@{message.offset()}")
+                decoded = decode_control(message.value(), position_of(message))
             except StateError:
                 continue  # damaged, or another program's
             if isinstance(decoded, TaskStatistics):

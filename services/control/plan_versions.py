@@ -76,7 +76,7 @@ class PlanVersions:
         """Why the query cannot change to this plan by this strategy; empty when it can."""
         if strategy not in STRATEGIES:
             return (
-                f"placed operators change plans by moving-state only, not by {strategy}: another strategy works on "
+                f"distributed joins change plans by moving-state only, not by {strategy}: another strategy works on "
                 "states of both plans in one place"
             )
         try:

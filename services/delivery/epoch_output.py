@@ -1,6 +1,6 @@
 """Defines what one epoch delivers: results, rejected records, and the offsets that make them final.
 
-`services.task.task` fills a `Delivery`; `services.delivery.sink` sends it to Kafka.
+`services.task.commits` makes a `Delivery`; `services.delivery.sink` sends it to Kafka.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Delivers epochs to Kafka: the parts that both guarantees share, and the at-least-once sink.
 
-`services.task.task` calls `Sink.deliver` at the end of each epoch. The exactly-once sink is in
-`services.delivery.transactional`.
+`services.worker.task_opener` makes a task's sink. `services.task.commits` calls `Sink.deliver` for each epoch that has
+output or is to be committed. The exactly-once sink is in `services.delivery.transactional`.
 
 **At least once.** An idempotent producer without transactions. Results are visible as soon as they are written; offsets
 are committed afterwards. After a crash, everything that was written after the last commit is written again.
@@ -15,13 +15,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.codecs.encode import Encoded
 from schemas.errors import BrokerError, WeirError
@@ -31,7 +30,7 @@ from services.kafka.topics import Lane, OutputTopics
 from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
-from services.recovery.committed_offsets import TRANSIENT, read_once
+from services.recovery.committed_offsets import CommittedOffsets
 from services.recovery.starting_point import Committed
 
 ATTEMPT_S = 5.0
@@ -40,9 +39,6 @@ ATTEMPT_S = 5.0
 PATIENCE_S = 60.0
 """How long a producer's call may be repeated. Then a new producer is needed, because a producer may lose all brokers
 for good (`services.process.security.TRANSACTIONAL`)."""
-
-ASKING_S = 10.0
-"""How long one consumer asks for committed offsets before a new consumer replaces it, for the same reason."""
 
 HEADER_BYTES = 512
 """Bytes kept free below a topic's record limit for what Kafka adds to a record."""
@@ -79,16 +75,16 @@ class Repair:
 
 
 class Sink(Protocol):
-    """Delivers a task's output to Kafka.
+    """Delivers a task's output to Kafka. What it does by default is right for a sink without transactions."""
 
-    Attributes:
-        incarnation: the name that commits carry; empty if commits of incarnations need not be told apart.
-    """
-
-    incarnation: str
+    @property
+    def incarnation(self) -> str:
+        """The name that commits carry; empty if commits of incarnations need not be told apart."""
+        return ""
 
     def open(self) -> Repair:
         """Take the task over from its former worker; returns the repair of its last transactions."""
+        return Repair()
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """Read committed offsets and messages; partitions without a commit are absent."""
@@ -97,8 +93,9 @@ class Sink(Protocol):
         """Find, per partition, an offset behind everything that earlier incarnations have written and committed.
 
         Readers must read up to this offset: a broker that its peers have cut off reports an earlier end. The result is
-        empty for a sink that cannot prove the end.
+        empty for a sink that cannot prove the end. Without transactions every written record is visible.
         """
+        return {}
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Deliver and commit; returns by topic how many results were too large for it and became dead letters."""
@@ -109,12 +106,13 @@ class Sink(Protocol):
         Any thread may call the function. It returns None while some are incomplete. Otherwise it returns, per partition
         of the sink's own log, the offset before which records may be deleted.
         """
+        return dict
 
     def close(self) -> None:
         """Release connections; an open transaction is left to be aborted."""
 
 
-class ProducerSink:
+class ProducerSink(Sink):
     """The parts that both sinks share: the producer, and reading committed offsets.
 
     `_transactions` tracks where records are written; None for a sink without transactions.
@@ -132,7 +130,6 @@ class ProducerSink:
         self._log = get_log("producer")
         quiet = logging.getLogger("weir.librdkafka")
         quiet.setLevel(logging.CRITICAL)
-        self._clients = clients
         self._topics = topics
         # One partition per task: a task's results stay in the order of their timestamps.
         self._task = task
@@ -157,30 +154,25 @@ class ProducerSink:
             ),
             logger=quiet,
         )
-        self._offsets = self._consumer()
+        self._offsets = CommittedOffsets(clients, group, stable=True)
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        asked, since_s, reported = list(lanes), time.monotonic(), False
-        while True:
-            try:
-                return read_once(self._offsets, self._group, asked)
-            except KafkaException as error:
-                cause, what = error.args[0], f"committed offsets of group {self._group!r} cannot be read"
-                if cause.fatal() or not (cause.retriable() or cause.code() in TRANSIENT):
-                    raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}") from None
-                if self._give_up.is_set():
-                    raise Aborted(f"{what}: {cause.str()}; stopped trying") from None
-            if time.monotonic() - since_s > ASKING_S:
-                if not reported:
-                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
-                self._offsets.close()
-                self._offsets, since_s, reported = self._consumer(), time.monotonic(), True
-            time.sleep(0.05)
+        reported = False
 
-    def _consumer(self) -> Consumer:
-        """Make the consumer that asks for committed offsets."""
-        more = {"group__id": self._group, "isolation__level": "read_committed"}
-        return Consumer(self._clients.librdkafka(**more, enable__auto__commit=False, log_level=0))
+        def again(what: str, cause: KafkaError, overdue: bool) -> None:
+            nonlocal reported
+            if self._give_up.is_set():
+                raise Aborted(f"{what}: {cause.str()}; stopped trying")
+            if overdue and not reported:
+                reported = True
+                self._log.warning(
+                    "committed offsets cannot be read yet, retrying",
+                    task=self._task,
+                    group=self._group,
+                    reason=cause.str(),
+                )
+
+        return self._offsets.read(lanes, again)
 
     def _produce(self, delivery: Delivery) -> Counter[str]:
         """Hand everything to the producer's queue; returns how many results became dead letters for their size."""
@@ -359,20 +351,6 @@ class IdempotentSink(ProducerSink):
     ) -> None:
         super().__init__(clients, group, task, topics, give_up, message__timeout__ms=int(PATIENCE_S * 1000))
         self._commit = commit
-
-    incarnation = ""
-
-    def open(self) -> Repair:
-        """Take over nothing: there are no transactions."""
-        return Repair()
-
-    def mark_end(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
-        """Return nothing: without transactions every written record is visible."""
-        return {}
-
-    def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
-        """Return a check that succeeds: there are no transactions, and no log."""
-        return dict
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until Kafka confirms, then commit the offsets if there are any."""

@@ -107,11 +107,12 @@ class TransactionalSink(ProducerSink):
             transactional__id=self.transactional_id,
             transaction__timeout__ms=transaction_timeout_ms,
         )
+        self._clients = clients
         outputs = ((topic, task % count) for topic, count in topics.partitions.items())
         self._writes = {*writes, *outputs, log}
         self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
-        self._group_metadata = self._offsets.consumer_group_metadata()
+        self._group_metadata = self._offsets.consumer.consumer_group_metadata()
         self._call_thread = CallThread(f"offsets-{task}")
         self._transactions = self._transaction_log = TransactionLog(
             log, self.transactional_id, lambda lane: admin.log_ranges([lane])[lane][1]
@@ -135,7 +136,12 @@ class TransactionalSink(ProducerSink):
             StateError: the transaction log cannot be read, or records of a transaction are lost.
         """
         right = f"WRITE on transactional id {self.transactional_id!r}"
-        self._until_done(lambda: self._producer.init_transactions(ATTEMPT_S), "task cannot be taken over", right)
+        self._until_done(
+            lambda: self._producer.init_transactions(ATTEMPT_S),
+            right,
+            waiting="task cannot be taken over yet, retrying",
+            failed="task cannot be taken over",
+        )
         written, admin = self._transaction_log, self._admin
         until = self.mark_end([written.lane])
         first, _ = admin.log_ranges([written.lane])[written.lane]
@@ -216,7 +222,12 @@ class TransactionalSink(ProducerSink):
 
     def _abort(self) -> None:
         right = f"WRITE on transactional id {self.transactional_id!r}"
-        self._until_done(lambda: self._producer.abort_transaction(ATTEMPT_S), "not aborted", right)
+        self._until_done(
+            lambda: self._producer.abort_transaction(ATTEMPT_S),
+            right,
+            waiting="transaction not aborted yet, retrying",
+            failed="transaction not aborted",
+        )
 
     def _abort_open(self, ends: Mapping[Lane, int]) -> None:
         """Abort what this producer's predecessors left open, by a transaction that is itself aborted.
@@ -314,11 +325,21 @@ class TransactionalSink(ProducerSink):
             sent = [TopicPartition(topic, number, at, text) for (topic, number), (at, text) in offsets.items()]
             self._send(sent)
         right = f"WRITE on transactional id {self.transactional_id!r}"
-        self._until_done(lambda: self._producer.commit_transaction(ATTEMPT_S), "epoch not committed", right)
+        self._until_done(
+            lambda: self._producer.commit_transaction(ATTEMPT_S),
+            right,
+            waiting="epoch not committed yet, retrying",
+            failed="epoch not committed",
+        )
 
     def _send(self, offsets: list[TopicPartition]) -> None:
         right = f"READ on group {self._group!r} and on topics {', '.join(sorted({tp.topic for tp in offsets}))}"
-        self._until_done(lambda: self._send_offsets(offsets), "offsets not accepted", right)
+        self._until_done(
+            lambda: self._send_offsets(offsets),
+            right,
+            waiting="offsets not accepted yet, retrying",
+            failed="offsets not accepted",
+        )
 
     def _send_offsets(self, offsets: list[TopicPartition]) -> None:
         """Make one attempt. If the call does not return, the transaction stays open until the task's next producer
@@ -350,11 +371,16 @@ class TransactionalSink(ProducerSink):
         self._call_thread.close()
         super().close()
 
-    def _until_done(self, call: Callable[[], Any], what: str, right: str) -> None:
+    def _until_done(self, call: Callable[[], Any], right: str, *, waiting: str, failed: str) -> None:
         """Repeat a call while its error is retriable, since its outcome is unknown until it returns.
 
         After the time limit the task restarts with a new client. By then Kafka has aborted the transaction, or will
         abort it, or the transaction has happened; `open` finds out which.
+
+        Args:
+            right: the permission that may be missing.
+            waiting: what the log says once, when the call is repeated.
+            failed: what the error says, when the call is given up.
         """
         reported, deadline = False, time.monotonic() + self._patience_s
         while True:
@@ -370,15 +396,15 @@ class TransactionalSink(ProducerSink):
                         # The error covers all partitions of a transaction and names none.
                         denied = self._admin.not_writable(topic for topic, _ in self._transaction_log.ends)
                         right = f"WRITE on topic {denied[0]!r}" if denied else right
-                    problem = delivery_error(error, what, right)
+                    problem = delivery_error(error, failed, right)
                     if self._failed and isinstance(problem, Aborted):
                         raise Aborted(f"{problem}; a record was not written: {self._failed}") from None
                     raise problem from None
                 if time.monotonic() > deadline:
-                    raise Aborted(f"{what}: no answer from Kafka for {self._patience_s:g} s: {cause.str()}") from None
+                    raise Aborted(f"{failed}: no answer from Kafka for {self._patience_s:g} s: {cause.str()}") from None
                 if not reported:
                     reported = True
-                    self._log.warning(f"{what} yet, trying on", task=self._task, reason=cause.str())
+                    self._log.warning(waiting, task=self._task, reason=cause.str())
 
 
 def _commit_id_of(committed: Mapping[Lane, Committed]) -> CommitId | None:

@@ -2,7 +2,7 @@
 
 The worker's consumer uses `TaskAssignor`. Kafka's round-robin and range assignors do not suit joins: partition 3 of one
 topic must go to the member that has partition 3 of the others or, if a query is not partitioned, all partitions to one
-member. Here a *set* of partitions, those of one task, is assigned whole. Sets are spread evenly. Each member lists its
+member. Here a *set*, the partitions of one task, is assigned whole. Sets are spread evenly. Each member lists its
 current sets in its subscription's user data, and keeps as many of them as its share allows, so that its state stays
 where it is. The rest go to the members with the fewest sets, ties to the smallest member id, so every leader computes
 the same assignment.

@@ -1,16 +1,21 @@
 """Consumers that read given partitions without a group: they join none and commit nothing.
 
-`log_consumer` makes one; `LogReader` follows a one-partition topic for as long as the process runs.
+`log_consumer` makes one. `LogReader` follows a one-partition topic for as long as the process runs, and `LogFollower`
+does so in a thread.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from services.process.logs import get_log
+from services.process.rights import reason
 from services.process.security import KafkaClients
 
 WAIT_MS = 100
@@ -24,6 +29,9 @@ ANSWER_S = 1.0
 
 MESSAGES = 1_000
 """At most so many messages are read at once."""
+
+RETRY_S = 0.1
+"""How long a follower waits after the client has failed."""
 
 
 class LogConsumer(Consumer):
@@ -49,21 +57,44 @@ def _of_the_group(message: Message) -> bool:
 
 
 def log_consumer(clients: KafkaClients, topic: str, **more: Any) -> LogConsumer:
-    """A consumer that reads a topic from its beginning and reports the ends of partitions.
+    """A consumer that reads topics from their beginning and reports the ends of partitions.
 
     Args:
+        topic: what is read; it names the group that librdkafka requires.
         more: of its configuration, see `KafkaClients.librdkafka`.
     """
     return LogConsumer(
         clients.librdkafka(
             group__id=f"{topic}.readers",
             enable__auto__commit=False,
-            auto__offset__reset="earliest",
             enable__partition__eof=True,
             log_level=0,
-            **{"fetch__wait__max__ms": WAIT_MS, **more},
+            **{"auto__offset__reset": "earliest", "fetch__wait__max__ms": WAIT_MS, **more},
         )
     )
+
+
+def position_of(message: Message) -> str:
+    """Where a record is, for error messages."""
+    return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """What one read of a topic has brought. False if that is nothing.
+
+    Attributes:
+        records: in the order of their offsets.
+        at_end: whether Kafka has reported that nothing follows what has been read.
+        problem: why the topic cannot be read; empty if it can.
+    """
+
+    records: list[Message]
+    at_end: bool = False
+    problem: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.at_end or self.problem)
 
 
 class LogReader:
@@ -91,27 +122,34 @@ class LogReader:
         """Close the consumer."""
         self._consumer.close()
 
-    def read(self, seconds: float) -> list[Message]:
-        """The next messages and events, `PARTITION_EOF` among them, as soon as there are some.
+    def read(self, seconds: float) -> LogBatch:
+        """What follows, as soon as there is something.
 
         Raises:
             KafkaException: the topic cannot be read now.
         """
-        messages = self._read(seconds)
-        if messages or time.monotonic() - self._last_message_s < SILENCE_S:
-            return messages
+        batch = self._read(seconds)
+        if batch or time.monotonic() - self._last_message_s < SILENCE_S:
+            return batch
         self._last_message_s = time.monotonic()
-        return [] if self._at_end() else self._read(ANSWER_S) or self._replace()
+        return batch if self._at_end() else self._read(ANSWER_S) or self._replace()
 
-    def _read(self, seconds: float) -> list[Message]:
+    def _read(self, seconds: float) -> LogBatch:
         first = self._consumer.poll(seconds)
-        messages = [] if first is None else [first, *self._consumer.consume(MESSAGES, 0)]
-        for message in messages:
+        records: list[Message] = []
+        at_end, problem = False, ""
+        for message in [] if first is None else [first, *self._consumer.consume(MESSAGES, 0)]:
             error = message.error()
-            if error is None or error.code() == KafkaError._PARTITION_EOF:
-                self._next = (message.offset() or 0) + (error is None)
-                self._last_message_s = time.monotonic()
-        return messages
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end = True
+            else:
+                problem = reason(error, f"READ on topic {self._topic!r}")
+                continue
+            self._next = (message.offset() or 0) + (error is None)
+            self._last_message_s = time.monotonic()
+        return LogBatch(records, at_end, problem)
 
     def _at_end(self) -> bool:
         """Whether Kafka reports that there is nothing to read."""
@@ -121,13 +159,76 @@ class LogReader:
             return False
         return ends is not None and 0 <= ends[1] <= self._next
 
-    def _replace(self) -> list[Message]:
+    def _replace(self) -> LogBatch:
         get_log("kafka").warning("a topic brings nothing, reading it with another consumer", topic=self._topic)
         former, self._consumer = self._consumer, self._assigned()
         former.close()
-        return []
+        return LogBatch([])
 
     def _assigned(self) -> LogConsumer:
         consumer = log_consumer(self._clients, self._topic, **self._more)
         consumer.assign([TopicPartition(self._topic, 0, self._next)])
         return consumer
+
+
+class LogFollower:
+    """Follows the first partition of a topic in a thread until it is stopped, whatever fails meanwhile.
+
+    Args:
+        name: of the thread.
+        take: is called in the thread with everything that is read, and with an empty batch after `poll_s` of silence.
+        poll_s: how often `take` and `before` are called at least.
+        before: is called in the thread before each read. If it fails, that counts as a failed read.
+        begin, more: as in `LogReader`.
+
+    Attributes:
+        stopped: True once `stop` was called.
+    """
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        topic: str,
+        name: str,
+        take: Callable[[LogBatch], None],
+        *,
+        poll_s: float,
+        before: Callable[[], object] = lambda: None,
+        begin: int = 0,
+        **more: Any,
+    ) -> None:
+        self._reader = LogReader(clients, topic, begin, **more)
+        self._take = take
+        self._poll_s = poll_s
+        self._before = before
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def start(self) -> None:
+        """Start to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more. Any thread may call this, also from `take`."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Stop, wait for the thread, and close the consumer."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._reader.close()
+
+    def _run(self) -> None:
+        while not self.stopped:
+            try:
+                self._before()
+                batch = self._reader.read(self._poll_s)
+            except (KafkaException, RuntimeError) as error:
+                batch = LogBatch([], problem=str(error))
+                self._stop.wait(RETRY_S)
+            self._take(batch)

@@ -1,7 +1,7 @@
 """Reads the committed records of a range of offsets: what earlier incarnations of a task have written.
 
-Entry: `reading`. The caller has fenced the earlier writer (`services.delivery.sink`), so a transaction that was open
-has been aborted.
+Entries: `read_to_end` for a whole partition, `reading` for parts of it. The caller has fenced the earlier writer
+(`services.delivery.sink`), so a transaction that was open has been aborted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from schemas.errors import BrokerError
 from services.kafka.log_consumer import log_consumer
-from services.kafka.topics import MOVING
+from services.kafka.topics import MOVING, Lane
 from services.process.rights import reason
 from services.process.security import KafkaClients
 
@@ -96,3 +96,17 @@ def reading(clients: KafkaClients, topic: str) -> Iterator[Readback]:
         raise BrokerError(f"topic {topic} cannot be read: {why}") from None
     finally:
         consumer.close()
+
+
+def read_to_end(clients: KafkaClients, lane: Lane, marked: int = 0) -> Iterator[tuple[int, Message]]:
+    """All records of a partition up to its present end, each with its offset.
+
+    Args:
+        marked: as in `Readback.ends`.
+
+    Raises:
+        BrokerError: Kafka does not answer in time.
+    """
+    topic, partition = lane
+    with reading(clients, topic) as readback:
+        yield from readback.between(partition, *readback.ends(partition, marked))

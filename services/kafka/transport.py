@@ -79,7 +79,7 @@ LOG = get_log("kafka")
 
 
 class Flow(Protocol):
-    """Decides what is read; `services.worker.assignments.TaskManager` implements it."""
+    """Decides what is read; `services.worker.task_manager.TaskManager` implements it."""
 
     def wanted_positions(self) -> dict[TP, tuple[int, int]]:
         """Of all partitions that may be read now, the next offset and the number of the seek that led there."""

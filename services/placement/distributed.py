@@ -11,8 +11,8 @@ once, and so is the chain.
 
 **Internal topics** are named `<group>.<n>.<aliases>`: after the group, not the query, since two groups that run the
 same query must not read each other's topics. They have no retention limit, because tuples of a window may have been
-written any time ago. The task that reads a topic deletes the beginning that its commits no longer need (`Task`), as
-Kafka Streams does with its repartition topics.
+written any time ago. The task that reads a topic deletes the beginning that its commits no longer need
+(`services.task.commits`), as Kafka Streams does with its repartition topics.
 
 A reader and the tasks that write to it address each other by the topic, its partition and the channels in it
 (`operators.distributed.decompose.Edge`). With feedback (`services.task.feedback`) readers send their demands in a
@@ -114,7 +114,7 @@ class DistributedLayout:
         return self._lanes[task]
 
 
-def check_settings(query: Query, settings: WorkerSettings) -> None:
+def check_distributed_settings(query: Query, settings: WorkerSettings) -> None:
     """Check that a distributed query supports the settings.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`decoder_of` chooses the decoder for the records of a stream's topic."""
+"""`decoder_of` chooses the decoder for the records of a stream's topic. Lanes and Spark jobs call it."""
 
 from __future__ import annotations
 

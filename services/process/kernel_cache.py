@@ -1,5 +1,4 @@
-"""`prepare` ensures that Numba has a cache folder for compiled kernels, so that a start takes a second, not half a
-minute.
+"""Ensures that Numba has a cache folder for compiled kernels, so that a start takes a second, not half a minute.
 
 Numba uses `NUMBA_CACHE_DIR`; else `__pycache__` beside the source; else the user's cache folder. It accepts only a
 folder that it can write to. It silently skips any other folder, even one full of compiled kernels, and without any

@@ -81,11 +81,11 @@ PLAIN = (
     ),
     (
         r"[Hh]eartbeat|[Cc]oordinator|LeaveGroup|JoinGroup|SyncGroup",
-        "the coordinator of the consumer group does not answer, trying on; tasks may move to other workers meanwhile",
+        "the coordinator of the consumer group does not answer, retrying; tasks may move to other workers meanwhile",
     ),
     (
         r"[Uu]nable connect|update metadata|Failed fetch|ConnectionError|NodeNotReady|Connection at ",
-        "a connection to a Kafka broker is lost, trying on",
+        "a connection to a Kafka broker is lost, retrying",
     ),
 )
 """Replacements for lines of libraries: the first pattern found in a line decides; an empty text drops the line."""

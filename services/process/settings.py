@@ -23,13 +23,6 @@ class Guarantee(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
 
 
-class Switch(StrEnum):
-    """On or off."""
-
-    OFF = "off"
-    ON = "on"
-
-
 class Placement(StrEnum):
     """Where the joins of a plan run."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from operators.engine.engine import Engine
 from operators.plan.plan import Plan, parse_plan
-from schemas.columns import Batch
 from schemas.errors import UsageError
 from schemas.messages.control import Done, Propose, Started
 from schemas.query import Query
@@ -19,30 +18,25 @@ from services.control.participant import Participant
 from services.control.plan_versions import STRATEGIES
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
-from services.program.migrations import Control
-from services.task.program import LOOK_S
+from services.program.migrations import Control, PlanChanges
 
 
-class DistributedMigrations:
+class DistributedMigrations(PlanChanges):
     """The plan changes of one incarnation of one task; used by its thread alone.
 
     Args:
+        engine: of the task's operator; its progress is reported.
         query: the whole query, to which `fingerprint` belongs.
-        plan: of the operator that the task runs.
         version: of the whole plan that the task is a part of.
         incarnation: a name that no other incarnation of the task has.
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
-
-    Attributes:
-        plan: of the operator that the task runs.
-        version: of the whole plan, to commit with what has been processed.
     """
 
     def __init__(
         self,
+        engine: Engine,
         *,
         query: Query,
-        plan: Plan,
         version: int,
         task: int,
         tasks: int,
@@ -53,8 +47,8 @@ class DistributedMigrations:
         log: Log,
         metrics: TaskMetrics,
     ) -> None:
-        self.plan: Plan | None = plan
-        self.version = version
+        self._engine = engine
+        self._version = version
         self._query = query
         self._task = task
         self._tasks = tasks
@@ -64,12 +58,11 @@ class DistributedMigrations:
         self._log = log
         self._metrics = metrics
         self._participant = Participant(task, incarnation, self._check, version)
-        self._engine: Engine | None = None
         self._next: Change | None = None
-        self._last_look = 0.0
         self._concluded = False
         metrics.plan_version.set(version)
         metrics.migrating.set(0)
+        self._take(control.view)
 
     def _check(self, proposal: Propose) -> str:
         if proposal.fingerprint != self._fingerprint:
@@ -82,24 +75,17 @@ class DistributedMigrations:
             return str(error)
 
     @property
+    def version(self) -> int:
+        """The version of the whole plan, to commit with what has been processed."""
+        return self._version
+
+    @property
     def ownership_in_doubt(self) -> bool:
         """True while another incarnation of the task is the newest in the log; a commit then shows which is."""
         return self._participant.superseded is not None
 
-    def attach(self, engine: Engine) -> None:
-        """Set the engine whose progress is reported."""
-        self._engine = engine
-        self._take(self._control.view)
-
-    def look_if_due(self, committed: float, now: float) -> None:
-        """Call `look` if the last call is at least LOOK_S old."""
-        if now - self._last_look >= LOOK_S:
-            self.look(committed, now)
-
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
-        assert self._engine is not None
-        self._last_look = now
         view = self._control.view
         self._take(view)
         if self._next is None:
@@ -119,9 +105,6 @@ class DistributedMigrations:
             return min(watermark, self._next.cut)
         bound = self._participant.bound
         return watermark if bound is None else min(watermark, bound)
-
-    def advanced(self, results: Batch | None, now: float) -> None:
-        """Do nothing: no migration runs within the task."""
 
     def ends_at(self, cut: int) -> bool:
         """Whether the task has reached the cut at which the next version begins."""

@@ -1,13 +1,15 @@
 """Decides which queries a group's task runs: the registered ones, each from a cut that the task chooses and records.
 
-`services.program.group_program` runs these queries; `services.task.task` calls `GroupMembers` between epochs. A query
-begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in the
-transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`. The
-task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up by
-itself what has been registered since. A query that has ended may still have pending results for lack of memory, and so
-may one of the same name that ended before it. These results are produced like others, and delivered late. A task that
-has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it cannot
-know its pending results.
+`services.program.group_program` runs these queries. `services.worker.group_tasks` makes a `GroupMembers` for each task.
+`services.task.epochs` calls it between epochs, as the task's `TaskChanges`.
+
+A query begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in
+the transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`.
+The task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up
+by itself what has been registered since. A query that has ended may still have pending results for lack of memory, and
+so may one of the same name that ended before it. These results are produced like others, and delivered late. A task
+that has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it
+cannot know its pending results.
 
 A new query should see the recent tuples that its windows cover, but the group may have kept less: no tuples that no
 query selects, no columns that no query reads, no windows that no query has. If the log still has these tuples, the task
@@ -33,6 +35,7 @@ from services.kafka.topics import Lane
 from services.process.logs import Log
 from services.registry.group_watch import WantedQuery
 from services.registry.member_log import BEGAN
+from services.task.program import TaskChanges
 from services.task.spec import RereadNeeded
 
 
@@ -44,77 +47,60 @@ class RunningQuery:
     query: Query
 
 
-class GroupMembers:
-    """The queries of one incarnation of a group's task; used by its thread alone.
+class StartingQueries:
+    """The queries with which an incarnation of a group's task starts. The engine is made for them.
 
     Args:
         task: the task's number.
-        topic: the group's topic of members.
         known: the records that earlier incarnations have written; None if there was none.
-        wanted: returns the registered queries; called between epochs.
-        readable: whether the log still has everything from the given offsets on.
+        registered: the registered queries; a task without earlier incarnations starts with them.
 
     Attributes:
-        version, ownership_in_doubt: constants, because a group has no plan to change and no control log (see
-            `services.program.query_program.TaskChanges`).
+        running: by name.
+        unwritten: records that are still to be written.
+        refused: ids of the queries that the group cannot run.
     """
 
-    version = 0
-    ownership_in_doubt = False
-
     def __init__(
-        self,
-        task: int,
-        topic: str,
-        known: Iterable[MemberRecord] | None,
-        wanted: Callable[[], tuple[WantedQuery, ...]],
-        readable: Callable[[Mapping[Lane, int]], bool],
-        log: Log,
+        self, task: int, known: Iterable[MemberRecord] | None, registered: Iterable[WantedQuery]
     ) -> None:
-        self._task = task
-        self._topic = topic
-        self._wanted = wanted
-        self._readable = readable
-        self._log = log
-        self._reread_for = ""
-        self._partitions: Mapping[str, Sequence[int]] = {}
-        self._seen: tuple[WantedQuery, ...] | None = None
-        self._unwritten: list[MemberRecord] = []
-        self._refused: set[str] = set()
-        self._running: dict[str, RunningQuery] = {}
+        self.unwritten: list[MemberRecord] = []
+        self.refused: set[str] = set()
+        self.running: dict[str, RunningQuery] = {}
         # Queries that ended in an earlier incarnation.
         self._ended: list[RunningQuery] = []
-        self._engine: GroupEngine | None = None
         if known is None:
-            self._unwritten.append(MemberRecord(task=task, name=BEGAN, id="", text=""))
-            for registered in wanted():
-                self._note_begun(registered, 0, {})
+            self.unwritten.append(MemberRecord(task=task, name=BEGAN, id="", text=""))
+            for query in registered:
+                member = _begun(task, query, 0, {})
+                self.running[member.name] = RunningQuery(member, query.query)
+                self.unwritten.append(member)
             return
         for member in known:
             if member.error:
-                self._refused.add(member.id)
+                self.refused.add(member.id)
             elif member.name != BEGAN:
-                query = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
-                known_query = RunningQuery(member, query)
+                query_of_member = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
+                known_query = RunningQuery(member, query_of_member)
                 if member.ended is None:
-                    self._running[member.name] = known_query
+                    self.running[member.name] = known_query
                 else:
                     self._ended.append(known_query)
 
     @property
     def queries(self) -> tuple[Query, ...]:
         """The queries that run."""
-        return tuple(running.query for running in self._running.values())
+        return tuple(running.query for running in self.running.values())
 
     @property
     def since(self) -> dict[str, dict[str, int]]:
         """By query and alias, the event time from which on the query sees tuples; see `GroupEngine`."""
-        return {name: running.member.since for name, running in self._running.items()}
+        return {name: running.member.since for name, running in self.running.items()}
 
     @property
     def began(self) -> dict[str, int]:
         """The cut at which each query began."""
-        return {name: running.member.began or 0 for name, running in self._running.items()}
+        return {name: running.member.began or 0 for name, running in self.running.items()}
 
     def ended_with_pending(self, delivered_before: int) -> list[EndedQuery]:
         """The queries that ended in earlier incarnations and may have pending results.
@@ -128,13 +114,52 @@ class GroupMembers:
             if query.member.ended is not None and query.member.ended > delivered_before
         ]
 
-    def attach(self, engine: GroupEngine, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Set the engine to change; it runs `queries` over these partitions of streams."""
-        self._engine = engine
-        self._partitions = partitions
 
-    def look_if_due(self, committed: float, now: float) -> None:
-        """Do nothing: queries begin and end only between epochs."""
+class GroupMembers(TaskChanges):
+    """The queries of one incarnation of a group's task; used by its thread alone.
+
+    Args:
+        engine: the engine, which runs the queries of `start`.
+        start: the queries with which the incarnation starts; taken over.
+        partitions: of each stream, those that the task reads.
+        task: the task's number.
+        topic: the group's topic of members.
+        wanted: returns the registered queries; called between epochs.
+        readable: whether the log still has everything from the given offsets on.
+    """
+
+    # Queries begin and end only between epochs.
+    looks_within_epochs = False
+
+    def __init__(
+        self,
+        engine: GroupEngine,
+        start: StartingQueries,
+        partitions: Mapping[str, Sequence[int]],
+        *,
+        task: int,
+        topic: str,
+        wanted: Callable[[], tuple[WantedQuery, ...]],
+        readable: Callable[[Mapping[Lane, int]], bool],
+        log: Log,
+    ) -> None:
+        self._engine = engine
+        self._running = start.running
+        self._unwritten = start.unwritten
+        self._refused = start.refused
+        self._partitions = partitions
+        self._task = task
+        self._topic = topic
+        self._wanted = wanted
+        self._readable = readable
+        self._log = log
+        self._reread_for = ""
+        self._seen: tuple[WantedQuery, ...] | None = None
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries that run."""
+        return tuple(running.query for running in self._running.values())
 
     def look(self, committed: float, now: float) -> None:
         """Begin registered queries and end dropped ones.
@@ -157,14 +182,7 @@ class GroupMembers:
 
     def limit(self, watermark: int, now: float) -> int:
         """The watermark; the present cut if the task must restart."""
-        return self._attached.cut if self._reread_for else watermark
-
-    def ends_at(self, cut: int) -> bool:
-        """Never: a group's task does not end by itself."""
-        return False
-
-    def conclude(self, now: float) -> None:
-        """Do nothing: a group's task does not end by itself."""
+        return self._engine.cut if self._reread_for else watermark
 
     @property
     def has_changes(self) -> bool:
@@ -183,34 +201,29 @@ class GroupMembers:
             records += [BlockRecord(self._topic, 0, encode_control(member), 0, key.encode()) for key in keys]
         return records
 
-    @property
-    def _attached(self) -> GroupEngine:
-        assert self._engine is not None, "attached before anything is looked at"
-        return self._engine
-
     def _end(self, name: str) -> None:
-        self._attached.drop(name)
+        self._engine.drop(name)
         ended = self._running.pop(name)
-        self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._attached.cut))
-        self._log.info("query ended", name=name, event_time=self._attached.cut)
+        self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._engine.cut))
+        self._log.info("query ended", name=name, event_time=self._engine.cut)
 
     def _begin(self, registered: WantedQuery) -> None:
         message = registered.message
         try:
-            since = self._attached.add(registered.query, from_now=message.from_now)
+            since = self._engine.add(registered.query, from_now=message.from_now)
         except UsageError as error:
             self._refused.add(message.id)
-            self._unwritten.append(msgspec.structs.replace(self._member(registered), error=str(error)))
+            self._unwritten.append(msgspec.structs.replace(_member(self._task, registered), error=str(error)))
             self._log.error("query left out", name=message.name, reason=str(error))
             return
         if not message.from_now:
             since = self._extended_since(registered, since)
-        self._note_begun(registered, self._attached.cut, since)
-        self._log.info("query begun", name=message.name, event_time=self._attached.cut, since=since)
+        self._note_begun(registered, self._engine.cut, since)
+        self._log.info("query begun", name=message.name, event_time=self._engine.cut, since=since)
 
     def _extended_since(self, registered: WantedQuery, since: dict[str, int]) -> dict[str, int]:
         """What a new query sees: what the group has kept or, if the log can be read again and has more, that."""
-        replayable = self._attached.replayable_since(registered.query)
+        replayable = self._engine.replayable_since(registered.query)
         most = {alias: min(ts, replayable[alias]) for alias, ts in since.items() if alias in replayable}
         if most == since or not self._readable(self._replay_offsets(registered.query)):
             return since
@@ -219,7 +232,7 @@ class GroupMembers:
 
     def _replay_offsets(self, query: Query) -> dict[Lane, int]:
         """The offsets from which the log would be read again for a query."""
-        engine = self._attached
+        engine = self._engine
         return {
             (stream.topic, number): engine.replay_point(stream.name, number, engine.horizon(stream.name)).offset
             for stream in query.streams()
@@ -227,10 +240,15 @@ class GroupMembers:
         }
 
     def _note_begun(self, registered: WantedQuery, cut: int, since: dict[str, int]) -> None:
-        member = msgspec.structs.replace(self._member(registered), began=cut, since=since)
+        member = _begun(self._task, registered, cut, since)
         self._running[registered.message.name] = RunningQuery(member, registered.query)
         self._unwritten.append(member)
 
-    def _member(self, registered: WantedQuery) -> MemberRecord:
-        message = registered.message
-        return MemberRecord(task=self._task, name=message.name, id=message.id, text=message.text, pick=message.pick)
+
+def _begun(task: int, registered: WantedQuery, cut: int, since: dict[str, int]) -> MemberRecord:
+    return msgspec.structs.replace(_member(task, registered), began=cut, since=since)
+
+
+def _member(task: int, registered: WantedQuery) -> MemberRecord:
+    message = registered.message
+    return MemberRecord(task=task, name=message.name, id=message.id, text=message.text, pick=message.pick)

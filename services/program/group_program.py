@@ -1,87 +1,31 @@
 """Runs a group of queries in a task: one engine, and a topic of results per query.
 
-`services.worker.task_opener` makes a `GroupProgram` for each task of a group.
+`services.worker.group_tasks` makes a `GroupProgram` for each task of a group.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from operators.groups.sharing import group_engine
+from operators.groups.engine import GroupEngine
 from schemas.codecs.encode import Encoded, key_names
 from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
-from services.kafka.topics import TopicAdmin
 from services.process.metrics import TaskMetrics
 from services.program.group_members import GroupMembers
-from services.program.result_output import late_records, pieces
-from services.task.spec import TaskSpec
-from services.task.spill import TaskSpill
+from services.program.result_output import late_results, pieces
 
 
 class GroupProgram:
-    """A `services.program.query_program.TaskProgram` for a group.
-
-    Args:
-        spill: the task's spilled state; None without a memory budget.
-        committed: the cut of the last commit.
-        partitions: of each stream, those that the task reads.
-    """
+    """A `services.task.program.TaskProgram` for a group."""
 
     durable = None
 
-    def __init__(
-        self,
-        spec: TaskSpec,
-        members: GroupMembers,
-        spill: TaskSpill | None,
-        committed: int,
-        partitions: Mapping[str, Sequence[int]],
-    ) -> None:
-        self._members = members
-        self._spill = spill
-        self._committed = committed
-        self._partitions = partitions
-        self._found: dict[str, Batch] = {}
-        self._topics = spec.topics
-        self._settings = spec.settings
-        self._ended = [] if spill is None else members.ended_with_pending(spill.delivered_before)
+    def __init__(self, engine: GroupEngine, members: GroupMembers) -> None:
+        self.engine = engine
         self.pending_pairs = 0
-        self.engine = group_engine(
-            members.queries,
-            streams=spec.query.streams(),
-            tables=spec.tables.batches,
-            partitions=partitions,
-            since=members.since,
-            began=members.began,
-            ended=self._ended,
-            clock=time.monotonic,
-            budget=None if spill is None else spill.budget,
-            blocks=None if spill is None else spill.blocks,
-        )
-
-    def begin(self) -> None:
-        """Start to add and drop queries, and replay the spills of earlier incarnations.
-
-        Raises:
-            BrokerError: the topic of an ended query with pending results cannot be looked up.
-        """
-        for query in (ended.query for ended in self._ended):
-            if query.name not in self._topics.limits:
-                # The worker learns its output topics from the registry, which has dropped the ended query.
-                sinks = self._topics.partitions[self._topics.late]
-                TopicAdmin(self._settings.clients).add_output(
-                    self._topics, query.name, sinks, self._settings.replication
-                )
-        if self._spill is not None:
-            self._spill.attach(self.engine, self._committed, self._late)
-        self._members.attach(self.engine, self._partitions)
-
-    def _late(self) -> list[tuple[str, Encoded]]:
-        """Late results, also of queries that have ended since; a query's name is its topic."""
-        found = self.engine.cleaned().items()
-        return [(name, piece) for name, batches in found for batch in batches for piece in late_records(batch)]
+        self._members = members
+        self._found: dict[str, Batch] = {}
 
     def advance(self, cut: int) -> bool:
         """Process an epoch."""
@@ -120,3 +64,8 @@ class GroupProgram:
             if part.spill is not None:
                 metrics.spill(part.spill)
         return found.busy_s
+
+
+def late_results_of(engine: GroupEngine) -> list[tuple[str, Encoded]]:
+    """The late results since the last call, also of queries that have ended; a query's name is its topic."""
+    return [late for name, batches in engine.cleaned().items() for late in late_results(name, batches)]

@@ -1,6 +1,7 @@
 """Handles the plan changes of one task: which plan it starts with, when the plan changes, and what the task reports.
 
-`services.task.task` calls `TaskMigrations` between epochs.
+`services.worker.query_tasks` makes a `TaskMigrations` for each task. `services.task.epochs` calls it between epochs and
+while it reads, as the task's `TaskChanges`.
 
 **Where an incarnation starts.** A task commits the version of the plan in force with its offsets. Its next incarnation
 starts with the plan of that version, which the control log knows (version 0 is the worker's own), over the state that
@@ -34,7 +35,7 @@ from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.process.settings import EXECUTOR
 from services.recovery.starting_point import RecoveryPlan
-from services.task.program import LOOK_S
+from services.task.program import TaskChanges
 
 SPEED_S = 1.0
 """The interval over which a task's speed in event time is measured."""
@@ -78,73 +79,99 @@ class _ScheduledChange:
     done: bool = False
 
 
-class TaskMigrations:
-    """The plan changes of one incarnation of one task; used by its thread alone.
+@dataclass(frozen=True, slots=True)
+class StartingPlan:
+    """The plan with which an incarnation starts.
+
+    Attributes:
+        version: of the plan.
+        plan: None if the engine chooses.
+    """
+
+    version: int
+    plan: Plan | None
+
+
+def starting_plan(query: Query, own: Plan | None, recovery: RecoveryPlan, view: View, log: Log) -> StartingPlan:
+    """Find the plan of the committed version.
 
     Args:
         own: the plan of version 0; None if the engine chooses.
+        view: the log up to this incarnation's `Opened`.
+    """
+    version = recovery.plan_version
+    if version > len(view.changes):
+        version = view.version_at(recovery.cut)
+        log.warning(
+            "the control topic does not know the committed plan version: was it deleted? using the one at the cut",
+            committed=recovery.plan_version,
+            known=len(view.changes),
+            version=version,
+        )
+    if version == 0:
+        return StartingPlan(0, own)
+    change = view.changes[version - 1]
+    log.info("plan", version=change.version, plan=change.plan)
+    return StartingPlan(version, parse_plan(change.plan, query))
+
+
+class PlanChanges(TaskChanges):
+    """Changes of a query's plan. This one has none."""
+
+    def advanced(self, results: Batch, now: float) -> None:
+        """Note what has changed with an epoch that has been processed."""
+
+
+class TaskMigrations(PlanChanges):
+    """The plan changes of one incarnation of one task; used by its thread alone.
+
+    Args:
+        engine: the engine, which runs the plan of `start`. Changes that were decided before this incarnation are
+            scheduled in it.
+        start: the plan with which the incarnation starts.
         task, tasks: number of the task, and how many there are.
         incarnation: a name that no other incarnation of the task has.
+        committed_cut: the cut of the last commit.
         view: the log up to this incarnation's `Opened`.
-
-    Attributes:
-        plan: the plan to start with.
     """
 
     def __init__(
         self,
+        engine: Engine,
+        start: StartingPlan,
         *,
-        query: Query,
-        own: Plan | None,
         task: int,
         tasks: int,
         incarnation: str,
         fingerprint: str,
-        recovery: RecoveryPlan,
+        committed_cut: int,
         control: Control,
         view: View,
         log: Log,
         metrics: TaskMetrics,
     ) -> None:
-        self._query = query
+        self._query = engine.query
         self._task = task
         self._tasks = tasks
         self._fingerprint = fingerprint
         self._control = control
         self._log = log
         self._metrics = metrics
-        self._engine: Engine | None = None
-        self._least_cut = recovery.cut
-        self._base = self._committed_version(recovery, view)
+        self._engine = engine
+        self._least_cut = committed_cut
+        self._base = start.version
         self._participant = Participant(task, incarnation, self._objection, self._base)
         self._scheduled_changes: list[_ScheduledChange] = []
         self._reports: list[tuple[Started | Done, float]] = []
         self._speed_mark = (0.0, 0)
-        self._last_look = 0.0
         self._speed = 0.0
-        self.plan = own
-        if self._base:
-            change = view.changes[self._base - 1]
-            self.plan = parse_plan(change.plan, query)
-            log.info("plan", version=change.version, plan=change.plan)
         for change in view.changes[max(0, len(view.changes) - KEPT_REPORTS) : self._base]:
             if (change.id, task) not in view.done:
                 self._report(Done(id=change.id, task=task, version=change.version, restored=True))
                 self._count("restored")
         metrics.plan_version.set(self._base)
         metrics.migrating.set(0)
-
-    def _committed_version(self, recovery: RecoveryPlan, view: View) -> int:
-        if recovery.plan_version <= len(view.changes):
-            return recovery.plan_version
-        found = view.version_at(recovery.cut)
-        self._log.warning(
-            "the control topic does not know the committed plan version: was it deleted? going on with what it knows",
-            committed=recovery.plan_version,
-            known=len(view.changes),
-            version=found,
-        )
-        return found
+        self._take_up(control.view)
 
     def _objection(self, proposal: Propose) -> str:
         """Why this task cannot change to a proposed plan; an empty text if it can."""
@@ -179,31 +206,12 @@ class TaskMigrations:
         """True while another incarnation of the task is the newest in the log; a commit then shows which is."""
         return self._participant.superseded is not None
 
-    def ends_at(self, cut: int) -> bool:
-        """Never: the task itself changes plans."""
-        return False
-
-    def conclude(self, now: float) -> None:
-        """Do nothing: the task does not end with its plan."""
-
-    def attach(self, engine: Engine) -> None:
-        """Set the engine, and schedule the changes that were decided before this incarnation."""
-        self._engine = engine
-        self._take_up(self._control.view)
-
-    def look_if_due(self, committed: float, now: float) -> None:
-        """Call `look` if the last call is at least LOOK_S old."""
-        if now - self._last_look >= LOOK_S:
-            self.look(committed, now)
-
     def look(self, committed: float, now: float) -> None:
         """Read the log, schedule changes, answer proposals, and send reports.
 
         Args:
             committed: when the last successful commit began, in monotonic seconds.
         """
-        assert self._engine is not None
-        self._last_look = now
         # One view for both: a decided change must be scheduled before the promise is released.
         view, reached = self._control.view, self._engine.cut
         self._take_up(view)
@@ -256,7 +264,6 @@ class TaskMigrations:
             self._scheduled_changes.append(self._schedule(change))
 
     def _schedule(self, change: Change) -> _ScheduledChange:
-        assert self._engine is not None
         # A decided cut is never below the committed cut, but an earlier incarnation may have changed its plan later.
         reached = max(self._engine.cut, self._least_cut)
         cut = max(change.cut, reached)
@@ -268,7 +275,7 @@ class TaskMigrations:
             plan = parse_plan(change.plan, self._query)
             self._engine.migrate(plan, change.strategy, cut, Goal(cast(Preference, change.prefer)))
         except UsageError as error:
-            self._log.error("plan cannot be changed, the old one goes on", version=change.version, reason=str(error))
+            self._log.error("plan cannot be changed, the old one continues", version=change.version, reason=str(error))
             self._report(Done(id=change.id, task=self._task, version=change.version, error=str(error)))
             self._count("refused")
             return _ScheduledChange(change, None, done=True)

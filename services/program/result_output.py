@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -114,9 +114,9 @@ def encoder_of(
     return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 
-def late_records(results: Batch) -> list[Encoded]:
-    """Encode results that are late for lack of memory, marked as such."""
-    return [encode_results(piece, CLEANUP_PHASE) for piece in _slices(results)]
+def late_results(topic: str, batches: Iterable[Batch]) -> list[tuple[str, Encoded]]:
+    """Encode the late results of cleanups, marked as such, each piece with its topic."""
+    return [(topic, encode_results(piece, CLEANUP_PHASE)) for batch in batches for piece in _slices(batch)]
 
 
 def pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:

@@ -1,4 +1,6 @@
-"""Reads what a consumer group has committed: offsets, and the commit message beside each. Entry: `read_commits`.
+"""Reads what a consumer group has committed: offsets, and the commit message beside each.
+
+Entries: `read_commits` asks once; `CommittedOffsets` is for those who ask again and again.
 
 **Stable or not.** While a transaction that moves an offset is open, Kafka refuses to report the offset to a consumer of
 isolation level read_committed, and reports the last committed offset to any other. A task that starts from the offsets
@@ -9,7 +11,8 @@ forgotten stays open until a worker takes over its task (`services.delivery.tran
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -25,6 +28,10 @@ ATTEMPT_S = 5.0
 
 TIMEOUT_S = 60.0
 """How long Kafka may refuse to answer: while a broker restarts, or a dead worker's task is taken over."""
+
+ASKING_S = 10.0
+"""How long one consumer is asked before a new consumer replaces it, because a consumer may lose all brokers for good
+(`services.process.security.LASTING`)."""
 
 POLL_S = 0.05
 
@@ -45,26 +52,81 @@ TRANSIENT = frozenset(
 """Errors after which the request is repeated."""
 
 
-def read_once(consumer: Consumer, group: str, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-    """Read what the consumer's group has committed, in one attempt; partitions without a commit are absent.
+Again = Callable[[str, KafkaError, bool], None]
+"""Is called when Kafka has not answered: what could not be read, why, and whether a new consumer asks next. Raises an
+error to give up."""
 
-    Raises:
-        KafkaException: the whole request failed.
-        BrokerError: Kafka refuses to report one of the offsets.
-        StateError: another program commits in this group.
+
+class CommittedOffsets:
+    """Asks Kafka what one group has committed. For one thread.
+
+    Args:
+        stable: see the module.
+
+    Attributes:
+        consumer: the consumer that asks now.
     """
-    found: dict[Lane, Committed] = {}
-    for tp in consumer.committed([TopicPartition(*lane) for lane in lanes], ATTEMPT_S):
-        where = f"{tp.topic}[{tp.partition}]"
-        if tp.error is not None:
-            raise BrokerError(f"committed offset of {where}: {reason(tp.error, f'READ on topic {tp.topic!r}')}")
-        if tp.offset >= 0:
+
+    def __init__(self, clients: KafkaClients, group: str, *, stable: bool) -> None:
+        self._group = group
+        isolation = "read_committed" if stable else "read_uncommitted"
+        self._settings = clients.librdkafka(
+            group__id=group, enable__auto__commit=False, isolation__level=isolation, log_level=0
+        )
+        self.consumer = Consumer(self._settings)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self.consumer.close()
+
+    def read(self, lanes: Iterable[Lane], again: Again) -> dict[Lane, Committed]:
+        """Read what is committed; partitions without a commit are absent.
+
+        Raises:
+            BrokerError: Kafka refuses.
+            StateError: another program commits in this group.
+        """
+        asked, since_s = list(lanes), time.monotonic()
+        while True:
             try:
-                message = decode_commit(tp.metadata, where)
-            except StateError as error:
-                raise StateError(f"group {group!r}: {error}") from None
-            found[tp.topic, tp.partition] = Committed(tp.offset, message)
-    return found
+                return self.read_once(asked)
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+            what = f"committed offsets of group {self._group!r} cannot be read"
+            if not transient(cause):
+                raise BrokerError(f"{what}: {reason(cause, f'READ on group {self._group!r}')}")
+            overdue = time.monotonic() - since_s > ASKING_S
+            again(what, cause, overdue)
+            if overdue:
+                self.consumer.close()
+                self.consumer, since_s = Consumer(self._settings), time.monotonic()
+            time.sleep(POLL_S)
+
+    def read_once(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+        """As `read`, in one attempt.
+
+        Raises:
+            KafkaException: the whole request failed.
+            BrokerError: Kafka refuses to report one of the offsets.
+            StateError: another program commits in this group.
+        """
+        found: dict[Lane, Committed] = {}
+        for tp in self.consumer.committed([TopicPartition(*lane) for lane in lanes], ATTEMPT_S):
+            where = f"{tp.topic}[{tp.partition}]"
+            if tp.error is not None:
+                raise BrokerError(f"committed offset of {where}: {reason(tp.error, f'READ on topic {tp.topic!r}')}")
+            if tp.offset >= 0:
+                try:
+                    message = decode_commit(tp.metadata, where)
+                except StateError as error:
+                    raise StateError(f"group {self._group!r}: {error}") from None
+                found[tp.topic, tp.partition] = Committed(tp.offset, message)
+        return found
+
+
+def transient(error: KafkaError) -> bool:
+    """Whether the same request may succeed later."""
+    return not error.fatal() and (error.retriable() or error.code() in TRANSIENT)
 
 
 def read_commits(
@@ -79,22 +141,15 @@ def read_commits(
         BrokerError: Kafka does not answer.
         StateError: another program commits in this group.
     """
-    isolation = "read_committed" if stable else "read_uncommitted"
-    consumer = Consumer(
-        clients.librdkafka(group__id=group, enable__auto__commit=False, isolation__level=isolation, log_level=0)
-    )
-    asked, deadline = list(lanes), time.monotonic() + TIMEOUT_S
-    try:
-        while True:
-            try:
-                return read_once(consumer, group, asked)
-            except KafkaException as error:
-                # The exception may only report a timeout; an event then holds the cause.
-                event = consumer.poll(0)
-                cause = error.args[0] if event is None or event.error() is None else event.error()
-                if cause.code() not in TRANSIENT or time.monotonic() > deadline:
-                    why = reason(cause, f"READ on group {group!r}")
-                    raise BrokerError(f"committed offsets of group {group!r} cannot be read: {why}") from None
-                time.sleep(POLL_S)
-    finally:
-        consumer.close()
+    deadline = time.monotonic() + TIMEOUT_S
+
+    def again(what: str, cause: KafkaError, _: bool) -> None:
+        # The exception may only report a timeout; an event then holds the cause.
+        event = offsets.consumer.poll(0)
+        if event is not None and (error := event.error()) is not None:
+            cause = error
+        if not transient(cause) or time.monotonic() > deadline:
+            raise BrokerError(f"{what}: {reason(cause, f'READ on group {group!r}')}")
+
+    with closing(CommittedOffsets(clients, group, stable=stable)) as offsets:
+        return offsets.read(lanes, again)

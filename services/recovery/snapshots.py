@@ -1,8 +1,10 @@
 """Writes a task's snapshots in the background: the task hands over columns, another thread encodes and writes them.
 
-`services.task.task` calls it after commits. A snapshot that cannot be written only makes a later recovery longer: the
-failure is logged once and counted, and the task continues without snapshots until it is restarted. Results never depend
-on snapshots.
+`services.worker.task_opener` makes a `SnapshotWriter` for each task, and `services.task.commits` calls it after
+commits. A snapshot that cannot be written only makes a later recovery longer: the failure is logged once and counted,
+and the task continues without snapshots until it is restarted. Results never depend on snapshots.
+
+`services.recovery` says when snapshots are deleted.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class SnapshotWriter:
             self.failed = True
             self._metrics.snapshot_failures.inc()
             self._log.error(
-                "snapshot failed; going on without snapshots until restarted, recovery will read more input again",
+                "snapshot failed; continuing without snapshots until restarted, recovery will read more input again",
                 reason=str(error),
             )
             return

@@ -4,15 +4,16 @@
 the task stands exactly where the last commit left it.
 
 - *fresh*: nothing is committed; read from the start (or the end) of the log.
-- *snapshot*: load the blocks on disk, which hold everything below cut Ws <= W. Then read again from there on, taking
-  only tuples with ts >= Ws (the others are in the blocks).
+- *snapshot*: load the blocks on disk. They hold all tuples before the snapshot's cut, which is at or before the
+  committed cut. Then read the log again from the snapshot's offsets, and take only tuples with ts at or after its cut:
+  the others are in the blocks.
 - *handover*: the task belongs to a new plan and has committed nothing. The old plan's tasks have committed where
   windows begin. The new task processes everything from there on, and drops on output the results that the old plan has
   delivered.
 - *window*: read again from before the oldest tuple that a window still needs. This is always possible while the log
   reaches back far enough, because a window join's state is a function of its window's input.
 
-Between snapshot and window, the task takes the one that reads fewer records again. Source: design section 3.3.
+Between snapshot and window, the task takes the one that reads fewer records again.
 
 In all four, reference tables are read from their files: neither a snapshot nor the log holds them. If a table has
 changed since the last commit, the windows are rebuilt with its new content. Results that are out stay as they are; each
@@ -329,7 +330,7 @@ def _lost(lane: Lane, offset: int, first: int, why: str, accepted: bool, notes: 
         "than the query needs)"
     )
     if not accepted:
-        raise StateError(f"{text}; results would be missing. --accept-loss goes on without them")
+        raise StateError(f"{text}; results would be missing. --accept-loss continues without them")
     notes.append(text)
 
 

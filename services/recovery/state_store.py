@@ -1,21 +1,20 @@
 """Stores a task's snapshot on disk: blocks of source tuples and one manifest, in RocksDB. Entry: `StateStore`.
 
 Faust tables were considered and rejected. They demand a changelog topic per table and write a record per key to it,
-while here the source topics are the changelog (design 3.3). A snapshot is a few large blocks and must replace its
+while here the source topics are the changelog. A snapshot is a few large blocks and must replace its
 manifest in the same atomic write.
 
 Keys: `m` the manifest (JSON); `b` + stream ordinal (2) + first row (8) + rows (4), big endian: one block. Blocks are
 added in small pieces as tuples arrive; they are not part of the snapshot until a manifest names them. One write batch
 holds the last blocks, deletions of blocks that no window needs, and the new manifest. So after a crash the table is the
-old snapshot or the new one, and blocks beyond it are dropped. The manifest is written after the Kafka commit it belongs
-to, never before: the disk is at or behind the committed cut.
+old snapshot or the new one, and `roll_back` deletes the blocks beyond it. The manifest is written after the Kafka
+commit it belongs to, never before: the disk is at or behind the committed cut.
 
 If a write fails (disk full), the table is closed and stays as it was; the task continues without it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import json
@@ -24,13 +23,14 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from operators.state.checkpoint import Block, Checkpoint
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.errors import StateError
 from schemas.messages.commits import Floor, StreamPoint
 from schemas.messages.formats import check_format
+from services.files.rocks_store import RocksStore, block_options, scan
 from services.recovery.starting_point import Snapshot
 
 FORMAT = 1
@@ -45,7 +45,7 @@ class DamagedTableError(StateError):
     """RocksDB finds the table's files damaged; the only remedy is to empty the table."""
 
 
-class StateStore:
+class StateStore(RocksStore):
     """The table of one task. Owned by one thread at a time.
 
     Args:
@@ -63,18 +63,11 @@ class StateStore:
         self.path = path
         self._streams = list(streams)
         self._stored: dict[int, list[tuple[int, int]]] = {}
-        self._table: Rdict | None = None
         self._open()
 
     def _open(self) -> None:
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        # Small buffers save memory, and a high trigger keeps merges rare: the table is read only when a task starts.
-        options.set_write_buffer_size(1 << 20)
-        options.set_level_zero_file_num_compaction_trigger(16)
-        options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(1 << 20)
+        # Small buffers save memory, and a high number keeps merges rare: the table is read only when a task starts.
+        options = block_options(1 << 20, 16)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._table = Rdict(str(self.path), options)
@@ -87,27 +80,18 @@ class StateStore:
             raise kind(f"state table {self.path} cannot be opened: {error}") from None
 
     def _keys(self) -> list[tuple[bytes, int, int, int]]:
-        found = []
-        it = self._open_table().iter()
-        try:
-            it.seek(b"b")
-            while it.valid() and it.key()[:1] == b"b":
-                key = bytes(it.key())
-                _, ordinal, first, rows = _KEY.unpack(key)
-                found.append((key, ordinal, first, rows))
-                it.next()
-            it.status()  # raises if damage, not the end, has stopped the iterator
-        finally:
-            del it  # a traceback would keep the iterator alive, and the iterator the table's lock
-        return found
+        return [(key, *_KEY.unpack(key)[1:]) for key, _ in scan(self._open_table(), b"b", values=False)]
 
     def _open_table(self) -> Rdict:
         if self._table is None:
             raise StateError(f"state table {self.path} is closed")
         return self._table
 
-    def snapshot(self) -> Snapshot | None:
-        """Read the manifest; None in an empty table.
+    def roll_back(self) -> Snapshot | None:
+        """Return to the last snapshot: delete the blocks that were added after it, and return its manifest.
+
+        Returns:
+            None in a table without a snapshot, which is empty afterwards.
 
         Raises:
             StateError: the manifest is damaged.
@@ -269,13 +253,6 @@ class StateStore:
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
         self._open()
-
-    def close(self) -> None:
-        """Close the table. May be called twice. Blocks that a full disk refuses to flush are in no manifest."""
-        table, self._table = self._table, None
-        if table is not None:
-            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
-                table.close()
 
 
 def _summary(stored: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:

@@ -1,4 +1,7 @@
-"""Registers queries in a group, after checks that none of its workers would refuse them."""
+"""Registers queries in a group, after it has checked that the group's workers can run them.
+
+`weir query register --group` calls `register_in_group`.
+"""
 
 from __future__ import annotations
 

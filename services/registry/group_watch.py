@@ -10,13 +10,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError
-
 from schemas.errors import BrokerError, NewerFormatError, UsageError, WeirError
 from schemas.messages.control import ControlMessage, RegisteredQuery
 from schemas.query import Query
 from services.files.query_files import pick_query
-from services.kafka.log_consumer import LogReader
+from services.kafka.log_consumer import LogBatch, LogFollower
 from services.kafka.topics import REGISTRY, OutputTopics, TopicAdmin
 from services.process.logs import get_log
 from services.process.security import KafkaClients
@@ -93,10 +91,8 @@ class GroupWatch:
         self._ready: dict[str, WantedQuery] = {}
         self._refused: set[str] = set()
         self._stale = False
-        self._stop = threading.Event()
         self._begun = threading.Event()
-        self._reader = LogReader(clients, REGISTRY)
-        self._thread = threading.Thread(target=self._run, name="group", daemon=True)
+        self._follower = LogFollower(clients, REGISTRY, "group", self._take, poll_s=POLL_S)
 
     def start(self) -> GroupWatch:
         """Start to follow; returns when everything that is registered now is known.
@@ -105,7 +101,7 @@ class GroupWatch:
             BrokerError: Kafka does not answer.
             NewerFormatError: a newer Weir has registered something.
         """
-        self._thread.start()
+        self._follower.start()
         if not self._begun.wait(BEGIN_S):
             self.close()
             raise BrokerError(f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
@@ -116,35 +112,27 @@ class GroupWatch:
 
     def close(self) -> None:
         """Stop following."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._reader.close()
+        self._follower.close()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            messages = self._reader.read(POLL_S)
-            at_end = False
-            for message in messages:
-                error = message.error()
-                if error is not None:
-                    at_end = at_end or error.code() == KafkaError._PARTITION_EOF
-                    continue
-                try:
-                    fold(self._known, message, message.offset() or 0)
-                except NewerFormatError as problem:
-                    if key_of(message).startswith(f"{self._streams.name}/"):
-                        self.refused = problem
-                        self._begun.set()
-                        return
-                except WeirError as problem:
-                    self._log.warning("registered query passed over", reason=str(problem))
-                self._stale = True
-            if self._stale and (at_end or not messages):
-                self._update()
-            if at_end and (not self._stale or self.wanted is not None):
-                self.wanted = self.wanted or ()
-                self._begun.set()
+    def _take(self, batch: LogBatch) -> None:
+        """Fold what has been read, and prepare the queries once it seems complete."""
+        for message in batch.records:
+            try:
+                fold(self._known, message)
+            except NewerFormatError as problem:
+                if key_of(message).startswith(f"{self._streams.name}/"):
+                    self.refused = problem
+                    self._begun.set()
+                    self._follower.stop()
+                    return
+            except WeirError as problem:
+                self._log.warning("registered query passed over", reason=str(problem))
+            self._stale = True
+        if self._stale and (batch.at_end or not batch):
+            self._update()
+        if batch.at_end and (not self._stale or self.wanted is not None):
+            self.wanted = self.wanted or ()
+            self._begun.set()
 
     def _update(self) -> None:
         """Prepare all registered queries and set `wanted`."""

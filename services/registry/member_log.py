@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from schemas.errors import StateError
 from schemas.messages.control import MemberRecord, decode_control
-from services.kafka.readback import reading
+from services.kafka.readback import read_to_end
 from services.process.security import KafkaClients
 
 BEGAN = ""
@@ -29,12 +29,10 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
 
 def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[MemberRecord]:
     """All records of a task, or of all tasks, in order."""
-    with reading(clients, topic) as readback:
-        begin, end = readback.ends(0, marked)
-        for offset, message in readback.between(0, begin, end):
-            member = decode_control(message.value(), f"{topic}[0]@{offset}")
-            if isinstance(member, MemberRecord) and task in (None, member.task):
-                yield member
+    for offset, message in read_to_end(clients, (topic, 0), marked):
+        member = decode_control(message.value(), f"{topic}[0]@{offset}")
+        if isinstance(member, MemberRecord) and task in (None, member.task):
+            yield member
 
 
 def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0) -> list[MemberRecord]:

@@ -15,7 +15,8 @@ from schemas.errors import BrokerError, UsageError
 from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery, decode_control, encode_control
 from schemas.query import Query
 from services.files.query_files import pick_query, read_query
-from services.kafka.readback import reading
+from services.kafka.log_consumer import position_of
+from services.kafka.readback import read_to_end
 from services.kafka.topics import REGISTRY, TopicAdmin
 from services.process.rights import reason
 from services.process.security import KafkaClients
@@ -93,14 +94,10 @@ def newest(clients: KafkaClients, wanted: Callable[[str], bool] = lambda key: Tr
     """
     if not TopicAdmin(clients).exists(REGISTRY):
         return {}
-    last: dict[str, tuple[int, Message]] = {}
-    with reading(clients, REGISTRY) as readback:
-        begin, end = readback.ends(0)
-        for offset, message in readback.between(0, begin, end):
-            last[key_of(message)] = offset, message
+    last = {key_of(message): message for _, message in read_to_end(clients, (REGISTRY, 0))}
     found: dict[str, ControlMessage] = {}
     for key in sorted(filter(wanted, last)):
-        fold(found, last[key][1], last[key][0])
+        fold(found, last[key])
     return found
 
 
@@ -110,13 +107,13 @@ def key_of(message: Message) -> str:
     return key if isinstance(key, str) else key.decode(errors="replace")
 
 
-def fold(found: dict[str, ControlMessage], message: Message, offset: int) -> None:
+def fold(found: dict[str, ControlMessage], message: Message) -> None:
     """Apply a message of the topic to the newest messages by key."""
     value = message.value()
     if value is None:
         found.pop(key_of(message), None)
     else:
-        found[key_of(message)] = decode_control(value, f"{REGISTRY}[0]@{offset}")
+        found[key_of(message)] = decode_control(value, position_of(message))
 
 
 def write(clients: KafkaClients, records: Mapping[str, RegisteredQuery | RegisteredGroup | None]) -> None:

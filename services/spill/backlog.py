@@ -151,15 +151,15 @@ def read(folder: Path) -> BacklogManifest | None:
     try:
         head = msgspec.json.decode(head_line, type=_Head)
     except msgspec.DecodeError as error:
-        raise StateError(f"{path} is no debt of Weir ({error}): {head_line[:60]!r}; {again}") from None
-    check_format(head.format, FORMAT, f"debt {path}")
+        raise StateError(f"{path} is no backlog of Weir ({error}): {head_line[:60]!r}; {again}") from None
+    check_format(head.format, FORMAT, f"backlog {path}")
     found = hashlib.sha256(body).hexdigest()
     if found != head.sha256:
         raise StateError(f"{path} is damaged: checksum {found[:16]}, expected {head.sha256[:16]}; {again}")
     try:
         return msgspec.json.decode(body, type=BacklogManifest)
     except msgspec.DecodeError as error:
-        raise StateError(f"{path} is a debt that this Weir cannot read: {error}; use the one that wrote it") from None
+        raise StateError(f"this Weir cannot read the backlog {path}: {error}; use the Weir that wrote it") from None
 
 
 def is_cleaned_up(folder: Path) -> bool:
@@ -183,8 +183,8 @@ def check_free(folder: Path) -> None:
     """
     if not is_cleaned_up(folder):
         raise UsageError(
-            f"--spill-dir {folder} holds what query {manifest_in(folder).query!r} owes: `weir cleanup {folder}` pays "
-            "it, or give another folder"
+            f"--spill-dir {folder} holds pending results of query {manifest_in(folder).query!r}: produce them with "
+            f"`weir cleanup {folder}`, or give another folder"
         )
 
 
@@ -198,7 +198,7 @@ def manifest_in(folder: Path) -> BacklogManifest:
     manifest = read(folder)
     if manifest is None:
         raise UsageError(
-            f"{folder} holds no debt; accepted is a folder that `weir run --cleanup none --spill-dir DIR` has left"
+            f"{folder} holds no backlog; accepted is a folder that `weir run --cleanup none --spill-dir DIR` has left"
         )
     return manifest
 
@@ -218,7 +218,7 @@ def open_backlog(folder: Path) -> Iterator[OpenBacklog]:
         raise StateError(f"the query in {folder / FILE} is not one of this Weir: {error}") from None
     if fingerprint(query) != manifest.fingerprint:
         raise StateError(
-            f"{folder / FILE} is the debt of query {manifest.fingerprint}, and this Weir reads its text as "
+            f"{folder / FILE} is the backlog of query {manifest.fingerprint}, and this Weir reads its text as "
             f"{fingerprint(query)}, with other streams, windows or predicates; use the one that wrote it"
         )
     with closing(BacklogBlocks(SpillStore(folder))) as blocks:
@@ -272,7 +272,7 @@ def check_query(manifest: BacklogManifest, query: Query) -> None:
     own = fingerprint(query)
     if own != manifest.fingerprint:
         raise UsageError(
-            f"the debt is of query {manifest.query!r} ({manifest.fingerprint}), not of {query.name!r} ({own}): its "
+            f"the backlog is of query {manifest.query!r} ({manifest.fingerprint}), not of {query.name!r} ({own}): its "
             "streams, windows or predicates are others"
         )
 
@@ -286,7 +286,7 @@ def check_destination(backlog: OpenBacklog, destination: str) -> None:
     before = backlog.manifest.destination
     if before and before != destination:
         raise UsageError(
-            f"a payment of {backlog.folder} to {before} has begun, and some of it may be there: finish it there, not "
+            f"a cleanup of {backlog.folder} to {before} has begun, and some results may be there: finish it there, not "
             f"in {destination}"
         )
 

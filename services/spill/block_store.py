@@ -14,17 +14,17 @@ still be read, from the buffers if necessary.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import StateError
 from schemas.messages.formats import check_format
+from services.files.rocks_store import RocksStore, block_options, scan
 
 
 class SpillError(StateError):
@@ -51,7 +51,7 @@ _LENGTH = b"n"
 _SIZE = struct.Struct(">I")
 
 
-class SpillStore:
+class SpillStore(RocksStore):
     """The spilled blocks of one task; an `operators.spill.block_store.BlockStore`. Owned by one thread at a time.
 
     Args:
@@ -68,7 +68,6 @@ class SpillStore:
         """
         self.path = path
         self._sizes: dict[str, int] = {}
-        self._table: Rdict | None = None
         self._claim()
         self._open()
 
@@ -97,20 +96,14 @@ class SpillStore:
         check_format(int(version), FORMAT, f"spill folder {self.path}")
 
     def _open(self) -> None:
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_compression_type(DBCompressionType.none())  # blocks are compressed already
-        options.set_write_buffer_size(BUFFER_BYTES)
+        options = block_options(BUFFER_BYTES, MERGED_FILES)
         options.set_max_write_buffer_number(BUFFERS)
-        options.set_level_zero_file_num_compaction_trigger(MERGED_FILES)
         options.set_level_zero_slowdown_writes_trigger(_NEVER)
         options.set_level_zero_stop_writes_trigger(_NEVER)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
         options.set_bytes_per_sync(1 << 20)
         options.set_max_open_files(_OPEN_FILES)
-        options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(1 << 20)
         uncached = BlockBasedOptions()
         uncached.disable_cache()
         options.set_block_based_table_factory(uncached)
@@ -119,23 +112,11 @@ class SpillStore:
         try:
             table = self._table = Rdict(str(self.path / "blocks"), options)
             table.set_write_options(unlogged)
-            self._sizes = self._read_sizes(table)
+            sizes = scan(table, _LENGTH, values=True)
+            self._sizes = {key[1:].decode(): _SIZE.unpack(size)[0] for key, size in sizes}
         except Exception as error:  # rocksdict raises bare Exception
             self.close()
             raise self._error("cannot be opened", error) from None
-
-    def _read_sizes(self, table: Rdict) -> dict[str, int]:
-        found: dict[str, int] = {}
-        it = table.iter()
-        try:
-            it.seek(_LENGTH)
-            while it.valid() and it.key()[:1] == _LENGTH:
-                found[bytes(it.key())[1:].decode()] = _SIZE.unpack(bytes(it.value()))[0]
-                it.next()
-            it.status()  # raises if damage, not the end, has stopped the iterator
-        finally:
-            del it  # a traceback would keep the iterator alive, and the iterator the table's lock
-        return found
 
     def put(self, key: str, raw: bytes) -> None:
         """Store a block; replaces a former block of the same key.
@@ -219,13 +200,6 @@ class SpillStore:
             (self.path / _MARK).unlink(missing_ok=True)
         except Exception as error:  # rocksdict raises bare Exception
             raise self._error("what is not needed any more cannot be deleted", error) from None
-
-    def close(self) -> None:
-        """Close the store. May be called twice; blocks that were not flushed may be lost."""
-        table, self._table = self._table, None
-        if table is not None:
-            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
-                table.close()
 
     def _do(self, failed: str, action: Callable[[Rdict], Any]) -> Any:
         if self._table is None:

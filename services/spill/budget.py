@@ -90,7 +90,7 @@ def spill_setup(
         yield None
         return
     if folder is None and not cleans:
-        raise UsageError("--cleanup none leaves what is owed in a folder: name it with --spill-dir DIR")
+        raise UsageError("--cleanup none leaves pending results in a folder: name it with --spill-dir DIR")
     path = Path(tempfile.mkdtemp(prefix="weir-spill-")) if folder is None else folder
     store = SpillStore(path)
     prepare_memory()

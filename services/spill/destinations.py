@@ -28,23 +28,22 @@ class Destination(Protocol):
     """Receives the results of a backlog, one partition group of the root at a time."""
 
     def delivered_groups(self) -> Mapping[int, int]:
-        """The groups that an unfinished cleanup has delivered already, with their numbers of results."""
-        ...
+        """The groups that an unfinished cleanup has delivered already, with their numbers of results. By default
+        none: all results become visible at once, or there is no record of them."""
+        return {}
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
         """Write all results of a group; returns how many."""
         ...
 
     def finish(self) -> None:
-        """Make all results visible and durable, after the last group."""
-        ...
+        """Make all results visible and durable, after the last group. By default they are already."""
 
     def close(self) -> None:
         """Release resources; an unfinished delivery may be withdrawn."""
-        ...
 
 
-class FileDestination:
+class FileDestination(Destination):
     """A file of JSON lines; an existing file is replaced."""
 
     def __init__(self, path: Path, backlog_id: str, begin: BeforeVisible) -> None:
@@ -56,10 +55,6 @@ class FileDestination:
             self._file = self._beside.open("wb")
         except OSError as error:
             raise UsageError(f"--out: cannot create {path}: {error.strerror}") from None
-
-    def delivered_groups(self) -> Mapping[int, int]:
-        """No groups: a file has all results or none."""
-        return {}
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
         """Write results to the temporary file.
@@ -99,18 +94,14 @@ class FileDestination:
             self._beside.unlink(missing_ok=True)
 
     def _refused(self, error: OSError) -> StateError:
-        return StateError(f"cannot write {self._path}: {error.strerror}; nothing of it is shown, and the debt stays")
+        return StateError(f"cannot write {self._path}: {error.strerror}; no result is visible, and the backlog stays")
 
 
-class LineDestination:
-    """The end of an open output."""
+class LineDestination(Destination):
+    """The end of an open output, which its owner closes."""
 
     def __init__(self, sink: LineSink) -> None:
         self._sink = sink
-
-    def delivered_groups(self) -> Mapping[int, int]:
-        """No groups: an open output has no record of them."""
-        return {}
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
         """Write results.
@@ -123,12 +114,6 @@ class LineDestination:
             self._sink.write(encode_results(batch, CLEANUP_PHASE).data)
             results += len(batch)
         return results
-
-    def finish(self) -> None:
-        """Do nothing: written results are visible already."""
-
-    def close(self) -> None:
-        """Do nothing: the owner of the output closes it."""
 
 
 def destination_of(out: str, backlog_id: str, begin: BeforeVisible) -> Destination:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from schemas.errors import StateError
 from schemas.messages.spills import SpillEvent, decode_events, encode_events
 from services.delivery.epoch_output import BlockRecord
-from services.kafka.readback import reading
+from services.kafka.readback import read_to_end
 from services.kafka.topics import Lane
 from services.process.security import KafkaClients
 
@@ -132,8 +132,8 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
     missing = [number for number in range(first, next_number) if number not in found]
     if missing:
         raise StateError(
-            f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and those up to {next_number - 1} tell which "
-            "results are still owed: the topic was deleted or cut; give the query a new group (--group) to start anew"
+            f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and the records up to {next_number - 1} tell "
+            "what is pending: the topic was deleted or cut; give the query a new group (--group) to start anew"
         )
     return SpillLog(lane, groups, [found[number] for number in range(first, next_number)], next_number)
 
@@ -142,15 +142,12 @@ def _read(
     clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int], marked: int
 ) -> Iterator[LogRecord]:
     """Read the records of a span, in the order in which they were written."""
-    topic, partition = lane
-    with reading(clients, topic) as readback:
-        low, high = readback.ends(partition, marked)
-        for offset, message in readback.between(partition, low, high):
-            where = f"{topic}[{partition}]@{offset}"
-            number = _number(message.key(), where)
-            if span[0] <= number < span[1]:
-                record = decode_events(message.value() or b"", groups, where)
-                yield LogRecord(number, record.events, record.plan, offset)
+    for offset, message in read_to_end(clients, lane, marked):
+        where = f"{lane[0]}[{lane[1]}]@{offset}"
+        number = _number(message.key(), where)
+        if span[0] <= number < span[1]:
+            record = decode_events(message.value() or b"", groups, where)
+            yield LogRecord(number, record.events, record.plan, offset)
 
 
 def _number(key: bytes | str | None, where: str) -> int:

@@ -107,13 +107,13 @@ class Committer:
     def _trim(self, now: float) -> None:
         """Delete records of internal topics that no recovery from the last commit would read."""
         context = self._context
-        if context.spec.trim is None or now - self._trimmed < TRIM_S:
+        if context.trim is None or now - self._trimmed < TRIM_S:
             return
         self._trimmed = now
         deletable = {key: lane.needed for key, lane in context.lanes.items() if isinstance(lane, BlockLane)}
         if context.spill is not None:
             deletable |= context.spill.deletable()
-        context.spec.trim(context.sink.completion_check(), deletable)
+        context.trim(context.sink.completion_check(), deletable)
 
     def _offsets(self) -> dict[Lane, tuple[int, str]]:
         """Offsets and messages of the partitions with progress, and from time to time of all partitions.

@@ -1,8 +1,11 @@
-"""What the phases of a task share (`TaskContext`), and how its lanes are made."""
+"""Defines what the phases of a task share, `TaskContext`, and makes the task's lanes.
+
+`services.worker.task_opener` makes a `TaskContext`. The kinds of tasks (`services.worker.task_kind`) call `make_lanes`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from operators.distributed.feedback import DistributedFeedback
@@ -18,7 +21,7 @@ from services.task.block_lane import BlockLane
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.program import TaskChanges, TaskEngine, TaskProgram
-from services.task.spec import TaskSpec
+from services.task.spec import CompletionCheck, TaskSpec
 from services.task.spill import TaskSpill
 
 
@@ -36,6 +39,8 @@ class TaskContext:
         store: the table of snapshots; None for a worker without a state directory.
         feedback: of an operator that takes part in feedback; None otherwise.
         spill: the task's spilled state; None without a memory budget and without pending results.
+        trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
+            (`services.delivery.sink.Sink.completion_check`); None to delete nothing.
         rejected: late and dead-letter records of the open epoch.
         step: what the thread is doing, for /healthz.
     """
@@ -53,6 +58,7 @@ class TaskContext:
     metrics: TaskMetrics
     feedback: TaskFeedback | None = None
     spill: TaskSpill | None = None
+    trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")
 
@@ -83,7 +89,7 @@ class TaskContext:
 
 
 def make_lanes(
-    spec: TaskSpec, recovery: RecoveryPlan, log: Log, feedback: DistributedFeedback | None
+    spec: TaskSpec, recovery: RecoveryPlan, log: Log, feedback: DistributedFeedback | None = None
 ) -> dict[Lane, InputLane | BlockLane]:
     """Make the lanes of a task."""
     return {key: _make_lane(spec, key, start, recovery.floor, log, feedback) for key, start in recovery.lanes.items()}

@@ -1,9 +1,9 @@
 """Decides when a task's epochs begin: at a fixed interval, later under load, and earlier if a reader waits for one.
 
-`services.task.task` uses it between epochs. Under load an epoch takes longer than the interval. Reading then gets as
-much time as the epoch took, so that the epoch's fixed costs are spread over more input. A requested early epoch keeps
-this rule, too, and replaces the next regular epoch: the interval counts from its beginning. So early epochs hardly
-increase the number of epochs.
+`services.task.epochs` uses an `EpochTimer` between epochs. Under load an epoch takes longer than the interval. Reading
+then gets as much time as the epoch took, so that the epoch's fixed costs are spread over more input. A requested early
+epoch keeps this rule, too, and replaces the next regular epoch: the interval counts from its beginning. So early epochs
+hardly increase the number of epochs.
 """
 
 from __future__ import annotations

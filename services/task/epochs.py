@@ -38,6 +38,7 @@ class EpochLoop:
         self._alignment = alignment
         self._committer = committer
         self._reported = 0.0
+        self._looked = float("-inf")
         self._last_input = time.monotonic()
         self._busy = (time.monotonic(), 0.0)
 
@@ -72,7 +73,8 @@ class EpochLoop:
             if isinstance(item, FlushRequest):
                 self.epoch(final=True)
                 item.done.set()
-            context.changes.look_if_due(self._committer.last_commit, time.monotonic())
+            if context.changes.looks_within_epochs and time.monotonic() - self._looked >= LOOK_S:
+                self._look(time.monotonic())
             if isinstance(item, Arrival):
                 self._take(item)
             self._alignment.pause_lanes_ahead()
@@ -80,6 +82,10 @@ class EpochLoop:
                 timer.request()
             if seconds_left <= 0:
                 return
+
+    def _look(self, now: float) -> None:
+        self._looked = now
+        self._context.changes.look(self._committer.last_commit, now)
 
     def _take(self, item: Arrival) -> None:
         context = self._context
@@ -107,7 +113,7 @@ class EpochLoop:
         """
         context, committer, engine = self._context, self._committer, self._context.engine
         now = time.monotonic()
-        context.changes.look(committer.last_commit, now)
+        self._look(now)
         cut = context.changes.limit(engine.watermark(), now)
         has_results = answering = False
         if context.feedback is not None:

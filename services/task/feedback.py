@@ -1,10 +1,12 @@
 """Carries a distributed task's feedback through Kafka: requests through the feedback topic, answers among the blocks.
 
-`services.task.task` owns a `TaskFeedback` if its operator takes part in feedback. Feedback lets a reader suspend tuples
-that a producer below need not send (`operators.distributed.feedback`). A task requests what it waits for at once, and
-again every RESEND_S until the answer arrives among the blocks, because a request is lost if the worker that received it
-dies. As often it reports its progress, since producers keep what it may still request. Suspensions are not urgent; they
-are sent together, every SUSPEND_S.
+`services.worker.operator_tasks` makes a `TaskFeedback` for each task whose operator takes part in feedback. The task's
+thread calls it after each batch that it reads, and in each epoch.
+
+Feedback lets a reader suspend tuples that a producer below need not send (`operators.distributed.feedback`). A task
+requests what it waits for at once, and again every RESEND_S until the answer arrives among the blocks, because a
+request is lost if the worker that received it dies. As often it reports its progress, since producers keep what it may
+still request. Suspensions are not urgent; they are sent together, every SUSPEND_S.
 
 A task that learns that a reader waits at once requests from its own producers what it lacks, and begins an epoch when
 it can answer (`serve`). Producers also listen to the readers further up, and need not wait for the tasks between. The
@@ -179,7 +181,7 @@ class TaskFeedback:
         if not self._silence_reported and now - self._waiting_since > PATIENCE_S:
             self._silence_reported = True
             self._log.warning(
-                "results wait for tuples that a task below keeps back and was asked for; is there a worker for it?",
+                "results wait for requested tuples that a task below keeps back: does a worker run that task?",
                 operator=waiting[0],
             )
 

@@ -1,7 +1,7 @@
 """Feeds one input partition to a task's engine: decodes its records, and remembers where to read again after a crash.
 
-`services.task.task` makes one `InputLane` per partition of a source. A topic that two streams declare is read once and
-decoded for each. Everything that a lane does to the engine is a function of the log and of the `floors` in commit
+`services.task.context` makes one `InputLane` per partition of a source. A topic that two streams declare is read once
+and decoded for each. Everything that a lane does to the engine is a function of the log and of the `floors` in commit
 messages, so a replay from the committed points repeats it exactly.
 """
 
@@ -131,7 +131,7 @@ class InputLane:
         return taken
 
     def take(self, engine: TaskEngine, batch: RecordBatch, rejected: RejectedRecords) -> int:
-        """Feed new records; late tuples and records that are no tuples are added to `rejected`.
+        """Feed new records; late tuples and dead letters are added to `rejected`.
 
         Returns:
             The number of tuples decoded.

@@ -1,6 +1,6 @@
 """Reads a task's own last notices back from the topic that it writes to (`operators.distributed.withholding`).
 
-`services.worker.task_opener` calls `read_back` when it opens a task of a distributed query with feedback.
+`services.worker.operator_tasks` calls `read_back` when it opens a task of a distributed query with feedback.
 """
 
 from __future__ import annotations

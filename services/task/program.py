@@ -108,27 +108,24 @@ class SpillingEngine(Protocol):
         ...
 
 
-class TaskChanges(Protocol):
-    """Changes of a task's program while it runs: of the plan, or of the queries of a group.
+class TaskChanges:
+    """Changes of a task's program while it runs: of the plan, or of the queries of a group. This one has none.
 
     Attributes:
-        version: of the plan, to commit with what has been processed.
-        ownership_in_doubt: True if the task must commit to learn whether another incarnation has taken over.
+        looks_within_epochs: whether `look` is also called while an epoch's input is read, at least every LOOK_S.
     """
+
+    looks_within_epochs = True
 
     @property
     def version(self) -> int:
-        """See above."""
-        ...
+        """The version of the plan, to commit with what has been processed."""
+        return 0
 
     @property
     def ownership_in_doubt(self) -> bool:
-        """See above."""
-        ...
-
-    def look_if_due(self, committed: float, now: float) -> None:
-        """Call `look` if the last call is some time ago."""
-        ...
+        """True if the task must commit to learn whether another incarnation has taken over."""
+        return False
 
     def look(self, committed: float, now: float) -> None:
         """Find requested changes and apply them; called between two epochs.
@@ -136,19 +133,17 @@ class TaskChanges(Protocol):
         Args:
             committed: when the last successful commit began, in monotonic seconds.
         """
-        ...
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
-        ...
+        return watermark
 
     def ends_at(self, cut: int) -> bool:
         """Whether the task must end at this cut."""
-        ...
+        return False
 
     def conclude(self, now: float) -> None:
         """Report that the task has ended."""
-        ...
 
 
 class TaskProgram(Protocol):
@@ -169,10 +164,6 @@ class TaskProgram(Protocol):
     @property
     def durable(self) -> Engine | None:
         """See above."""
-        ...
-
-    def begin(self) -> None:
-        """Prepare the engine; called in the task's thread before the replay."""
         ...
 
     def advance(self, cut: int) -> bool:

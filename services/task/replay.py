@@ -1,4 +1,7 @@
-"""Restores a task's state: loads its snapshot, reads its input again, and advances exactly to the last commit."""
+"""Restores a task's state: loads its snapshot, reads its input again, and advances exactly to the last commit.
+
+`services.task.task` calls `restore` and `replay` when an incarnation starts.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,12 @@ class SnapshotDamaged(Exception):
 
 
 def restore(context: TaskContext) -> None:
-    """Prepare the program, set the engine's clocks, and load the snapshot.
+    """Set the engine's clocks, and load the snapshot.
 
     Raises:
         SnapshotDamaged: the snapshot cannot be used.
         SpillError: spilled state cannot be written or read.
     """
-    context.program.begin()
     for lane in context.lanes.values():
         lane.restore_clocks(context.engine)
     engine, store = context.program.durable, context.store
@@ -38,7 +40,7 @@ def restore(context: TaskContext) -> None:
     try:
         if context.recovery.source == "snapshot":
             engine.restore(context.recovery.floor, store.blocks())
-        elif store.snapshot() is not None:
+        elif store.roll_back() is not None:
             # Row numbers start again, so blocks of an earlier incarnation do not fit any more.
             store.wipe()
     except SpillError:

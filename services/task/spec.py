@@ -1,6 +1,6 @@
 """Defines what a task runs (`TaskSpec`) and how it can end (`TaskOutcome`).
 
-`services.worker` makes the specification; `services.task.task` reports the outcome.
+`services.worker.worker` makes the `TaskSpec` of a plan. `services.task.task` reports the `TaskOutcome`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class TaskSpec:
         since: event time from which on this plan delivers results.
         group: None for a task of one query.
         part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
-        trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
-            (`services.delivery.sink.Sink.completion_check`).
         tables: the query's reference tables.
     """
 
@@ -96,7 +94,6 @@ class TaskSpec:
     group: GroupWork | None = None
     part: Part | None = None
     since: int = 0
-    trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     tables: Tables = field(default_factory=Tables)
 
 

@@ -1,9 +1,14 @@
 """Manages a task's spilled state: the folder of its blocks, the log of its events, and the late results of cleanup.
 
-`services.task.task` calls `TaskSpill` between epochs. Blocks are of no use to the task's next incarnation
-(`services.spill.spill_log` gives the reason). So each incarnation has its own folder, and one that hangs may still
-write there when the next begins. Blocks need not last, either: a failed read or write ends the task, and the worker
-restarts it from the last commit, as after any other failure. With a full disk, the task restarts until there is room.
+`check_budget` decides which queries and settings of a worker allow a memory budget (`--memory`).
+
+`services.task.epochs` runs a cleanup step between epochs and while no input arrives. `services.task.commits` delivers
+the events and the late results.
+
+Blocks are of no use to the task's next incarnation (`services.spill.spill_log` gives the reason). So each incarnation
+has its own folder, and one that hangs may still write there when the next begins. Blocks need not last, either: a
+failed read or write ends the task, and the worker restarts it from the last commit, as after any other failure. With a
+full disk, the task restarts until there is room.
 
 Events name partition groups of the plan that ran. If a worker was restarted with another `--plan`, an incarnation
 starts with the plan of the log, and changes to its own plan at the last commit.
@@ -73,18 +78,20 @@ def check_budget(query: Query, settings: WorkerSettings) -> None:
     check_spillable(query, EXECUTOR)
     if settings.guarantee is not Guarantee.EXACTLY_ONCE:
         raise UsageError(
-            f"--memory with --guarantee {settings.guarantee}: which results are still owed is known by a log that is "
-            f"written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
+            f"--memory with --guarantee {settings.guarantee}: a log records which results are still pending, and it "
+            f"must be written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
         )
     if settings.placement is not Placement.FUSED:
         raise UsageError(
-            f"--memory with --placement {settings.placement}: joins that run apart do not know what the others have "
-            f"spilled; use --placement {Placement.FUSED}"
+            f"--memory with --placement {settings.placement}: a join in a task of its own does not know what others "
+            f"have spilled; use --placement {Placement.FUSED}"
         )
 
 
-class TaskSpill:
-    """The spilled state of one incarnation of one task; used by its thread alone.
+class SpillStart:
+    """What spilling starts with: an empty store of blocks, and the spill log of earlier incarnations.
+
+    The engine is made with it, and `TaskSpill` with both.
 
     Args:
         budget: UNLIMITED for a task that only has to clean up what an earlier incarnation left pending.
@@ -93,7 +100,7 @@ class TaskSpill:
 
     Attributes:
         budget, blocks: for the engine.
-        next_plan: the plan to change to at the last commit; None to stay with `plan`.
+        log: as above.
     """
 
     def __init__(self, budget: MemoryBudget, folder: Path, log: SpillLog) -> None:
@@ -103,104 +110,107 @@ class TaskSpill:
             SpillError: the folder cannot be used.
         """
         self.budget = budget
+        self.log = log
         own = folder / uuid.uuid4().hex[:12]
         try:
             self.blocks = SpillStore(own)
         except SpillError:
             shutil.rmtree(own, ignore_errors=True)
             raise
-        self._log = log
+
+    @property
+    def delivered_before(self) -> int:
+        """Event time before which earlier incarnations delivered all results; END if they left none pending."""
+        events = self.log.events
+        return events[-1].settled if events else END
+
+    def plan(self, query: Query) -> Plan | None:
+        """The plan that the events of the log belong to: the engine must start with it. None if there are none."""
+        return parse_plan(self.log.plan, query) if self.log.plan else None
+
+    def close(self) -> None:
+        """Delete the blocks."""
+        self.blocks.close()
+        shutil.rmtree(self.blocks.path, ignore_errors=True)
+
+
+class TaskSpill:
+    """The spilled state of one incarnation of one task; used by its thread alone.
+
+    Args:
+        engine: made with the budget and the blocks of `start`, and still fresh. It will replay the events of earlier
+            incarnations.
+        until: cut of the last commit, up to which the events are replayed.
+        found: returns the late results of the engine since the last call.
+        plan: returns the plan that the engine runs; an empty text if there is none.
+    """
+
+    def __init__(
+        self,
+        start: SpillStart,
+        engine: SpillingEngine,
+        until: int,
+        found: Callable[[], list[Late]],
+        plan: Callable[[], str] = str,
+    ) -> None:
+        self._start = start
+        self._budget = start.budget
+        self._log = start.log
+        self._engine = engine
+        self._found = found
+        self._plan = plan
         self._late: list[Late] = []
         self._events: list[SpillEvent] = []
-        self._startup_cleaned = budget is not UNLIMITED
+        self._startup_cleaned = start.budget is not UNLIMITED
         self._rest_until = self._next_check = 0.0
         self._budget_reported = False
-        self._engine: SpillingEngine | None = None
-        self._found: Callable[[], list[Late]] = list
-        self._plan: Callable[[], str] = str
-        self.next_plan: Plan | None = None
+        engine.play_spills(self._log.events, until)
 
     @property
     def waiting_tuples(self) -> int:
         """About how many source tuples may wait for the watermark."""
-        return max(LEAST_WAITING, waiting_tuples(self.budget))
+        return max(LEAST_WAITING, waiting_tuples(self._budget))
 
     @property
     def span(self) -> tuple[int, int]:
         """The span of the log's records, for the commit message."""
         return self._log.span
 
-    @property
-    def delivered_before(self) -> int:
-        """Event time before which earlier incarnations delivered all results; END if they left none pending."""
-        events = self._log.events
-        return events[-1].settled if events else END
-
-    @property
-    def _attached(self) -> SpillingEngine:
-        assert self._engine is not None, "attached before anything is processed"
-        return self._engine
-
-    def plan(self, query: Query, own: Plan | None) -> Plan | None:
-        """The plan to make the engine with.
-
-        Args:
-            own: the plan to run from the last commit on; None for any.
-        """
-        if not self._log.plan:
-            return own
-        spilled = parse_plan(self._log.plan, query)
-        self.next_plan = None if own == spilled else own
-        return spilled
-
-    def attach(
-        self, engine: SpillingEngine, until: int, found: Callable[[], list[Late]], plan: Callable[[], str] = str
-    ) -> None:
-        """Set the engine, and have it replay the events of earlier incarnations up to the last commit.
-
-        Args:
-            until: cut of the last commit.
-            found: returns the late results of the engine since the last call.
-            plan: returns the plan that the engine runs; an empty text if there is none.
-        """
-        self._engine, self._found, self._plan = engine, found, plan
-        engine.play_spills(self._log.events, until)
-
     def advanced(self) -> bool:
         """Collect late results and events after an epoch or a cleanup step; True if there is something to commit."""
         self._late += self._found()
-        self._events += self._attached.spill_events()
+        self._events += self._engine.spill_events()
         return bool(self._late or self._events)
 
     def commit(self) -> tuple[list[Late], list[BlockRecord]]:
         """Late results, and log records of the events since the last commit, for the next commit."""
         late, self._late = self._late, []
-        events, self._events = [*self._events, *self._attached.spill_events()], []
+        events, self._events = [*self._events, *self._engine.spill_events()], []
         records = self._log.add(events, self._plan())
-        least = 0 if self._budget_reported else self._attached.least_budget()
+        least = 0 if self._budget_reported else self._engine.least_budget()
         if least:
             self._budget_reported = True
             get_log("spill").warning(
-                "the memory budget is too small for what comes: more is owed than is paid until less comes",
-                memory_bytes=self.budget.limit_bytes,
+                "the memory budget is too small for this input: cleanup falls behind; give more with --memory",
+                memory_bytes=self._budget.limit_bytes,
                 least_bytes=least,
             )
-        self._log.forget(self._attached.spills_needed_from())
+        self._log.forget(self._engine.spills_needed_from())
         return late, records
 
     def clean_up_between_epochs(self, now: float) -> None:
         """Run a cleanup step between epochs, if there is time; runs more steps at the start of an UNLIMITED task."""
         if not self._startup_cleaned:
             while not self._startup_cleaned and time.monotonic() < now + STARTUP_CLEANUP_S:
-                self._startup_cleaned = not self._attached.clean(STEP_GROUPS)
-        elif self._attached.load < SPARE_LOAD and now >= self._rest_until:
+                self._startup_cleaned = not self._engine.clean(STEP_GROUPS)
+        elif self._engine.load < SPARE_LOAD and now >= self._rest_until:
             self.run_cleanup_step(now)
 
     def run_cleanup_step(self, now: float) -> bool:
         """Run a cleanup step; False if no results are pending, or none were less than REST_S ago."""
         if now < self._next_check:
             return False
-        found = self._attached.clean(STEP_GROUPS)
+        found = self._engine.clean(STEP_GROUPS)
         ended = time.monotonic()
         self._rest_until = ended + min((ended - now) / CLEANUP_SHARE, MAX_REST_S)
         if not found:
@@ -213,5 +223,4 @@ class TaskSpill:
 
     def close(self) -> None:
         """Delete the blocks."""
-        self.blocks.close()
-        shutil.rmtree(self.blocks.path, ignore_errors=True)
+        self._start.close()

@@ -1,6 +1,6 @@
 """A task that the group has assigned to this worker, running or not yet opened, and the task's health.
 
-`assignments.TaskManager` keeps one `TaskAssignment` per task; /healthz reads them. A task is healthy when it makes
+`task_manager.TaskManager` keeps one `TaskAssignment` per task; /healthz reads them. A task is healthy when it makes
 progress or has no work. Its work is input that was delivered to it and is not committed, and pending results. Progress
 is a commit that changes offsets, event time or the number of pending results. While a task recovers, input that it
 reads again is progress too, unless it has failed before: it might read the same input for ever. A task that makes no
@@ -18,7 +18,7 @@ from typing import Any
 
 from services.kafka.topics import Lane
 from services.task.task import Task
-from services.worker.health import HealthProblem, shown_time
+from services.worker.health_problem import HealthProblem, shown_time
 
 SILENT_S = 10.0
 """After a partition has been silent for so long, /healthz reports that the task waits for it."""
@@ -46,16 +46,18 @@ class PartitionReader:
 
 @dataclass(slots=True)
 class TaskProgress:
-    """Since when a task has had work without making progress. The next incarnation of the task continues this record.
+    """When a task last made progress or had no work. The next incarnation of the task continues this record.
+
+    If the task has work now, it has had it since then without making progress.
 
     Attributes:
-        since_s: when the task last made progress, or had no work, in monotonic seconds.
+        since_s: that time, in monotonic seconds.
     """
 
     since_s: float = field(default_factory=time.monotonic)
     _first_look: bool = True
     _committed: tuple[int, int] | None = None
-    _owed: int = 0
+    _pending: int = 0
     _read: int = 0
 
     def end_incarnation(self) -> None:
@@ -68,11 +70,11 @@ class TaskProgress:
         Args:
             failing: the task has failed and has not got past that point since, so it only reads the same input again.
         """
-        committed, owed, read = task.commit_progress, task.committed_pending, task.read
+        committed, pending, read = task.commit_progress, task.committed_pending, task.read
         got_on = committed != self._committed and self._committed is not None
         if not self._first_look:
-            got_on |= owed != self._owed or (read != self._read and not task.running and not failing)
-        self._first_look, self._committed, self._owed, self._read = False, committed, owed, read
+            got_on |= pending != self._pending or (read != self._read and not task.running and not failing)
+        self._first_look, self._committed, self._pending, self._read = False, committed, pending, read
         if got_on or not task.has_work:
             self.since_s = now
 
@@ -88,10 +90,10 @@ class TaskAssignment:
         since_s: when the task was opened or, while there is none, when it was given up; monotonic seconds.
         failures: recent failures; they decide the pause before the next attempt.
         opening: the coroutine that opens the task.
-        problem: why there is no task.
+        no_task_reason: why there is no task, if that is known; empty while there is one.
         fenced: another worker has taken the task over; it is opened again only when the group assigns it again.
         spill_error_logged_s: when an error of the spill directory was last logged, in monotonic seconds.
-        health_problem: None while the task has no problem.
+        health_problem: the task's recent failures, also while it runs again; None once it has got past them.
         stall_logged: the log says that the task makes no progress.
     """
 
@@ -102,7 +104,7 @@ class TaskAssignment:
     since_s: float = field(default_factory=time.monotonic)
     failures: int = 0
     opening: asyncio.Task[None] | None = None
-    problem: str = "opening"
+    no_task_reason: str = "opening"
     fenced: bool = False
     spill_error_logged_s: float = float("-inf")
     health_problem: HealthProblem | None = None
@@ -155,11 +157,11 @@ class TaskAssignment:
         """What a task that makes no progress is doing."""
         task = self.task
         if task is None:
-            return self.problem
+            return self.no_task_reason
         if not task.running:
             return f"the recovery makes no progress: it waits for {self.waits_for()}"
-        work = "input waits" if task.has_input else "results are owed"
-        return f"{work}, and nothing was committed: the task is {task.step}; a restart goes on from the last commit"
+        work = "input waits" if task.has_input else "results are pending"
+        return f"{work}, and nothing was committed: the task is {task.step}; a restart continues from the last commit"
 
     def silent_lanes(self, least_s: float, now: float) -> list[tuple[Lane, float]]:
         """Partitions that delay the input that the task has read, and when the last record of each arrived.
@@ -181,7 +183,7 @@ class TaskAssignment:
         """What the task waits for; empty when it waits for nothing."""
         task = self.task
         if task is None:
-            return self.problem
+            return self.no_task_reason
         if not task.running:
             return f"{task.unread:,} records of {shown_lanes(task.replaying)} that are to be read again"
         now = time.monotonic()
@@ -194,8 +196,9 @@ class TaskAssignment:
     def status(self) -> dict[str, Any]:
         """What /healthz reports of the task.
 
-        `problem` stays while the task runs again, until the task has got past the point where it failed. `cut` is null
-        while nothing has been read.
+        `problem` is why the task failed last. It stays while the task runs again, until the task has got past the point
+        where it failed. Without a failure it is why there is no task, or empty. `cut` is null while nothing has been
+        read.
         """
         task, health_problem = self.task, self.health_problem
         return {
@@ -204,7 +207,7 @@ class TaskAssignment:
             "state": self._state(),
             "cut": task.cut or None if task else None,
             "waits_for": self.waits_for(),
-            "problem": self.problem if health_problem is None else health_problem.reason,
+            "problem": self.no_task_reason if health_problem is None else health_problem.reason,
             "since": None if health_problem is None else health_problem.since,
             "failures": 0 if health_problem is None else health_problem.failures,
         }

@@ -13,7 +13,7 @@ from schemas.errors import BrokerError
 from services.kafka.topics import Refused, TopicAdmin
 from services.process.logs import Log
 from services.process.settings import WorkerSettings
-from services.worker.health import shown_time
+from services.worker.health_problem import shown_time
 from services.worker.web import Pages
 
 LOST_S = 2.0
@@ -47,14 +47,14 @@ class Connection:
         if connected:
             if self._lost:
                 self._log.info("connected to Kafka again")
-            self._seen_s, self._refused_s, self._lost, self._pages.problem = now, None, False, ""
+            self._seen_s, self._refused_s, self._lost, self._pages.connection_problem = now, None, False, ""
             return
         if now - self._seen_s <= LOST_S:
             return
         if not self._lost:
             self._lost = True
             self._log.warning(
-                "no connection to Kafka; trying on, nothing is lost meanwhile", brokers=self._settings.clients.bootstrap
+                "no connection to Kafka; retrying, nothing is lost meanwhile", brokers=self._settings.clients.bootstrap
             )
         if self._answer is None:
             self._answer = asyncio.get_running_loop().run_in_executor(None, self._ask)
@@ -82,4 +82,5 @@ class Connection:
             raise error
         if now - self._seen_s > patience_s:
             since = shown_time(time.time() - (now - self._seen_s))
-            self._pages.problem = f"no connection to Kafka since {since}: {error or 'the consumer is joining anew'}"
+            why = error or "the consumer is joining anew"
+            self._pages.connection_problem = f"no connection to Kafka since {since}: {why}"

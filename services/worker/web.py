@@ -19,14 +19,14 @@ from socketserver import TCPServer
 from typing import Any, Protocol
 
 from schemas.errors import WeirError
-from services.worker.health import shown_time
+from services.worker.health_problem import shown_time
 
 REQUEST_S = 10.0
 """How long a client may take over its request."""
 
 
 class Health(Protocol):
-    """The health of the tasks, as `services.worker.assignments.TaskManager` knows it. Called in threads.
+    """The health of the tasks, as `services.worker.task_manager.TaskManager` knows it. Called in threads.
 
     Attributes:
         joined: whether the group has assigned tasks (or none) to this worker.
@@ -76,7 +76,8 @@ class Pages:
     Attributes:
         query: the query's name; empty until it is known.
         metrics: None until there are any.
-        problem: what keeps all tasks from their work, such as an unreachable Kafka; empty if nothing does.
+        connection_problem: why the worker has no connection to Kafka, which keeps all tasks from their work; empty
+            while it has one. What keeps single tasks from their work is in the `Health`.
     """
 
     def __init__(self, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -87,7 +88,7 @@ class Pages:
         """
         self.query = ""
         self.metrics: Metrics | None = None
-        self.problem = ""
+        self.connection_problem = ""
         self._health: Health | None = None
         self._wait = Wait("starting", "its program to be loaded", time.time())
         self._server = _listen(bind, port, self) if port else None
@@ -122,7 +123,7 @@ class Pages:
             wait = self._wait
             told |= {"status": wait.status, "waits_for": wait.what, "since": shown_time(wait.since_s)}
         else:
-            told["problem"] = "; ".join(filter(None, (self.problem, health.unhealthy_reason())))
+            told["problem"] = "; ".join(filter(None, (self.connection_problem, health.unhealthy_reason())))
             if told["problem"]:
                 told["status"] = "ill"
         return HTTPStatus.OK if told["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE, told

@@ -40,7 +40,7 @@ from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
 from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
 from services.kafka.transport import Consumer, Transport
-from services.placement.distributed import DistributedLayout, check_settings
+from services.placement.distributed import DistributedLayout, check_distributed_settings
 from services.placement.partition_growth import METADATA_MS, PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
@@ -56,8 +56,12 @@ from services.registry.group_watch import GroupWatch, check_group_settings
 from services.spill.budget import prepare_memory
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.task.spill import check_budget
-from services.worker.assignments import TaskManager
 from services.worker.connection import Connection
+from services.worker.group_tasks import GroupTasks
+from services.worker.operator_tasks import OperatorTasks
+from services.worker.query_tasks import QueryTasks
+from services.worker.task_kind import TaskKind
+from services.worker.task_manager import TaskManager
 from services.worker.task_opener import ActivePlan, TaskOpener
 from services.worker.web import Pages
 
@@ -130,7 +134,7 @@ class Worker:
         if settings.jit:
             check_feedback(query)
         if settings.placement is Placement.PER_OPERATOR:
-            check_settings(query, settings)
+            check_distributed_settings(query, settings)
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
             check_distributable(query, self._plan)
@@ -322,22 +326,19 @@ class Worker:
         folder = self._spilled or self._state
         spilled = scratch / "spilled" if folder is None else folder.spill_folder(active.group)
         shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
+        feedback = self._feedback_log(active)
         opener = TaskOpener(
             active,
+            self._task_kind(active, publisher, feedback),
             self._control,
-            publisher,
             self._admin,
             self._metrics,
             self._state,
             spilled,
             self._snapshot_thread,
-            self._versions,
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
             self._accept_loss,
         )
-        feedback = self._feedback_log(active)
-        if feedback is not None:
-            opener.feedback = feedback.start()
         task_manager = TaskManager(spec, layout, self._metrics, opener, opener.wipe, self._fail)
         app.task_manager = task_manager
         transport = self._transport(app, task_manager, layout)
@@ -380,12 +381,26 @@ class Worker:
                 self._state.remember_member("")
             self._log.info("worker stopped")
 
+    def _task_kind(self, active: ActivePlan, publisher: Publisher, feedback: FeedbackLog | None) -> TaskKind:
+        """What builds the tasks of a plan."""
+        spec, layout, control = active.spec, active.layout, self._control
+        assert control is not None
+        if spec.group is not None:
+            return GroupTasks(spec, spec.group, layout.sinks, self._admin)
+        if isinstance(layout, Layout):
+            return QueryTasks(spec, layout.tasks, control, publisher)
+        versions, plan = self._versions, spec.plan
+        assert versions is not None
+        assert plan is not None
+        return OperatorTasks(spec, plan, layout, active.version, versions, control, publisher, feedback)
+
     def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
-        """The feedback topic of a distributed query; None if there is none."""
+        """Start to read the feedback topic of a distributed query; None if there is none."""
         if self._versions is None or self._control is None or not self._settings.jit:
             return None
         topic = self._admin.feedback(active.group, self._settings.replication)
-        return FeedbackLog(self._settings.clients, topic, f"{self._settings.client_id}-{active.group}", self._control)
+        name = f"{self._settings.client_id}-{active.group}"
+        return FeedbackLog(self._settings.clients, topic, name, self._control).start()
 
     async def _replaced(self, active: ActivePlan, task_manager: TaskManager) -> bool:
         """True when another plan has taken over from the active one. Kafka is asked only when all tasks of this worker

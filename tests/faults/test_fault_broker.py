@@ -15,7 +15,7 @@ from services.broker import broker as local_broker
 from services.broker.settings import SaslUser
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import Trial, no_traceback, problems, said_once
+from tests.faults.trial import Trial, logged_once, no_traceback, problems
 from tests.faults.workload import workload
 from tests.transaction_tearing import TearingError, Torn, describe, tear, transactional_ids
 
@@ -42,10 +42,10 @@ def test_broker_restarted_in_mid_run(
     trial.wait(lambda: "no connection to Kafka" in worker.text(), "the worker notices", worker)
     restartable_broker.start()
     trial.finish(worker)
-    said_once(worker, f"warning weir.worker: no connection to Kafka; .*brokers={trial.bootstrap}")
-    said_once(worker, "info    weir.worker: connected to Kafka again")
+    logged_once(worker, f"warning weir.worker: no connection to Kafka; .*brokers={trial.bootstrap}")
+    logged_once(worker, "info    weir.worker: connected to Kafka again")
     # Two threads where librdkafka's call does not return (`services.kafka.call_thread`).
-    assert len(problems(worker)) <= 14, worker.said("a line for every attempt")
+    assert len(problems(worker)) <= 14, worker.with_log("a line for every attempt")
     no_traceback(worker)
 
 
@@ -93,10 +93,10 @@ def test_broker_that_comes_late(make_trial: MakeTrial, restartable_broker: Resta
     trial.wait(lambda: refused.process.poll() is not None, "--no-wait ends the worker")
     assert refused.process.returncode == 1
     said = refused.text().strip()
-    assert re.fullmatch(r"weir: no answer from Kafka at \S+: .*refused", said), refused.said("one line")
+    assert re.fullmatch(r"weir: no answer from Kafka at \S+: .*refused", said), refused.with_log("one line")
     restartable_broker.start()
     trial.finish(worker)
-    said_once(worker, "warning .*no answer from Kafka at .*; waiting")
+    logged_once(worker, "warning .*no answer from Kafka at .*; waiting")
     no_traceback(worker)
 
 
@@ -138,7 +138,7 @@ def test_credentials_pass_through_and_are_never_shown(
     refused = trial.start("--no-wait", "--log-level", "debug", env=as_user(trial, guarded, wrong))
     trial.wait(lambda: refused.process.poll() is not None, "the wrong password is refused")
     assert refused.process.returncode == 1
-    assert re.search("(?i)authenticat", refused.text()), refused.said("the reason")
+    assert re.search("(?i)authenticat", refused.text()), refused.with_log("the reason")
     no_traceback(refused)
     for each, password in ((worker, SECRET.password), (refused, wrong)):
         assert password not in each.text()

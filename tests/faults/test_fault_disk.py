@@ -13,7 +13,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import Trial, no_traceback, problems, said_once
+from tests.faults.trial import Trial, logged_once, no_traceback, problems
 from tests.faults.workload import workload
 from tests.worker_harness import WorkerProcess
 
@@ -112,10 +112,10 @@ def test_damaged_snapshots(make_trial: MakeTrial, fault_seed: int) -> None:
         damage(table_of(trial))
         worker = trial.start(*OFTEN).wait_running()
         print(damage.__name__)
-        line = said_once(worker, "(warning|error) ")
+        line = logged_once(worker, "(warning|error) ")
         assert ": snapshot unusable, rebuilding from Kafka " in line, line
         assert "task=0" in line
-        assert "source=window" in worker.text(), worker.said("recovery")
+        assert "source=window" in worker.text(), worker.with_log("recovery")
         no_traceback(worker)
     trial.finish(worker)
 
@@ -159,8 +159,8 @@ def test_disk_fills_up_in_mid_run(make_trial: MakeTrial, fault_seed: int, small_
     trial.wait(lambda: "snapshot failed" in first.text(), "the snapshot fails", first, flow=0.5)
     trial.send(0.6)
     trial.wait_caught_up(first)
-    said_once(first, r"error .*snapshot failed; going on without snapshots.*(No space left|File too large)")
-    assert len(problems(first)) == 1, first.said("one error is enough")
+    logged_once(first, r"error .*snapshot failed; continuing without snapshots.*(No space left|File too large)")
+    assert len(problems(first)) == 1, first.with_log("one error is enough")
     assert first.metric("snapshot_failures_total") == 1
     first.kill()
     second = start_cramped(trial, small_disk, *OFTEN)
@@ -177,7 +177,7 @@ def test_disk_full_from_the_start(make_trial: MakeTrial, fault_seed: int, small_
     worker = start_cramped(trial, small_disk, *OFTEN, limit=1000)
     trial.wait_caught_up(worker)
     trial.finish(worker)
-    said_once(worker, "error .*(no snapshots: going on without|snapshot failed; going on without)")
+    logged_once(worker, "error .*(no snapshots: continuing without|snapshot failed; continuing without)")
     no_traceback(worker)
 
 
@@ -192,7 +192,7 @@ def test_state_folder_cannot_be_made(make_trial: MakeTrial, small_disk: Path | N
     worker = trial.start(state=small_disk / "state")
     trial.wait(lambda: worker.process.poll() is not None, "the worker refuses")
     assert worker.process.returncode == 1
-    line = said_once(worker, "^weir: state directory .* cannot be used")
+    line = logged_once(worker, "^weir: state directory .* cannot be used")
     assert str(small_disk) in line
     assert "No space left on device" in line
     no_traceback(worker)
@@ -217,7 +217,7 @@ def test_state_folder_is_not_ours(make_trial: MakeTrial, tmp_path: Path) -> None
     worker = trial.start(state=place)
     trial.wait(lambda: worker.process.poll() is not None, "the worker refuses")
     assert worker.process.returncode == 1
-    assert str(place) in said_once(worker, "^weir: state directory .* cannot be used")
+    assert str(place) in logged_once(worker, "^weir: state directory .* cannot be used")
     no_traceback(worker)
 
 
@@ -233,6 +233,6 @@ def test_foreign_snapshot(make_trial: MakeTrial, fault_seed: int) -> None:
     shutil.rmtree(table_of(trial))
     shutil.copytree(table_of(other), table_of(trial))
     worker = trial.start(*OFTEN).wait_running()
-    assert "source=window" in worker.text(), worker.said("recovery")
-    said_once(worker, "warning .*snapshot")
+    assert "source=window" in worker.text(), worker.with_log("recovery")
+    logged_once(worker, "warning .*snapshot")
     trial.finish(worker)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import no_traceback, said_once
+from tests.faults.trial import logged_once, no_traceback
 from tests.faults.workload import PARTITIONED, workload
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ def test_partitions_move_between_workers(make_trial: MakeTrial, fault_seed: int)
         return tasks[0] | tasks[1] == {0, 1, 2, 3} and len(tasks[0]) == len(tasks[1]) == 2
 
     trial.wait(shared, "the second worker has half of the tasks", second, flow=0.3)
-    assert first.stop() == 0, first.said("stop")
+    assert first.stop() == 0, first.with_log("stop")
     trial.wait(lambda: second.running_tasks() == {0, 1, 2, 3}, "the second worker has all tasks", second, flow=0.5)
     first = trial.start(*SHORT)
     trial.wait(shared, "the third worker has half of the tasks", first, flow=0.7)
@@ -47,7 +47,7 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
     trial = make_trial(workload(fault_seed, 700, 2))
     zombie = trial.start(*SHORT, state=trial.folder / "zombie").wait_running()
     trial.pause_within_transaction(zombie, flow=0.7)
-    successor = trial.start(*SHORT, state=trial.folder / "heir").wait_running()
+    successor = trial.start(*SHORT, state=trial.folder / "successor").wait_running()
     assert trial.open_records() == 0, "the successor has taken over and the zombie's transaction is still open"
     trial.send(0.8)
     trial.wait_caught_up(successor)
@@ -60,8 +60,8 @@ def test_worker_that_stood_still_is_fenced(make_trial: MakeTrial, fault_seed: in
     )
     trial.finish(successor, zombie)
     if "task dropped" in zombie.text():
-        said_once(zombie, "warning weir.roster: task dropped: another worker has taken it over")
-    assert "task dropped" not in successor.text(), successor.said("the zombie fenced the successor")
+        logged_once(zombie, "warning weir.tasks: task dropped: another worker has taken it over")
+    assert "task dropped" not in successor.text(), successor.with_log("the zombie fenced the successor")
     no_traceback(zombie)
 
 
@@ -74,9 +74,9 @@ def test_worker_that_stood_still_alone_goes_on(make_trial: MakeTrial, fault_seed
     worker.signal(signal.SIGCONT)
     trial.finish(worker)
     # Records in flight when it was frozen may be given up before Kafka reports that the transaction is gone.
-    said_once(
+    logged_once(
         worker,
-        "warning weir.roster: task (dropped: .* stood still beyond its transaction timeout"
+        "warning weir.tasks: task (dropped: .* stood still beyond its transaction timeout"
         "|goes back to its last commit .*message.s. timed out)",
     )
     no_traceback(worker)

@@ -136,7 +136,7 @@ def test_state_folder_deleted_between_incarnations(make_trial: MakeTrial, fault_
     first.kill()
     shutil.rmtree(trial.folder / "state")
     second = trial.start("--session-timeout", "6s").wait_running()
-    assert "source=window" in second.text(), second.said("recovery")
+    assert "source=window" in second.text(), second.with_log("recovery")
     assert second.metric("replayed_tuples_total") > 0
     trial.finish(second)
 

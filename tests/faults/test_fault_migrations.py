@@ -39,7 +39,8 @@ class Service:
         self.case = case
         self.workers: list[WorkerProcess] = [self.worker(0), self.worker(1)]
         self.leader: CoordinatorProcess = workers.coordinator(case)
-        wait_for(lambda: all(worker.running_tasks() for worker in self.workers), self.workers[0].said("a task each"))
+        first = self.workers[0]
+        wait_for(lambda: all(worker.running_tasks() for worker in self.workers), first.with_log("a task each"))
         self.leader.wait_running()
 
     def worker(self, plan: int) -> WorkerProcess:

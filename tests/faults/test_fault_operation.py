@@ -28,7 +28,7 @@ def test_graceful_stop_commits_the_open_epoch(make_trial: MakeTrial, fault_seed:
     assert trial.taken() == 0
     first.signal(number)
     assert first.stop() == 0
-    assert trial.caught_up(), first.said("offsets of the open epoch are not committed")
+    assert trial.caught_up(), first.with_log("offsets of the open epoch are not committed")
     assert len(trial.read(trial.sink)) > 0
     second = trial.start()
     trial.finish(second)

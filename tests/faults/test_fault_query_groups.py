@@ -62,7 +62,7 @@ def test_killed_when_a_change_has_just_been_written(
             trial.drop(rng.choice(sorted(trial.selects)).removeprefix(f"{trial.name}-"))
         else:
             trial.register({f"q{4 + number}": select(rng), f"q{rng.randrange(4)}": select(rng)}, from_now=number == 4)
-        wait_for(lambda r=reader: r.poll(0.05) is not None, lambda w=worker: w.said("a change"))
+        wait_for(lambda r=reader: r.poll(0.05) is not None, lambda w=worker: w.with_log("a change"))
         worker.kill()
         reader.close()
         no_traceback(worker)
@@ -81,9 +81,9 @@ def test_killed_at_random(topics: Topics, tmp_path: Path, workers: Workers, faul
         if rng.random() < 0.7:
             worker.wait_running()
             metric, few = rng.choice([("input_tuples_total", rng.randrange(200)), ("commits_total", 0)])
-            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.said("input"))
+            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.with_log("input"))
         else:
-            wait_for(lambda w=worker: "task opening" in w.text(), worker.said("a start"))
+            wait_for(lambda w=worker: "task opening" in w.text(), worker.with_log("a start"))
         worker.kill()
         no_traceback(worker)
     finish(trial, feed, workers.start(trial.case, *QUICK))
@@ -104,9 +104,9 @@ def test_killed_at_random_within_a_budget(topics: Topics, tmp_path: Path, worker
         if rng.random() < 0.8:
             worker.wait_running()
             metric, few = rng.choice([("input_tuples_total", 150), ("spills_total", 2), ("cleanup_results_total", 0)])
-            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.said("input"))
+            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.with_log("input"))
         else:
-            wait_for(lambda w=worker: "task opening" in w.text(), worker.said("a start"))
+            wait_for(lambda w=worker: "task opening" in w.text(), worker.with_log("a start"))
         worker.kill()
         no_traceback(worker)
     finish(trial, feed, workers.start(trial.case, *QUICK, "--memory", "64KiB"))

@@ -1,4 +1,4 @@
-"""Records that are no tuples, or barely: each becomes a dead letter with a reason, and stops nothing."""
+"""Records that cannot be decoded, or barely: each of the former is a dead letter with a reason, and stops nothing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import pytest
 from services.kafka.topics import ControlTopics
 from tests.broker_fixture import Topics
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import Trial, no_traceback, problems, said_once
+from tests.faults.trial import Trial, logged_once, no_traceback, problems
 from tests.faults.workload import PARTITIONED, workload
 from tests.plan_changes import PER_PARTITION, PLANS, Control, Load
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, in_time, wait_for
@@ -39,7 +39,7 @@ def judge(trial: Trial, *workers: WorkerProcess) -> None:
     """Send the rest of the workload and check all outputs; some results are late."""
     trial.finish(*workers)
     late = [record for record in trial.read(trial.sink) if b'"_phase"' in (record.value or b"")]
-    assert late, workers[0].said("something was spilled")
+    assert late, workers[0].with_log("something was spilled")
     for worker in workers:
         no_traceback(worker)
 
@@ -96,7 +96,7 @@ def test_killed_at_random(make_trial: MakeTrial, fault_seed: int) -> None:
             trial.send((number + 1) / (incarnations + 1))
             trial.wait_taken(min(taken + rng.randrange(1, 200), trial.sent), worker)
         else:
-            wait_for(lambda w=worker: "task opening" in w.text(), worker.said("a start"))
+            wait_for(lambda w=worker: "task opening" in w.text(), worker.with_log("a start"))
         worker.kill()
         no_traceback(worker)
     judge(trial, trial.start(*SMALL))
@@ -139,7 +139,7 @@ def test_plans_change_under_spill(topics: Topics, tmp_path: Path, strategy: str)
         case = Case.make(topics, tmp_path, PER_PARTITION, partitions=2)
         running = [workers.start(case, "--plan", PLANS[0], *small) for _ in range(2)]
         workers.coordinator(case).wait_running()
-        wait_for(lambda: all(worker.running_tasks() for worker in running), running[0].said("a task each"))
+        wait_for(lambda: all(worker.running_tasks() for worker in running), running[0].with_log("a task each"))
         load, control = Load(case, running[0], pace_s=0.05), Control(case)
         for change in range(8):
             asked = control.ask(PLANS[(change + 1) % len(PLANS)], strategy)
@@ -153,7 +153,7 @@ def test_plans_change_under_spill(topics: Topics, tmp_path: Path, strategy: str)
             load.until(asked.ended, "the end of a change")
         assert len(control.view.changes) >= 4
         load.end()
-        assert not all(map(in_time, load.reader.rows())), running[0].said("something was spilled")
+        assert not all(map(in_time, load.reader.rows())), running[0].with_log("something was spilled")
     finally:
         workers.end()
 
@@ -214,7 +214,7 @@ class Wide:
         """Send steps until a condition holds, each when the worker has processed the one before."""
 
         def look() -> object:
-            assert worker.process.poll() is None, worker.said("the worker ended")
+            assert worker.process.poll() is None, worker.with_log("the worker ended")
             if condition():  # type: ignore[operator]
                 return True
             if worker.metric("watermark_milliseconds") == self.case.watermark():
@@ -222,7 +222,7 @@ class Wide:
             return False
 
         self.more()
-        wait_for(look, lambda: worker.said(what))
+        wait_for(look, lambda: worker.with_log(what))
 
     def files(self) -> list[Path]:
         """The files with spilled blocks."""
@@ -232,7 +232,7 @@ class Wide:
         """Close the input, and compare the results with the oracle."""
         self.feed.finish(ENDING)
         assert_exact(self.case, self.reader, worker)
-        assert not all(map(in_time, self.reader.rows())), worker.said("something was spilled")
+        assert not all(map(in_time, self.reader.rows())), worker.with_log("something was spilled")
         no_traceback(worker)
 
     def close(self) -> None:
@@ -270,8 +270,8 @@ def test_a_damaged_block(wide: Wide) -> None:
     wide.until(found, worker, "the damage is found")
     wide.until(lambda: worker.running_tasks() == {0}, worker, "it runs again")
     wide.end(worker)
-    assert "Corruption" in said_once(worker, UNUSABLE)
-    assert len(problems(worker)) == 1, worker.said("one line is enough")
+    assert "Corruption" in logged_once(worker, UNUSABLE)
+    assert len(problems(worker)) == 1, worker.with_log("one line is enough")
     assert worker.metric("spill_failures_total") == 1
 
 
@@ -279,7 +279,7 @@ def test_what_retention_took_is_said(wide: Wide) -> None:
     """A damaged block whose tuples are gone from the log: the worker stops, and reports which records are missing."""
     worker = wide.start().wait_running()
     wide.until(lambda: len(wide.files()) >= 2, worker, "files on disk")
-    wait_for(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker.said("all is taken"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") == wide.case.watermark(), worker.with_log("all is taken"))
     topic = wide.case.topic("l")
     Topics(wide.case.bootstrap).delete_before(topic, wide.sent - 50)
 
@@ -289,11 +289,11 @@ def test_what_retention_took_is_said(wide: Wide) -> None:
             wide.more()
         return worker.process.poll() is not None
 
-    wait_for(stopped, lambda: worker.said("the worker stops"))
+    wait_for(stopped, lambda: worker.with_log("the worker stops"))
     assert worker.process.returncode == 1
-    said_once(worker, UNUSABLE)
+    logged_once(worker, UNUSABLE)
     last = worker.text().strip().splitlines()[-1]
-    assert f"of {topic}[0], needed to rebuild its window, are gone from the log" in last, worker.said("why")
+    assert f"of {topic}[0], needed to rebuild its window, are gone from the log" in last, worker.with_log("why")
     no_traceback(worker)
 
 
@@ -305,7 +305,7 @@ def test_a_full_disk(wide: Wide) -> None:
     resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (200_000, before[1]))
     wide.until(lambda: worker.metric("spill_failures_total") > 0, worker, "the disk is full")
     wide.more()
-    wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.said("it tries on"))
+    wait_for(lambda: worker.metric("spill_failures_total") > 2, worker.with_log("it tries again"))
     # It logs it at each request, although the task runs in between.
     (seen,) = worker.health()["tasks"]
     assert seen["problem"].endswith("the disk is full: free some room or give a folder on another disk")
@@ -316,6 +316,6 @@ def test_a_full_disk(wide: Wide) -> None:
     (seen,) = worker.health()["tasks"]
     assert (seen["problem"], seen["since"], seen["failures"]) == ("", None, 0)
     wide.end(worker)
-    line = said_once(worker, UNUSABLE)
+    line = logged_once(worker, UNUSABLE)
     assert "the disk is full: free some room or give a folder on another disk" in line, line
-    assert len(problems(worker)) == 1, worker.said("one line is enough")
+    assert len(problems(worker)) == 1, worker.with_log("one line is enough")

@@ -64,10 +64,10 @@ def test_a_partition_far_ahead_is_paused(make_trial: MakeTrial) -> None:
         paused += worker.metric("paused_partitions") > 0
     trial.finish(worker)
     print(f"{at_rest} read, at most {most_pending} pending, {(most_bytes - before) >> 20} MiB more, paused {paused} x")
-    assert at_rest < HISTORY / 2, worker.said("the fast partition was read on")
+    assert at_rest < HISTORY / 2, worker.with_log("the fast partition was read on")
     assert paused > 0
-    assert most_pending < 4 * least, worker.said("too many tuples waited")
-    assert most_bytes - before < 150 << 20, worker.said("memory grew with the history")
+    assert most_pending < 4 * least, worker.with_log("too many tuples waited")
+    assert most_bytes - before < 150 << 20, worker.with_log("memory grew with the history")
     no_traceback(worker)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakeTrial
-from tests.faults.trial import Trial, no_traceback, problems, said_once
+from tests.faults.trial import Trial, logged_once, no_traceback, problems
 from tests.faults.workload import PARTITIONED, QUERY, STREAMS, Workload, workload
 
 pytestmark = pytest.mark.kafka
@@ -74,7 +74,7 @@ def test_missing_topic_is_waited_for(make_trial: MakeTrial, fault_seed: int) -> 
     trial.wait(lambda: "missing input topic" in worker.text(), "the worker says what is missing", worker)
     trial.make_topic(trial.topic("b"))
     trial.finish(worker)
-    said_once(worker, f"warning .*missing input topic: {trial.topic('b')}; waiting")
+    logged_once(worker, f"warning .*missing input topic: {trial.topic('b')}; waiting")
     no_traceback(worker)
 
 
@@ -127,7 +127,7 @@ def test_input_topic_made_anew_is_refused(make_trial: MakeTrial, fault_seed: int
     worker = trial.start()
     trial.wait(lambda: worker.process.poll() is not None, "the worker refuses")
     assert worker.process.returncode == 1
-    said_once(
+    logged_once(
         worker,
         r"^weir: (committed offset \d+ of .* lies beyond the end of the log, 0|no committed offset for ).*--group",
     )
@@ -164,7 +164,7 @@ def test_partitions_are_added(make_trial: MakeTrial, fault_seed: int, start: str
     trial.send(noticed)
     trial.wait(lambda: "partitions were added" in worker.text(), "the worker notices", worker)
     trial.finish(worker)
-    said_once(worker, r"info    weir.worker: partitions were added \(.* has 2, had 1\): tasks begin anew with them")
+    logged_once(worker, r"info    weir.worker: partitions were added \(.* has 2, had 1\): tasks begin anew with them")
     no_traceback(worker)
 
 
@@ -176,8 +176,8 @@ def test_partitions_are_added_to_what_is_partitioned(make_trial: MakeTrial, faul
     trial.wait(lambda: "are not read yet" in worker.text(), "the worker says what it waits for", worker)
     grown(trial, "c")
     worker.wait_running([0, 1])
-    said_once(worker, r"warning .*partitions were added and are not read yet \(.*\): PARTITION BY needs topics")
-    said_once(worker, r"warning .*tasks begin anew with them; a key that has changed its partition does not join its")
+    logged_once(worker, r"warning .*partitions were added and are not read yet \(.*\): PARTITION BY needs topics")
+    logged_once(worker, r"warning .*tasks begin anew with them; a key that has changed its partition does not join its")
     assert worker.stop() == 0
     no_traceback(worker)
 
@@ -189,5 +189,5 @@ def test_partitions_are_added_to_joins_that_run_apart(make_trial: MakeTrial) -> 
     grown(trial, "a")
     trial.wait(lambda: worker.process.poll() is not None, "the worker ends")
     assert worker.process.returncode == 1
-    said_once(worker, r"^weir: partitions were added \(.* has 2, had 1\): with --placement per-operator .*--group")
+    logged_once(worker, r"^weir: partitions were added \(.* has 2, had 1\): with --placement per-operator .*--group")
     no_traceback(worker)

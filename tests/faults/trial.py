@@ -189,10 +189,10 @@ class Trial:
         def look() -> Any:
             if self.sent < stop:
                 self.send(min(self.sent + FLOW_RECORDS, stop))
-            assert worker is None or worker.process.poll() is None, worker.said(f"worker ended; {what}")
+            assert worker is None or worker.process.poll() is None, worker.with_log(f"worker ended; {what}")
             return condition()
 
-        return wait_for(look, lambda: what if worker is None else worker.said(what), DEADLINE_S)
+        return wait_for(look, lambda: what if worker is None else worker.with_log(what), DEADLINE_S)
 
     def wait_caught_up(self, worker: WorkerProcess) -> None:
         """Wait until all records sent are committed."""
@@ -218,7 +218,7 @@ class Trial:
         with self.watch(self.sink) as appeared:
 
             def caught() -> bool:
-                assert self.sent < stop, worker.said("no transaction was seen open")
+                assert self.sent < stop, worker.with_log("no transaction was seen open")
                 self.send(min(self.sent + 3 * FLOW_RECORDS, stop))
                 while not self.caught_up():
                     if appeared(0.2):
@@ -227,7 +227,7 @@ class Trial:
                         if all(self.open_records() > 0 for _ in range(3)):
                             return True
                         worker.signal(signal.SIGCONT)
-                    assert worker.process.poll() is None, worker.said("worker ended")
+                    assert worker.process.poll() is None, worker.with_log("worker ended")
                 return False
 
             self.wait(caught, "a transaction is open", worker)
@@ -269,7 +269,7 @@ class Trial:
         self.send()
         self.wait_caught_up(workers[0])
         for worker in workers:
-            assert worker.stop() == 0, worker.said("worker stopped with an error")
+            assert worker.stop() == 0, worker.with_log("worker stopped with an error")
         self.check()
 
     def check(self, at_least_once: bool = False) -> None:
@@ -421,13 +421,13 @@ def problems(worker: WorkerProcess, *, less: str | None = None) -> list[str]:
     return [line for line in lines if less is None or not re.search(less, line)]
 
 
-def said_once(worker: WorkerProcess, pattern: str) -> str:
+def logged_once(worker: WorkerProcess, pattern: str) -> str:
     """The only line of a worker's log that matches."""
     lines = [line for line in worker.text().splitlines() if re.search(pattern, line)]
-    assert len(lines) == 1, worker.said(f"{len(lines)} lines match {pattern!r}, expected one")
+    assert len(lines) == 1, worker.with_log(f"{len(lines)} lines match {pattern!r}, expected one")
     return lines[0]
 
 
 def no_traceback(worker: WorkerProcess) -> None:
     """Check that the log has no stack trace."""
-    assert "Traceback" not in worker.text(), worker.said("a stack trace")
+    assert "Traceback" not in worker.text(), worker.with_log("a stack trace")

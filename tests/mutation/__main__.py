@@ -10,6 +10,7 @@ compiled again. About five minutes on one idle core.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -35,4 +36,6 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Break the engine in small ways.")
+    parser.add_argument("words", nargs="*", help="run only the mutants whose name contains one of these; default: all")
+    sys.exit(main(parser.parse_args().words))

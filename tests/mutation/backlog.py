@@ -1,11 +1,11 @@
-"""Small errors in debts and their payment: see `tests.mutation.mutants`.
+"""Small errors in backlogs and their cleanup: see `tests.mutation.mutants`.
 
     python -m tests.mutation.backlog             # those outside of the engine too; exit code 1 if one survives
     python -m tests.mutation.backlog delivery    # those whose file contains one of the words
 
-Left out because nobody could see them: what an earlier payment has left is not deleted, since it is written over; the
-expiry of what comes from below, which no payment asks for; another `since` of what was in memory at the end, since all
-that comes after that is late, and of late tuples nobody asks.
+Left out because no test could see them: blocks of an earlier cleanup that are not deleted, since they are written over;
+the expiry of results from joins below, which no cleanup reads; another `since` of tuples that were in memory at the
+end, since all later parts are late, and cleanup does not read `since` for those.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 from tests.mutation.outside import survivors
 
-DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
+BACKLOG: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/backlog.py": (
         ("            return list(range(partitions))\n", "            pass\n"),
         ("self.covers[k] < self.covers[join]", "self.covers[k] > self.covers[join]"),
@@ -37,21 +37,23 @@ DEBTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("own = with_late(parts.get((join, group), ()), ", "own = with_late((), "),
     ),
 }  # fmt: skip
-"""Per file under operators/. Those of `spill/spilling.py` are in `SPILLING_DEBTS`, since others have some too."""
+"""Per file under operators/. Those of `spill/spilling.py` are in `SPILLING_BACKLOG`, since others have some too."""
 
-SPILLING_DEBTS: tuple[tuple[str, str], ...] = (
+SPILLING_BACKLOG: tuple[tuple[str, str], ...] = (
     ("            delivered=self._cleanup.delivered,\n", "            delivered=FAR_PAST,\n"),
     ("        self._ledger.clear()\n        return backlog", "        return backlog"),
     ("                    self._ledger.add((j, g), SpilledPart((left, right), cut))\n", "                    pass\n"),
 )
 
-DEBTS_TESTS: dict[str, list[str]] = {file: ["spill/test_offline_cleanup.py", "spill/test_backlog.py"] for file in DEBTS}
+BACKLOG_TESTS: dict[str, list[str]] = {
+    file: ["spill/test_offline_cleanup.py", "spill/test_backlog.py"] for file in BACKLOG
+}
 """Of each file, the tests most likely to notice."""
 
 OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
     "services/spill/backlog.py": (
         ("    if found != head.sha256:", "    if False:"),
-        ('    check_format(head.format, FORMAT, f"debt {path}")', "    pass"),
+        ('    check_format(head.format, FORMAT, f"backlog {path}")', "    pass"),
         ("    if not is_cleaned_up(folder):\n        raise", "    if False:\n        raise"),
         ("    if fingerprint(query) != manifest.fingerprint:", "    if False:"),
         ("    if own != manifest.fingerprint:", "    if False:"),
@@ -68,7 +70,7 @@ OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if group not in delivered:", "        if True:"),
     ),
     "ops/spark/delivery.py": (
-        ("                if record.debt == self._debt:", "                if record.debt != self._debt:"),
+        ("                if record.debt == self._backlog:", "                if record.debt != self._backlog:"),
         ("Delivery(encoded, [commit], {})", "Delivery(encoded, [], {})"),
         ("            self._begin()\n", "            pass\n"),
     ),
@@ -93,8 +95,8 @@ OUTSIDE_TESTS = {
 
 def main(words: list[str]) -> int:
     """Break a copy of the project in one way after the other; the process's exit code."""
-    engine = {f"operators/{file}": changes for file, changes in DEBTS.items()}
-    engine["operators/spill/spilling.py"] = SPILLING_DEBTS
+    engine = {f"operators/{file}": changes for file, changes in BACKLOG.items()}
+    engine["operators/spill/spilling.py"] = SPILLING_BACKLOG
     likely = [f"tests/operators/{name}" for name in ("spill/test_offline_cleanup.py", "spill/test_backlog.py")]
     tests = dict.fromkeys(engine, likely) | OUTSIDE_TESTS
     return 1 if survivors(engine | OUTSIDE, tests, words) else 0

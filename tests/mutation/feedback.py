@@ -4,7 +4,7 @@ The catalogue leaves out errors that no test could notice:
 
 - A guard's filter answers "perhaps" where it could answer "no", or a lattice node is not reported. The detector then
   misses sub-tuples, and results are the same.
-- A cost in `guard_payoff.py` or `tree_cost.py` is a little higher or lower.
+- A price in `tuple_cost.py` or `tree_cost.py` is a little higher or lower.
 - A stream's tuple that expires with the slice is left out of a filter that is built at the slice's end.
 - The other one of two joins is observed: either choice is right.
 - Late tuples are also joined at the consumer that kept them back: they have no partner there, or they would have
@@ -104,31 +104,72 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
     "feedback/stem_guard.py": (
         ("        self.filter.add(hashes)\n", ""),
         ("seen.hashes[self.peer.position]", "seen.hashes[0]"),
-        ("back = self.blacklist.take(hashes, now)\n", "back = Tuples.empty((self.alias,))\n"),
+        ("self._returned(self.take(hashes, now))", "self._returned(Tuples.empty((self.alias,)))"),
         (
             "signed.tuples.take(~perhaps), hashes[~perhaps], now)",
             "signed.tuples.take(~perhaps), hashes[: int((~perhaps).sum())], now)",
         ),
         ("[hashes[index] if len(hashes) else _NONE for", "[hashes for"),
         ("if self.static:", "if True:"),
-        ("self._counted_before = self._counted()\n        spent", "spent"),
+        ("        return super().spent(latest, slices) + ordering\n", "        return super().spent(latest, slices)\n"),
         ("self.rebuild_due = max(MIN_HANDLED, REBUILD_AFTER * entries_read)", "self.rebuild_due = 10**9"),
         ("        self.filter = filter\n", ""),
     ),
-    "feedback/guard_payoff.py": (
+    "feedback/payoff/guard.py": (
         ("brought_back = max(self.useless - self.lasting, 0.0)", "brought_back = 0.0"),
         (
             "self.remaining = min(self.remaining + earned - spent, self._budget + return_cost)",
             "self.remaining += earned - spent",
         ),
         ("self.watching = self.remaining >= 0.0", "self.watching = True"),
-        ("self._before = *counted, tuples", "pass"),
         ("return self.gain(tuple_cost) > MARGIN * self.spent", "return True"),
+        ("before, self._counted = self._counted, self.done()", "before, self._counted = self._counted, self._counted"),
+        ("        self._counted = self.done()\n        self.balance.start", "        self.balance.start"),
+        (" + latest.late_slices * self._prices.late_slice\n", "\n"),
+        ("spent, len(self.blacklist) * self.tuple_cost.returned)", "spent, 0.0)"),
+        (" + slices * self.slice\n", "\n"),
+        ("latest.returned * self.tuple_cost.returned + ", "0.0 + "),
+    ),
+    "feedback/payoff/tuple_cost.py": (
+        ("DECAY * past + new", "past + new"),
+        ("        self._totals = totals\n        self._sums = tuple", "        self._sums = tuple"),
+        ("        self._totals = (0.0,) * len(self._totals)\n", "        pass\n"),
+        ("+ self.met - BLACKLIST_NS", "- BLACKLIST_NS"),
+        ("        self._sums.restart()\n", ""),
+        ("self.own, self.met, self._sums = earlier.own, earlier.met,", "self._sums ="),
+        ("2 * payoff.SAMPLED_TUPLES, observed)", "2 * payoff.SAMPLED_TUPLES)"),
+    ),
+    "feedback/path_guard.py": (
+        ("self.counters.resume += before -", "self.counters.resume += 0 * before -"),
+        ("suppressed=self.pruned", "suppressed=self.refused"),
+    ),
+    "feedback/payoff/path_controller.py": (
+        ("payoff.FIRST_TRIAL_BUDGET if before is None else before.trial_budget", "payoff.FIRST_TRIAL_BUDGET"),
+        ("0 if before is None else before._turn", "0"),
+        ("return sum(self._arrived.values()) >= payoff.TUPLES_PER_UPDATE", "return True"),
+        ("payoff.LOSS_SHARE * (work - self._work)", "work - self._work"),
+        ("        self._work = work\n        for", "        for"),
+        (
+            "self.trial_budget -= guard.tuple_cost.returned * self._inputs.release(guard, now)",
+            "self._inputs.release(guard, now)",
+        ),
+        ("        if self.trial_budget < cost:\n            return False\n", ""),
+        ("        self.trial_budget -= cost\n", ""),
+        ("        self.trial_budget -= budget\n", ""),
+        ("                break\n", "                pass\n"),
+        ("            self._turn += 1\n", ""),
+        ("        self._arrived = dict.fromkeys(self._arrived, 0)\n        self._slices", "        self._slices"),
+        (
+            "        self._arrived = dict.fromkeys(self._arrived, 0)\n        self._slices = 0\n\n    def pay",
+            "        self._arrived = dict.fromkeys(self._arrived, 0)\n\n    def pay",
+        ),
+        ("arrived + self._arrived[guard.observed_alias], slices", "0, slices"),
+        (", slices=self._slices)", ")"),
     ),
     "feedback/tree.py": (
         (
-            "        self._queue_return([watch.stop(worst, self._now)], watch.depth)\n",
-            "        watch.stop(worst, self._now)\n",
+            "            self._queue_return([watch.stop(guard, self._now)], watch.depth)\n",
+            "            watch.stop(guard, self._now)\n",
         ),
         ("in (RIGHT, LEFT) if side is None or side == LEFT else (LEFT, RIGHT):", "in (LEFT, RIGHT):"),
         (
@@ -144,16 +185,19 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if self._guards and self._admitting:\n", "        if self._guards:\n"),
         ("self._unchecked_slices = min(CHECK_EVERY_SLICES - 1,", "self._unchecked_slices = min(0,"),
         ("self._unchecked_slices = min(CHECK_EVERY_SLICES - 1,", "self._unchecked_slices = min(10**6,"),
-        ("            if work_done >= due:\n", "            if False:\n"),
-        ("if self._watching or self._returned or not self._admitting:", "if self._watching or not self._admitting:"),
-        ("                guard.balance.start(0.0)\n", "                pass\n"),
+        (
+            "if self._controller.watching or self._returned or not self._admitting:",
+            "if self._controller.watching or not self._admitting:",
+        ),
         ("                    state.retract(entries[lost])\n", "                    pass\n"),
         ("                    blacklist.drop(entries[lost])\n", "                    pass\n"),
         ("            if depth < watch.depth:\n", "            if depth <= watch.depth:\n"),
-        (
-            "            self._watching = self._count_watching()\n            self._update_factor",
-            "            self._update_factor",
-        ),
+        ("            self._controller.recount()\n", "            pass\n"),
+    ),
+    "feedback/payoff/tree_controller.py": (
+        ("                guard.start(0.0)\n", "                pass\n"),
+        ("self.tuples >= due_tuples or work - self._work >= due_work", "self.tuples >= due_tuples"),
+        ("self._update_factor = min(2 * self._update_factor, MAX_UPDATE_FACTOR)", "pass"),
     ),
     "feedback/tree_guard.py": (
         ("        self.unlisted.remove(hit)\n", ""),
@@ -173,8 +217,8 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._rebuild_filter(guard, [self._living_observed(now), *arrived])", "self._rebuild_filter(guard, arrived)"),
         ("return lost if valid is None else lost & valid", "return lost & False"),
         (
-            "        self._rebuild_filter(guard, [self._living_observed(now)])\n        guard.swept",
-            "        guard.swept",
+            "        self._rebuild_filter(guard, [self._living_observed(now)])\n        if guard.expected",
+            "        if guard.expected",
         ),
         ("return self.idling or now - self._empty_since >= self._patience", "return True"),
         ("if lacking > MIN_TAKEOVER_SHARE and", "if lacking < MIN_TAKEOVER_SHARE and"),
@@ -226,8 +270,9 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("                    blacklist.purge_rows(alias, first_row)\n", "                    pass\n"),
         ("                self._idle[alias].purge_rows(first_row)\n", ""),
         ("self._let_in(guard.alias, [guard.release(now)], now)", "guard.release(now)"),
-        ("self._trial_budget += payoff.LOSS_SHARE * (work - self._work)", "self._trial_budget += work - self._work"),
-        ("if self._trial_budget < cost:", "if False:"),
+        ("            self._update_cost(guard)\n        self._con", "            pass\n        self._con"),
+        ("        if self._merits_trial is None:\n            if", "        if True:\n            if"),
+        ("            if not self._controller.pay(SCREEN_NS):\n                return False\n", ""),
         ("if np.count_nonzero(useless) <= COMPACT_SHARE * len(entries):", "if np.count_nonzero(useless) == 0:"),
         (
             "for guard in self._watching:\n            if guard.handled",
@@ -244,6 +289,8 @@ def tests_of(file: str) -> list[str]:
         return ["feedback/test_late.py", "engine/test_engine.py"]
     if name in ("stem_guard", "stems"):
         return ["feedback/test_stems.py", "feedback/test_stems_properties.py"]
-    if name in ("tree", "tree_guard", "watch", "lattice") and "kernels" not in file:
+    if name == "path_guard":
+        return ["feedback/test_path_controller.py", "feedback/test_stems.py"]
+    if name in ("tree", "tree_controller", "tree_guard", "watch", "lattice") and "kernels" not in file:
         return ["feedback/test_paper_examples.py", "feedback/test_economy.py", "feedback/test_feedback_properties.py"]
     return [f"feedback/test_{name}.py"]

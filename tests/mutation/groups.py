@@ -2,7 +2,7 @@
 
 - a part that is shared when there is one query to share it: it gives the same.
 - `waiting >= WAITING_TUPLES` away: SELECT lists are computed at the end of the epoch, of more stored tuples.
-- more left in memory while debts are settled, or before all are: that is room for blocks.
+- more left in memory during a cleanup, or before the end of all cleanups: that is room for blocks.
 - tuples or choices that could be left out of a join: what is found is looked at again, result by result.
 """
 

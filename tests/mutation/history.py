@@ -84,7 +84,7 @@ MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("NOT alive OR NOT was OR NOT same", "NOT was OR NOT same"),
             ("THEN dead + 1L ELSE", "THEN dead ELSE"),
             ("len(values) % 2 == 0", "len(values) % 2 == 1"),
-            ("if value is not None:\n                    one.add", "if True:\n                    one.add"),
+            ("if value is not None:\n                    acc", "if True:\n                    acc"),
             ("return total / self.count if self._average", "return total if self._average"),
             ("self._total += step * value", "self._total += value"),
             ("del self._values[bisect_left(self._values, value)]", "del self._values[0]"),

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
-from tests.mutation.backlog import DEBTS, SPILLING_DEBTS
+from tests.mutation.backlog import BACKLOG, SPILLING_BACKLOG
 from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.groups import GROUPS
@@ -568,8 +568,8 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),
-    *(mutant for file, changes in DEBTS.items() for mutant in _of(file, *changes)),
-    *_of("spill/spilling.py", *SPILLING_DEBTS),
+    *(mutant for file, changes in BACKLOG.items() for mutant in _of(file, *changes)),
+    *_of("spill/spilling.py", *SPILLING_BACKLOG),
     *(mutant for file, changes in SPILL_LOG.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in TABLES.items() for mutant in _of(file, *changes)),
 ]

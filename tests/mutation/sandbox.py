@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
-from tests.mutation.backlog import DEBTS_TESTS
+from tests.mutation.backlog import BACKLOG_TESTS
 from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK, tests_of
 from tests.mutation.groups import GROUPS, GROUPS_TESTS
@@ -102,7 +102,7 @@ FIRST = {
     "distributed/test_distributed.py"] for file in PLACED}, "operators/distributed/payoff.py":
     ["distributed/test_payoff.py"], **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
     **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()}, **{f"operators/{file}": tests for file,
-    tests in SPILL_LOG_TESTS.items()}, **{f"operators/{file}": tests for file, tests in DEBTS_TESTS.items()},
+    tests in SPILL_LOG_TESTS.items()}, **{f"operators/{file}": tests for file, tests in BACKLOG_TESTS.items()},
     "operators/join/tables.py": ["join/test_tables.py"], "operators/migration/strategies.py": ["join/test_tables.py"],
     "operators/migration/sizes.py": ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/cost.py":
     ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/difference.py":
@@ -155,7 +155,8 @@ class Sandbox:
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
         shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
-        for file in ("cases.py", "subtractions.py", "feeding.py", "group_cases.py", "oracle.py", "chains.py"):
+        shared = ("cases", "subtractions", "feeding", "group_cases", "oracle", "chains", "profiles")
+        for file in (f"{name}.py" for name in shared):
             shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.
         (self.root / "conftest.py").write_text(_SURE)

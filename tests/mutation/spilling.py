@@ -1,7 +1,7 @@
-"""Small errors in what spills, owes and cleans up, per file: see `tests.mutation.mutants`.
+"""Small errors in spilling, in the ledger and in cleanup, per file: see `tests.mutation.mutants`.
 
-Left out because nobody could see it: a later deadline (`Ledger.due`) alone, or what a join owes itself left out of
-`Ledger.hold` alone. Each is enough without the other.
+Left out because no test could see it: a later deadline (`Ledger.due`) alone, or a join's own pending results left out
+of `Ledger.hold` alone. Each is enough without the other.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from tests.mutation.outside import survivors
 
 WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "services/program/group_members.py": (
-        ("ended=self._attached.cut))", "ended=self._attached.cut + 1))"),
+        ("ended=self._engine.cut))", "ended=self._engine.cut + 1))"),
         ("began=cut, since=since)", "began=cut, since={})"),
         ("began=cut, since=since)", "began=cut + 1, since=since)"),
-        ("        self._attached.drop(name)\n", ""),
+        ("        self._engine.drop(name)\n", ""),
         ("from_now=message.from_now", "from_now=False"),
         ("unwritten, self._unwritten = self._unwritten, []", "unwritten = self._unwritten"),
         (
@@ -23,27 +23,30 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("                if member.ended is None:\n", "                if True:\n"),
         ("if running.member.id not in ids]", "if name not in {w.message.name for w in wanted}]"),
-        ("                self._refused.add(member.id)\n", "                pass\n"),
-        ("self._attached.cut if self._reread_for else watermark", "watermark"),
+        ("                self.refused.add(member.id)\n", "                pass\n"),
+        ("self._engine.cut if self._reread_for else watermark", "watermark"),
         ("        if not message.from_now:\n", "        if False:\n"),
         ("        self._reread_for = registered.message.name\n        return most", "        return most"),
         (" or not self._readable(self._replay_offsets(registered.query)):", ":"),
-        ("self._note_begun(registered, 0, {})\n", "self._note_begun(registered, 1, {})\n"),
+        ("member = _begun(task, query, 0, {})", "member = _begun(task, query, 1, {})"),
     ),
     "services/program/group_program.py": (
-        ("            since=members.since,\n", ""),
         ("found, self._found = self._found, {}", "found = self._found"),
         ("encoded, self._members.records()", "encoded, []"),
-        ("self._committed, self._late)", "self._committed, list)"),
-        ("self.engine, self._committed, self._late", "self.engine, 0, self._late"),
         ("return self._members.has_changes", "return False"),
         ("return any(len(found)", "return all(len(found)"),
         ("metrics.member(topic).inc(results)", "metrics.member(topic).inc()"),
     ),
+    "services/worker/group_tasks.py": (
+        ("            since=queries.since,\n", ""),
+        ("            began=queries.began,\n", ""),
+        ("recovery.cut, lambda", "0, lambda"),
+        ("[] if spilled is None else queries.ended_with_pending(spilled.delivered_before)", "()"),
+    ),
     "operators/groups/engine.py": (
         ("self.cut - source.window.size if source.window.kind == \"RANGE\" else NEVER", "self.cut"),
-        ("return self._not_read(query) | counted", "return self._not_read(query)"),
-        ("            floors = self._not_read(query)\n", "            floors: dict[str, int] = {}\n"),
+        ("return self._first_read(query) | counted", "return self._not_read(query)"),
+        ("            floors = self._first_read(query)\n", "            floors: dict[str, int] = {}\n"),
         ("cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))", "self.horizon(stream.name)"),
     ),
     "operators/engine/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
@@ -58,6 +61,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file."""
 
 TESTS = {name: ["tests/services/program/test_group_members.py"] for name in WORKER_GROUPS}
+TESTS["services/worker/group_tasks.py"] = ["tests/services/worker/test_group_workers.py"]
 
 if __name__ == "__main__":
     sys.exit(1 if survivors(WORKER_GROUPS, TESTS, sys.argv[1:]) else 0)

@@ -1,4 +1,4 @@
-"""Deaths of a task: it consumes for some turns, dies, and an heir goes on from a snapshot or from the log alone."""
+"""Deaths of a task: it consumes for some turns, dies, and a successor goes on from a snapshot or from the log alone."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Life:
         self.engine.advance(dead.engine.cut)
 
 
-def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case) -> list[dict[str, Any]]:
-    """All that a task and its heir put out.
+def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, successor: Case) -> list[dict[str, Any]]:
+    """All that a task and its successor put out.
 
     Snapshots are incremental, lie at or before the last commit, and keep no block but those that `live_from` says
     are needed.
@@ -62,7 +62,7 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case
     Args:
         turns: how much of each partition is consumed before each advance; then the task dies.
         snapshots: after how many of the turns one is taken.
-        heir: the same case, as the heir sees it: under another plan, say.
+        successor: the same case, as the successor sees it: under another plan, say.
     """
     life = Life(case)
     got: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case
             cut, live = checkpoint.cut, checkpoint.live_from
             blocks = [b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > live[b.stream]]
             points = {key: life.engine.replay_point(*key, cut) for key in life.at}
-    born = Life(heir)
+    born = Life(successor)
     if cut:
         born.engine.restore(cut, blocks_by_time(blocks))
         for (name, p), position in life.at.items():
@@ -89,10 +89,10 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, heir: Case
     return [*got, *born.turn(3), *born.finish()]
 
 
-def from_the_log(case: Case, turns: Sequence[int], heir: Case) -> list[dict[str, Any]]:
-    """The same, with an heir that reads again no more than `horizon` says."""
+def from_the_log(case: Case, turns: Sequence[int], successor: Case) -> list[dict[str, Any]]:
+    """The same, with a successor that reads again no more than `horizon` says."""
     life = Life(case)
     got = [row for size in turns for row in life.turn(size)]
-    born = Life(heir)
+    born = Life(successor)
     born.replay_from(life, {s.name: life.engine.horizon(s.name) for s in case.query.streams()}, floor=0)
     return [*got, *born.finish()]

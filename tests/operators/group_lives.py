@@ -1,4 +1,4 @@
-"""One life of a group's task: it consumes, dies, and an heir reads again what it still needs."""
+"""One life of a group's task: it consumes, dies, and a successor reads again what it still needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class GroupLife:
         return self.engine.advance()
 
     def points(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """By partition where an heir reads on from, no more than the horizons say, and the clock there."""
+        """By partition where a successor reads on from, no more than the horizons say, and the clock there."""
         found = {}
         for name, p in self.at:
             point = self.engine.replay_point(name, p, self.engine.horizon(name))

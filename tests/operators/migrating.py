@@ -15,6 +15,7 @@ from schemas.query import Query
 from tests import oracle
 from tests.cases import Case, plan
 from tests.feeding import Rows, canonical, partitions_of, to_batch, to_rows
+from tests.operators.inside import executor_as
 from tests.operators.tiny import inputs, query
 
 Changes = list[tuple[int, Plan, str]]
@@ -72,8 +73,7 @@ def exactly(given: Query, rows: Rows, got: list[dict[str, object]]) -> bool:
 
 def tree(engine: Engine) -> XJoinTree:
     """The executor of an engine that is not migrating."""
-    assert isinstance(engine._executor, XJoinTree)
-    return engine._executor
+    return executor_as(engine, XJoinTree)
 
 
 def state(executor: object, aliases: str) -> SideState:

@@ -216,6 +216,7 @@ def test_a_wrong_duration_is_refused_before_anything_starts() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.deep
 def test_the_whole_demonstration_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = subprocess.run(

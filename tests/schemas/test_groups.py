@@ -144,7 +144,7 @@ def test_adding_and_dropping_a_query_leaves_the_inputs_of_the_others() -> None:
 def test_what_a_group_cannot_take_is_said_in_a_line(select: str, why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)) as error:
         group(select)
-    assert str(error.value).splitlines()[0].endswith("must run apart")
+    assert str(error.value).splitlines()[0].endswith("must run standalone")
 
 
 def test_queries_that_do_not_go_together_are_refused() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, cast
 
 from faust.types import TP
 
 from operators.engine.engine import Engine
-from schemas.columns import Batch
 from schemas.language.program import parse_program
 from schemas.messages.commits import decode_commit
 from schemas.messages.control import BarrierMessage
@@ -24,12 +23,11 @@ from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
-from services.program.migrations import TaskMigrations
+from services.program.migrations import PlanChanges, StartingPlan, TaskMigrations
 from services.program.query_program import QueryProgram
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import Committed, plan_recovery
 from services.task.context import TaskContext, make_lanes, partitions_of
-from services.task.program import TaskChanges
 from services.task.spec import TaskOutcome, TaskSpec, streams_by_topic
 from services.task.task import Task
 
@@ -129,37 +127,6 @@ class Kafka:
         return None
 
 
-class NoChanges:
-    """No change of plans; tests override what they are about."""
-
-    version = 0
-    ownership_in_doubt = False
-    plan = None
-
-    def attach(self, engine: Engine) -> None:
-        """Nothing is done within the engine."""
-
-    def look_if_due(self, committed: float, now: float) -> None:
-        """All is known."""
-
-    def look(self, committed: float, now: float) -> None:
-        """All is known."""
-
-    def limit(self, watermark: int, now: float) -> int:
-        """As far as it goes."""
-        return watermark
-
-    def advanced(self, results: Batch | None, now: float) -> None:
-        """Nothing to do."""
-
-    def ends_at(self, cut: int) -> bool:
-        """Never."""
-        return False
-
-    def conclude(self, now: float) -> None:
-        """It does not end."""
-
-
 def open_task(
     kafka: Kafka,
     executor: Executor,
@@ -167,11 +134,12 @@ def open_task(
     give_up: threading.Event,
     ended: Callable[[Task, TaskOutcome], None],
     changed: Callable[[], None] = lambda: None,
-    changes: TaskChanges | None = None,
+    changes: PlanChanges | None = None,
+    engine: Engine | None = None,
     snapshots: SnapshotWriter | None = None,
 ) -> Task:
     """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any, without `snapshots`
-    none are written."""
+    none are written. A given `engine` is fresh, and runs `QUERY`."""
     recovery = plan_recovery(
         streams=dict.fromkeys(LANES, 1),
         fingerprint="f",
@@ -184,23 +152,22 @@ def open_task(
     )
     kafka.give_up = give_up
     log, own = get_log("test"), metrics.of("0")
+    lanes = make_lanes(SPEC, recovery, log)
+    engine = engine or Engine(QUERY, partitions=partitions_of(lanes), clock=time.monotonic)
     changes = changes or TaskMigrations(
-        query=QUERY,
-        own=None,
+        engine,
+        StartingPlan(0, None),
         task=0,
         tasks=1,
         incarnation="incarnation",
         fingerprint="f",
-        recovery=recovery,
+        committed_cut=recovery.cut,
         control=Quiet(),
         view=View(),
         log=log,
         metrics=own,
     )
-    lanes = make_lanes(SPEC, recovery, log, None)
-    program = QueryProgram(
-        SPEC, cast(Any, changes), recovery.cut, None, None, lambda found, version: None, partitions_of(lanes)
-    )
+    program = QueryProgram(SPEC, engine, changes, recovery.cut, lambda found, version: None)
     snapshots = snapshots or SnapshotWriter(None, executor, 10_000, log, own)
     context = TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)
     return Task(context, give_up, changed, ended)

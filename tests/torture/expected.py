@@ -2,7 +2,7 @@
 
 The rules are `tests.oracle`'s: lateness, windows, expressions, aggregates. Two things are computed here, since the
 oracle's nested loops would take minutes for a trial: combinations, with an index per equality, and the changes of a set
-difference, as intervals of each tuple. `test_torture_expected.py` compares both with the oracle.
+difference, as intervals of each tuple. `test_verdict.py` compares both with the oracle.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def retention(world: World, args: dict[str, Any]) -> None:
             before[lane.topic, lane.partition] = offset + 1
     world.say("deleting", records=sum(before.values()), needed=needed)
     wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in before.items()]
-    admin = AdminClient(world._client)  # its futures end only while it lives
+    admin = AdminClient(world.client)  # its futures end only while it lives
     for tp, future in admin.delete_records(wanted, request_timeout=15).items():
         if (error := future.exception(30)) is not None:
             world.notes.append(f"records of {tp.topic}[{tp.partition}] were not deleted: {error}")

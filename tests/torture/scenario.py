@@ -14,6 +14,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from operators.spill.strategies import STRATEGIES as SPILL_STRATEGIES
 from tests.torture.kinds import CLUSTER_FAULTS, FAULTS, events
 
 KINDS = {
@@ -33,7 +34,7 @@ KINDS = {
 
 STRATEGIES = ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm", "auto")
 OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
-SPILLS = ("bottom-up", "local-output", "global-output", "global-output-penalty")
+SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
 

@@ -41,6 +41,7 @@ class Forging(Attached):
         assert producer.flush(30) == 0
 
 
+@pytest.mark.deep
 def test_a_small_trial(broker: SessionBroker, tmp_path: Path) -> None:
     """The outcome is exact, and the trial leaves nothing behind."""
     outcome = run(small(), Attached(broker.bootstrap), tmp_path / "trial", tmp_path / "evidence", "again")

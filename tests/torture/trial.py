@@ -182,7 +182,7 @@ def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
     def read() -> bool:
         for alias in world.scenario.aliases:
             topic = f"{world.prefix}.{alias}"
-            for record in read_topic(world._client, topic, "read_uncommitted"):
+            for record in read_topic(world.client, topic, "read_uncommitted"):
                 held[world.stream(topic), record.partition][record.offset] = record.value
         # A broker that its peers had isolated may still believe that it leads a partition, and report an earlier end.
         written = {place: max(entries) for place, entries in world.delivered.items() if entries}

@@ -56,7 +56,7 @@ class Judge:
     # --- Groups -------------------------------------------------------------------------------------
 
     def _members(self) -> list[bytes]:
-        return [r.value for r in read_topic(self._world._client, self._world.members) if r.value is not None]
+        return [r.value for r in read_topic(self._world.client, self._world.members) if r.value is not None]
 
     def begun(self) -> bool:
         """Whether exactly the registered queries run in the group."""
@@ -129,7 +129,7 @@ class Judge:
         world = self._world
         lenient = world.scenario.at_least_once
         for sink, wanted in expected.results.items():
-            records = read_topic(world._client, sink)
+            records = read_topic(world.client, sink)
             wrong = wrong_results(wanted, records, lenient)
             self.found += [Violation(violation.kind, f"{sink}: {violation.text}") for violation in wrong]
             if wrong:
@@ -139,8 +139,8 @@ class Judge:
                     [record.partition, record.offset, orjson.loads(record.value or b"null")] for record in records
                 ]
         late = {place: (value, "^late$") for place, value in expected.late.items()}
-        late_found = read_topic(world._client, f"{world.stem}.late")
-        dead_found = read_topic(world._client, f"{world.stem}.dead")
+        late_found = read_topic(world.client, f"{world.stem}.late")
+        dead_found = read_topic(world.client, f"{world.stem}.dead")
         self.found += wrong_rejected_records("late", late, late_found, lenient)
         self.found += wrong_rejected_records("dead", expected.dead, dead_found, lenient)
 

@@ -90,12 +90,12 @@ class World:
         self.grown: Counter[str] = Counter()
         self._growing = threading.Lock()
         self.stopping = threading.Event()
-        self._client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
-        self.admin = AdminClient(self._client)
+        self.client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+        self.admin = AdminClient(self.client)
         self.clients = KafkaClients(cluster.bootstrap)
         self._producer = Producer(
             {
-                **self._client,
+                **self.client,
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.max.bytes": 20_000_000,
@@ -447,7 +447,7 @@ class Watch:
 
     def _commits(self) -> None:
         consumers = [
-            Consumer({**self._world._client, "group.id": group, "enable.auto.commit": False})
+            Consumer({**self._world.client, "group.id": group, "enable.auto.commit": False})
             for group in self._world.groups
         ]
         while not self._stop.wait(0.15):
@@ -472,7 +472,7 @@ class Watch:
         world = self._world
         consumer = Consumer(
             {
-                **world._client,
+                **world.client,
                 "group.id": f"watch-{world.prefix}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

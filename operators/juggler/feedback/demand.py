@@ -41,7 +41,8 @@ whose tuples find many rows in one input and none in another. With two inputs, t
 idle queries save work. The same holds for order comparisons: of 100 live rows some row is larger than most values, so a
 table of the least and largest values would suppress almost nothing. Guards ignore them; idle queries cover them.
 
-Guards watch while that saves more than it costs (`watching`); a resting guard costs nothing.
+Guards watch while that saves more than it costs (`operators.feedback.payoff.path_controller`); a resting guard costs
+nothing.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ import numpy as np
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
 from operators.data.watermark import END
-from operators.feedback import guard_payoff as payoff
-from operators.feedback.stopwatch import Stopwatch
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff.path_controller import PathController
+from operators.feedback.payoff.tuple_cost import trial_cost
 from operators.juggler.feedback.guards import RowGuard, RowSignatures, edges, guards_of
 from operators.juggler.feedback.idle import IdleQueries
-from operators.juggler.feedback.row_cost import WorkOf
-from operators.juggler.feedback.watching import GuardController
+from operators.juggler.feedback.row_cost import WorkOf, paths_ns
 from operators.juggler.routing.tuples_in_flight import TuplesInFlight
 from operators.juggler.routing.visits import Visit
 from operators.juggler.state.input_state import InputState
@@ -105,30 +106,21 @@ class RowSuppressor:
         self._sources = sources
         self._input_states = input_states
         self._idle = IdleQueries(group, words)
-        self.guards = guards_of(edges(group), words, sources.tables)
-        self._all = [guard for some in self.guards.values() for guard in some]
-        self._detecting = {guard.edge.name: Stopwatch(clock) for guard in self._all}
-        if before is not None:
-            self._take_over(before)
+        self._roots = roots
+        self._work_of = work_of
         structures = {name: 1 + len(one.by_key) + len(one.by_value) for name, one in input_states.items()}
-        accounts = None if before is None else before._controller
-        self._controller: GuardController = GuardController(self._all, roots, work_of, structures, accounts)
+        self.guards = guards_of(edges(group), words, sources.tables, structures, clock)
+        self._all = [guard for some in self.guards.values() for guard in some]
+        known = {} if before is None else {guard.edge.name: guard for guard in before._all}
+        for guard in self._all:
+            if guard.edge.name in known:
+                guard.take_over(known[guard.edge.name])
+        self._controller: PathController[RowGuard] = PathController(
+            self._all, self, roots, self._work(), None if before is None else before._controller
+        )
         self._entered_since_sweep = dict.fromkeys(input_states, 0)
         # New rows that visited no input, since no query that wants them could have results.
         self._not_started: int = 0 if before is None else before._not_started
-
-    def _take_over(self, before: RowSuppressor) -> None:
-        """Take over the balance and counters of guards with the same inputs and equalities."""
-        known = {guard.edge.name: guard for guard in before._all}
-        for guard in self._all:
-            old = known.get(guard.edge.name)
-            if old is not None:
-                guard.balance, guard.counters = old.balance, old.counters
-                guard.refused, guard.pruned, guard.admitted, guard.swept = (
-                    old.refused, old.pruned, old.admitted, old.swept
-                )  # fmt: skip
-                guard.last_totals = old.last_totals
-                self._detecting[guard.edge.name] = before._detecting[guard.edge.name]
 
     # --- Running ----------------------------------------------------------------------------------------
 
@@ -181,7 +173,7 @@ class RowSuppressor:
             name = guard.edge.by
             if not guard.watching or not len(in_flight_by_input.get(name, ())):
                 continue
-            with self._detecting[guard.edge.name]:
+            with guard.detecting:
                 if id(guard.partners) not in gained_by_table:
                     in_flight = in_flight_by_input[name]
                     signatures, valid = hashed.of(name, guard.edge.observed)
@@ -231,7 +223,7 @@ class RowSuppressor:
         left = alive
         for guard in self.guards.get(name, ()):
             if guard.watching:
-                with self._detecting[guard.edge.name]:
+                with guard.detecting:
                     left = alive.copy() if left is alive else left
                     own, valid = hashed.of(name, guard.edge.own)
                     lost = guard.partners.drop_unmatched(own, valid, guard.asking, least[guard.edge.by], left)
@@ -295,7 +287,15 @@ class RowSuppressor:
             due = self._entered_since_sweep[name] >= max(LEAST_SWEPT, len(self._input_states[name]))
             if due and any(guard.watching for guard in some):
                 self._sweep(name, now)
-        self._controller.end(self, now)
+        if self._controller.end_slice():
+            for guard in self._all:
+                own, met = paths_ns(self._roots, guard.alias, guard.observed_alias, self._work_of)
+                guard.tuple_cost.update(own, met, self._controller.entered[guard.alias])
+            self._controller.update(self._work(), now)
+
+    def _work(self) -> float:
+        visits = (visit for root in self._roots.values() for visit in root.all())
+        return sum(self._work_of(visit).ns() for visit in visits)
 
     def _sweep(self, name: str, now: int) -> None:
         """Search an input's structures for rows that have lost their last partner, and sort late rows in."""
@@ -303,7 +303,7 @@ class RowSuppressor:
         least = {other: self._least(other, now) for other in self._input_states}
         watching = [guard for guard in self.guards[name] if guard.watching]
         for guard in watching:
-            with self._detecting[guard.edge.name]:
+            with guard.detecting:
                 guard.swept += self._renew(guard, now) + len(input_state)
         tuples = input_state.live_tuples(now)
         alive = input_state.alive_of(tuples.rows[0])
@@ -327,23 +327,30 @@ class RowSuppressor:
     def _least(self, name: str, now: int) -> int:
         return END if now == END else int(self._input_states[name].least_ts(np.array([now]))[0])
 
-    # --- Guards that watch and rest: `operators.juggler.feedback.watching` ------------------------------------------
+    # --- Turns at trials: `operators.feedback.payoff.path_controller` -------------------------------------
 
-    def sizes(self) -> dict[str, int]:
-        """The rows in every input's structures."""
-        return {name: len(input_state) for name, input_state in self._input_states.items()}
+    def take_turn(self, guard: RowGuard, now: int) -> bool:
+        """Give a resting guard a trial if rows set aside could save anything."""
+        if guard.tuple_cost.saved > 0.0:
+            cost = trial_cost(len(self._input_states[guard.observed_alias]))
+            if not self._controller.pay(cost):
+                return False
+            if self._controller.promises(guard, *self._sample(guard, now)):
+                self._controller.start(guard, cost)
+                self._sweep(guard.alias, now)
+        return True
 
-    def sample(self, guard: RowGuard, now: int) -> tuple[float, float]:
+    def _sample(self, guard: RowGuard, now: int) -> tuple[float, float]:
         """The shares of queries that a guard would take from the newest and from the oldest rows of its input."""
-        alias, least = guard.edge.alias, self._least(guard.edge.by, now)
-        with self._detecting[guard.edge.name]:
+        name, least = guard.alias, self._least(guard.observed_alias, now)
+        with guard.detecting:
             self._renew(guard, now)
-            tuples = self._input_states[alias].live_tuples(now)
+            tuples = self._input_states[name].live_tuples(now)
             shares = []
             for some in (slice(-payoff.SAMPLED_TUPLES, None), slice(0, payoff.SAMPLED_TUPLES)):
                 part = tuples.take(np.arange(len(tuples))[some])
-                own, valid = RowSignatures(self._sources, {alias: part.rows}).of(alias, guard.edge.own)
-                alive = self._input_states[alias].alive_of(part.rows[0])
+                own, valid = RowSignatures(self._sources, {name: part.rows}).of(name, guard.edge.own)
+                alive = self._input_states[name].alive_of(part.rows[0])
                 left = alive.copy()
                 guard.partners.drop_unmatched(own, valid, guard.asking, least, left)
                 bits = int(np.bitwise_count(alive).sum())
@@ -351,10 +358,6 @@ class RowSuppressor:
             self._clear(guard)
         newest, oldest = shares
         return newest, oldest
-
-    def begin(self, guard: RowGuard, now: int) -> None:
-        """Prepare for a guard that watches from now on."""
-        self._sweep(guard.edge.alias, now)
 
     def release(self, guard: RowGuard, now: int) -> int:
         """A guard rests from now on: admit the rows that it has set aside, and return their number."""
@@ -383,23 +386,6 @@ class RowSuppressor:
         return sum(guard.size_bytes() for guard in self._all) + sum(table.size_bytes() for table in tables)
 
     def edges(self) -> tuple[EdgeStatistics, ...]:
-        """The statistics of each guard. A suppressed result is a row that was set aside or that visited other inputs
-        for fewer queries. The last entry is for queries that could have no result at all."""
-        found = [
-            EdgeStatistics(
-                consumer=f"{guard.edge.alias} -> {guard.edge.by}",
-                producer=guard.edge.alias,
-                watching=guard.watching,
-                suspend=guard.counters.suspend,
-                resume=guard.counters.resume,
-                demanded=guard.admitted,
-                suppressed=guard.pruned,
-                kept_back=len(guard.blacklist),
-                returned=guard.counters.returned,
-                forgotten=guard.counters.forgotten,
-                checked=guard.counters.checked + guard.swept,
-                detecting_s=self._detecting[guard.edge.name].seconds,
-            )
-            for guard in self._all
-        ]
-        return (*found, EdgeStatistics("an empty input", "every input", True, suppressed=self._not_started))
+        """The statistics of each guard. The last entry is for queries that could have no result at all."""
+        idle = EdgeStatistics("an empty input", "every input", True, suppressed=self._not_started)
+        return (*(guard.statistics() for guard in self._all), idle)

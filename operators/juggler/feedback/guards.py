@@ -8,16 +8,15 @@ window predicates: with fewer predicates, a guard only finds fewer rows without 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from operators.data.keys import key_hashes
 from operators.data.tuples import Tuples
-from operators.feedback.blacklist import Blacklist
-from operators.feedback.counters import EdgeCounters
-from operators.feedback.guard_payoff import Balance
+from operators.feedback.path_guard import PathGuard
+from operators.feedback.payoff.guard import GuardWork
 from operators.juggler.predicates.lists import query_mask
 from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import U64
@@ -146,47 +145,51 @@ class PartnerTable:
         return self._keys.nbytes + self._last.nbytes + self._bits.nbytes
 
 
-class RowGuard:
+class RowGuard(PathGuard):
     """Sets rows of one input aside that have no partners in another input.
 
     Args:
         edge: the two inputs and the equalities.
         partners: the partner table of the observed input.
         words: 64-bit words of a set of queries.
+        structures: the number of structures that a row enters.
+        clock: returns seconds.
         static: True if the observed input is a table, so that no partner will arrive.
 
     Attributes:
         asking: (words,) the queries that the guard serves.
-        blacklist: rows set aside, by signature; another guard may have admitted some of them since.
-        counters: the guard's statistics.
-        pruned: new rows from which the guard removed queries.
-        refused: those of them that were set aside.
-        admitted: new rows from which the guard removed no query.
-        swept: rows examined by sweeps.
-        balance: whether the guard saves more than it costs.
-        last_totals: `totals()` at the last update of the balance.
     """
 
-    def __init__(self, edge: GuardEdge, partners: PartnerTable, words: int, *, static: bool) -> None:
+    def __init__(
+        self,
+        edge: GuardEdge,
+        partners: PartnerTable,
+        words: int,
+        structures: int,
+        clock: Callable[[], float] = lambda: 0.0,
+        *,
+        static: bool,
+    ) -> None:
+        super().__init__(edge.alias, edge.by, structures, clock, static=static)
         self.edge = edge
         self.partners = partners
-        self.static = static
         self.asking = query_mask(set(edge.queries), words)
-        self.blacklist = Blacklist((edge.alias,))
-        self.counters = EdgeCounters()
-        self.refused = self.pruned = self.admitted = self.swept = 0
-        self.balance = Balance()
-        self.last_totals = self.totals()
 
-    @property
-    def watching(self) -> bool:
-        """Whether the guard looks for rows that are not demanded."""
-        return self.balance.watching
+    def take_over(self, earlier: RowGuard) -> None:
+        """Continue the balance, the counters and the averages of the guard of the same edge in an earlier operator."""
+        self.balance, self.counters, self.detecting = earlier.balance, earlier.counters, earlier.detecting
+        self._counted = earlier._counted
+        self.admitted, self.pruned, self.refused = earlier.admitted, earlier.pruned, earlier.refused
+        self.swept = earlier.swept
+        self.tuple_cost.take_over(earlier.tuple_cost)
 
-    def totals(self) -> tuple[int, int, int, int, int]:
-        """The totals for the balance: rows refused, pruned, returned, looked up and swept."""
-        counters = self.counters
-        return self.refused, self.pruned, counters.returned, counters.checked, self.swept
+    def done(self) -> GuardWork:
+        """What the guard has done so far."""
+        return super().done()._replace(pruned=self.pruned - self.refused)
+
+    def earned(self, latest: GuardWork) -> float:
+        """What some work of the guard has saved: of a row with some queries left, its own probe path."""
+        return super().earned(latest) + latest.pruned * self.tuple_cost.own
 
     def put(self, tuples: Tuples, signatures: U64, valid: Mask, now: int) -> None:
         """Set rows aside until a partner of theirs arrives; rows that can have none are forgotten."""
@@ -195,13 +198,6 @@ class RowGuard:
         self.counters.forgotten += len(tuples) - int(np.count_nonzero(good))
         if good.any():
             self.counters.suspend += self.blacklist.put(tuples.take(good), signatures[good], now)
-
-    def take(self, signatures: U64 | None, now: int) -> Tuples:
-        """Remove and return the rows set aside under some signatures; under all if None."""
-        before = self.blacklist.signatures
-        back = self.blacklist.take_all(now) if signatures is None else self.blacklist.take(signatures, now)
-        self.counters.resume += before - self.blacklist.signatures
-        return back
 
     def purge(self, now: int, first_row: int | None) -> None:
         """Drop dead rows; with a ROWS window also those before `first_row`."""
@@ -214,14 +210,22 @@ class RowGuard:
         return self.blacklist.size_bytes()
 
 
-def guards_of(found: Sequence[GuardEdge], words: int, tables: frozenset[str]) -> dict[str, list[RowGuard]]:
-    """The guards of each input; guards that observe the same operands share their partner table."""
+def guards_of(
+    found: Sequence[GuardEdge],
+    words: int,
+    tables: frozenset[str],
+    structures: Mapping[str, int],
+    clock: Callable[[], float] = lambda: 0.0,
+) -> dict[str, list[RowGuard]]:
+    """The guards of each input; guards that observe the same operands share their partner table. `structures` are those
+    that a row of each input enters."""
     partners: dict[tuple[str, tuple[Operand, ...]], PartnerTable] = {}
     guards: dict[str, list[RowGuard]] = {}
     for edge in found:
         of = edge.by, edge.observed
         seen = partners.setdefault(of, PartnerTable(*of, words))
-        guards.setdefault(edge.alias, []).append(RowGuard(edge, seen, words, static=edge.by in tables))
+        guard = RowGuard(edge, seen, words, structures[edge.alias], clock, static=edge.by in tables)
+        guards.setdefault(edge.alias, []).append(guard)
     return guards
 
 

@@ -27,7 +27,7 @@ class GroupSources(Sources):
         since: tuples older than this ts were not seen.
         life: by input the longest RANGE; FOREVER also where a ROWS window may outlast it.
         rows_windows: by input the longest ROWS, where no UNBOUNDED window holds everything.
-        away: by stream (lo, hi, last ts) of the rows lo .. hi on disk, ascending; all are before the rows stored.
+        away: by stream (lo, hi, last ts) of the rows lo .. hi - 1 on disk, ascending; all are before the rows stored.
     """
 
     def __init__(self, group: QueryGroup, since: int = -FOREVER) -> None:

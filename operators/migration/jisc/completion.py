@@ -1,4 +1,5 @@
 """Completes the incomplete states of a new plan under the keys that are requested (JISC 4.4, procedures 2 and 3).
+
 `operators.migration.jisc.strategy` creates a `Completer` per incomplete state. The entries of a state under some keys
 are computed from its two inputs, upwards from the highest complete state below. That holds for left-deep and bushy
 trees alike, and for any join columns: a state's keys are looked up in the input that has the columns.
@@ -43,6 +44,7 @@ of them, the rest is completed too."""
 
 class OldTuples:
     """The old tuples of a new plan, some of whose states lack them.
+
     Attributes:
         sources: The query's sources.
         counters: The migration's cost so far.
@@ -131,7 +133,9 @@ class OldTuples:
         self, node: Plan, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
         """Return those of `everything` whose `operands` hash to one of `hashes`, which are sorted; in any order.
-        Args: `asked` is True if these hashes have been requested of the sub-plan's state by its completer's operands.
+
+        Args:
+            asked: True if these hashes have been requested of the sub-plan's state by its completer's operands.
         """
         join, side = self.place(node)
         state = join.states[side]
@@ -179,7 +183,10 @@ class OldTuples:
         self, node: Join, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
         """Return the same as `lookup`, computed from the sub-plan's inputs; all components have ts < before.
-        Args: `asked` is True if these hashes have been requested of its incomplete inputs."""
+
+        Args:
+            asked: True if these hashes have been requested of its incomplete inputs.
+        """
         join = self.join_of(node)
         inputs, keys = (node.left, node.right), (join.match.key(LEFT), join.match.key(RIGHT))
         both = operands in keys
@@ -200,8 +207,10 @@ class OldTuples:
         self, join: BinaryJoin, tuples: Tuples, other: Plan, side: int, before: int, now: int, *, asked: bool = False
     ) -> Tuples:
         """Return the joins of old tuples of one side with the old ones of the other that a tuple at `now` can match.
-        Args: `asked` is True if the tuples' keys have been requested of the other side's state by its completer's
-        operands."""
+
+        Args:
+            asked: True if the tuples' keys have been requested of the other side's state by its completer's operands.
+        """
         match = join.match
         state = join.states[1 - side]
         probing = match.prepare(side, tuples.reorder(match.sides[side]))
@@ -276,7 +285,10 @@ class OldTuples:
         self, node: Join, operands: Operands, hashes: U64, before: int, now: int, *, asked: bool
     ) -> Mask:
         """Return the same by the inputs that are results of joins, complete by now or not.
-        Args: `asked` is True if these hashes have been requested of the node's incomplete inputs."""
+
+        Args:
+            asked: True if these hashes have been requested of the node's incomplete inputs.
+        """
         good = np.ones(len(hashes), np.bool_)
         for child, key in self._made_of(node, operands):
             there = np.flatnonzero(good)
@@ -336,6 +348,7 @@ class OldTuples:
 
 class Completer:
     """Completes one state on demand.
+
     Attributes:
         node: The sub-plan whose tuples the state stores.
         facing: The sub-plan whose tuples probe it.

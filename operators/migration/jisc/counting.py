@@ -1,4 +1,5 @@
 """Records the keys of an incomplete state: which were attempted (JISC 4.4), and how many there are (JISC 4.3).
+
 `operators.migration.jisc.completion` uses it. The paper counts the distinct join values at the transition and counts
 down with each value that is completed. Counting them at once would make the first slice bear the cost of a whole state.
 Here a complete state that has all of the keys is scanned a piece at a time, newest entries first. Meanwhile keys are
@@ -36,6 +37,7 @@ ATTEMPTED, COUNTED, CLAIMED = 1, 2, 4
 
 class KeyCount:
     """Counts the distinct keys of a state's old tuples, and those that are left.
+
     Args:
         state: A complete, hashed state in which every key that may be missing has an entry with ts < before.
         before: The tuples counted have a smaller ts.
@@ -62,7 +64,7 @@ class KeyCount:
         return int(self._table[-1][0])
 
     def read_keys(self, lo: int, hi: int) -> U64:
-        """Return those of keys lo .. hi in the table that have been counted."""
+        """Return those of keys lo .. hi - 1 in the table that have been counted."""
         keys, marks, *_ = self._table
         return np.asarray(keys[lo:hi][marks[lo:hi] & COUNTED != 0])
 

@@ -1,5 +1,5 @@
-"""Determines which entries of an incomplete state the tuples about to probe it need: hashes of some columns of its
-entries.
+"""Determines which entries of an incomplete state probing tuples need, as hashes of some columns of its entries.
+
 `demand_of` is the entry; `operators.migration.jisc.completion` calls it. The paper completes a state by the values of
 its join attribute (JISC 4). Its joins share one attribute. For other joins:
 
@@ -33,6 +33,7 @@ from schemas.query import aliases_of
 
 class KeyDemand(Protocol):
     """How a state's entries are requested.
+
     Attributes:
         operands: The columns of the entries that are hashed; all in one of the state's inputs.
     """

@@ -1,4 +1,5 @@
 """Just-in-time state completion (JISC): no halt, one plan, and missing states are completed where they are probed.
+
 `operators.migration.strategies` lists it. A complete state of the old plan that the new plan has too is moved; any
 other state is incomplete (definition 1, and 4.5 for overlapping transitions). When tuples are about to probe an
 incomplete state, the entries under their join keys are computed first, each key once (definition 2: a key that was
@@ -53,6 +54,7 @@ NO_KEYS: U64 = np.zeros(0, np.uint64)
 
 class Jisc(Migration):
     """Lazy migration; it may start while another one is still completing.
+
     Attributes:
         completions: The completers of the incomplete states, children before parents.
     """

@@ -1,5 +1,7 @@
-"""Cleans up a backlog, after the run and in any process: all of it at once (`clean_up_all`), or each group in a task of
-a cluster (`OfflineCleanup.clean_up`).
+"""Cleans up the backlog of a run that has ended, in any process.
+
+`weir cleanup` does it all at once (`clean_up_all`), or each group in a task of a Spark cluster
+(`OfflineCleanup.clean_up`).
 
 The parts of a group are merged as they are while the query runs (`operators.spill.cleanup.missed_results.GroupMerge`).
 A join's pending results go to the groups of the join above, as one late part per side. That is why joins are cleaned up

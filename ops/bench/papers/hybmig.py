@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from operators.plan.plan import Plan
-from ops.bench.figures import Figure, Panel, Points, Series, curves, over
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, Points, Series, curves, over
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.suites import PaperBench, Suite
 from ops.bench.papers.hybmig_runs import Clique, Trace, run
-from ops.bench.suites import PaperBench, Suite
 from schemas.errors import UsageError
 
 PAPER = "HybMig: A Hybrid Approach to Dynamic Plan Migration for Continuous Queries, TKDE 19(3) 2007, section 5"

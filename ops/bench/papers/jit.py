@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ops.bench.figures import Figure, Panel, Points, Series, curves, over
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, Points, Series, curves, over
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.suites import PaperBench, Suite
 from ops.bench.papers.jit_runs import REPEATED_S, Clique, Cost, GeneratedQuery, compare
 from ops.bench.papers.jit_tasks import AllMatch, FromEngineBench
-from ops.bench.suites import PaperBench, Suite
 from ops.bench.workloads import clique, three_way
 from schemas.errors import UsageError
 

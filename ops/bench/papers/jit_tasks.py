@@ -1,5 +1,4 @@
-"""Further workloads for `weir bench jit`, besides the paper's cliques: other joins, some of which feedback cannot
-help."""
+"""Further workloads for `weir bench jit`, besides the paper's cliques; feedback cannot help some of them."""
 
 from __future__ import annotations
 

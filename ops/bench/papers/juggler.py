@@ -16,8 +16,10 @@ from operators.groups.sharing import APART
 from operators.juggler.operator import Juggler
 from operators.juggler.predicates.order import ADAPTIVE, ORDERS
 from operators.juggler.routing.tuples_in_flight import ENCODINGS
-from ops.bench.figures import Figure, Panel, Points, curves, over
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, Points, curves, over
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.report import number
+from ops.bench.measuring.suites import PaperBench, Suite
 from ops.bench.papers.juggler_runs import (
     Size,
     Steps,
@@ -40,8 +42,6 @@ from ops.bench.papers.juggler_workloads import (
     reordering,
     watched,
 )
-from ops.bench.report import number
-from ops.bench.suites import PaperBench, Suite
 from schemas.errors import UsageError
 from services.process import memory
 

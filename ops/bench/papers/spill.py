@@ -6,8 +6,9 @@ spilling over any spilling. What should lose: bottom-up, which ignores a group's
 
 from __future__ import annotations
 
-from ops.bench.figures import Figure, Panel, curves
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, curves
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.suites import PaperBench, Suite
 from ops.bench.papers.spill_beyond import accounting, asked, drift, growth, pauses, tenth, warm_up, zipf
 from ops.bench.papers.spill_runs import INTERARRIVAL_MS, Workload
 from ops.bench.papers.spill_traces import (
@@ -20,7 +21,6 @@ from ops.bench.papers.spill_traces import (
     ratios,
     table,
 )
-from ops.bench.suites import PaperBench, Suite
 from schemas.errors import UsageError
 
 PAPER = "Run-Time Operator State Spilling for Memory Intensive Long-Running Queries, SIGMOD 2006, section 6"

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from operators.spill.strategies import DEFAULT_STRATEGY
-from ops.bench.figures import Claim, Figure, Panel, Points, curves, over
-from ops.bench.measure import Progress, tells_memory
+from ops.bench.measuring.figures import Claim, Figure, Panel, Points, curves, over
+from ops.bench.measuring.measure import Progress, tells_memory
+from ops.bench.measuring.report import number
 from ops.bench.papers.spill_memory import Footprint, Probe, footprint
 from ops.bench.papers.spill_rocksdb import IN_ROCKSDB, run_in_rocksdb
 from ops.bench.papers.spill_runs import ALL_IN_MEMORY, INTERARRIVAL_MS, Trace, run
@@ -30,7 +31,6 @@ from ops.bench.papers.spill_traces import (
     waits,
     within,
 )
-from ops.bench.report import number
 from services.spill.budget import prepare_memory
 
 OFF_AT_MOST = 5.0
@@ -91,7 +91,7 @@ def drift(settings: SpillSettings, progress: Progress) -> Figure:
         "spill-drift",
         "Beyond the paper: drifting productivity, windows",
         f"Partitions exchange their ratios three times; windows of {settings.window_ranges:g} K tuples per stream; "
-        "what is owed is found before they forget it. "
+        "cleanup produces pending results before the windows purge their tuples. "
         f"K {k:,}, {workload.partitions} partitions, join ratios {workload.name}, {settings.share:.0%} of the memory.",
         traces,
     )

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from operators.engine.engine import Engine
 from operators.spill.spilling import MemoryBudget
-from ops.bench.commands import run_command
-from ops.bench.measure import resident_bytes
+from ops.bench.measuring.commands import run_command
+from ops.bench.measuring.measure import resident_bytes
 from ops.bench.papers.spill_runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
 from services.process.memory import choose_small_pages, prepare
 from services.spill.block_store import SpillStore

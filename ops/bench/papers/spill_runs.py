@@ -233,7 +233,7 @@ def run(
         cleanup_seconds = time.process_time() - began
         after = spill_of(engine)
     if after.owed:
-        raise InvariantError(f"{after.owed} pairs are owed after the cleanup")
+        raise InvariantError(f"{after.owed} pairs are still pending after the cleanup")
     return Trace(
         minutes=minutes,
         results=results,

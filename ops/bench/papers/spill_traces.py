@@ -11,10 +11,10 @@ import numpy as np
 
 from operators.spill.strategies import STRATEGIES
 from operators.state.side_state import PARTITION_GROUPS
-from ops.bench.figures import Figure, Panel, Points, curves, over
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, Points, curves, over
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.report import number
 from ops.bench.papers.spill_runs import ALL_IN_MEMORY, Trace, Workload, run
-from ops.bench.report import number
 
 Traces = dict[str, list[Trace]]
 """The runs of each strategy."""

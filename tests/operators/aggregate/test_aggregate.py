@@ -23,7 +23,7 @@ from schemas.language.program import parse_program
 from schemas.query import Aggregate, Type
 from schemas.query import ColumnRef as Ref
 from tests.feeding import to_batch, to_rows
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 ALL = frozenset({"COUNT", "SUM", "MIN", "MAX", "AVG", "MEDIAN"})
 FLOATS = st.one_of(

@@ -24,7 +24,7 @@ from tests.cases import Case, aggregated, cases, plan
 from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.migration.test_migration_properties import EXECUTOR, FEWER, changes_of, dense_cases, migrated
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def exactly(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

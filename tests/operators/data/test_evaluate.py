@@ -15,8 +15,8 @@ from schemas.columns import Column
 from schemas.query import And, ColumnRef, Compare, Expr, Not, Or, Type, type_of
 from tests import oracle
 from tests.cases import numeric
-from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import query
+from tests.profiles import PROPERTY
 
 LEAST, MOST = -(2**63), 2**63 - 1
 WHOLE = [None, 0, 1, -1, 2, -3, 7, 2**31, 2**53 + 1, 3037000500, LEAST, LEAST + 1, MOST, MOST - 1]

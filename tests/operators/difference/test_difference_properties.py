@@ -17,7 +17,7 @@ from tests.feeding import engine_of, feed
 from tests.operators.deaths import from_a_snapshot, from_the_log
 from tests.operators.engine.test_engine_properties import cramped
 from tests.operators.migrating import Changes, changes_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 from tests.subtractions import busy_subtractions, orders, subtractions
 
 
@@ -65,13 +65,13 @@ TURNS = st.lists(st.integers(1, 8), min_size=1, max_size=8)
 @given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.integers(0, 6), st.data())
 def test_restored_from_a_snapshot(case: Case, turns: list[int], snapshots: int, data: st.DataObject) -> None:
     """A task that crashes continues exactly, under any plan, from blocks as old as the last snapshot."""
-    heir = replace(case, plan=data.draw(orders(aliases_of(case))))
-    assert from_a_snapshot(case, turns, snapshots, heir) == oracle.results(case.query, case.given)
+    successor = replace(case, plan=data.draw(orders(aliases_of(case))))
+    assert from_a_snapshot(case, turns, snapshots, successor) == oracle.results(case.query, case.given)
 
 
 @PROPERTY
 @given(st.one_of(subtractions(), busy_subtractions()), TURNS, st.data())
 def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataObject) -> None:
     """A new machine replays the tuples that windows still need, including those that have just died, and no others."""
-    heir = replace(case, plan=data.draw(orders(aliases_of(case))))
-    assert from_the_log(case, turns, heir) == oracle.results(case.query, case.given)
+    successor = replace(case, plan=data.draw(orders(aliases_of(case))))
+    assert from_the_log(case, turns, successor) == oracle.results(case.query, case.given)

@@ -19,7 +19,7 @@ from tests import oracle
 from tests.cases import Case, cases
 from tests.chains import Chain, merged
 from tests.feeding import canonical, feed, partitions_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def fused(case: Case) -> list[dict[str, object]]:

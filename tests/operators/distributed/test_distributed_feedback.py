@@ -29,7 +29,7 @@ from tests.cases import Case
 from tests.chains import Chain, FeedbackRequest, Row, merged
 from tests.feeding import canonical
 from tests.operators.distributed.test_distributed import joins
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 SPAN = 200
 PREDICATES = {

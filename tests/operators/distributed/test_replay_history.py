@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from operators.distributed import replay_history as history
 from operators.distributed.replay_history import ReplayHistory
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 @PROPERTY

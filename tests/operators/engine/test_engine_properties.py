@@ -20,7 +20,7 @@ from schemas.query import Stream
 from tests import oracle
 from tests.cases import Case, cases, plan
 from tests.feeding import Rows, canonical, engine_of, feed, to_batch, to_rows
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def run(case: Case, executor: str = "xjoin") -> list[dict[str, object]]:

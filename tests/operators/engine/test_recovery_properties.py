@@ -9,7 +9,7 @@ from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
 from tests.operators.deaths import from_a_snapshot, from_the_log
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 TURNS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 

@@ -16,16 +16,17 @@ from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical, engine_of, feed
 from tests.operators.engine.test_engine_properties import cramped, run
+from tests.operators.inside import executor_of, sources_of
 from tests.operators.migrating import Changes, changes_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def sweep(engine: Engine) -> int:
     """Mark the rows that some entry of a state refers to and release the others; return how many were released."""
-    executor = engine._executor
+    executor = executor_of(engine)
     if not isinstance(executor, XJoinTree):
         return 0  # A migration runs and may refer to any row.
-    sources = engine._sources
+    sources = sources_of(engine)
     dead = {name: np.ones(store.hi - store.lo, np.bool_) for name, store in sources.stores.items()}
     for _, join in executor.joins:
         for state in join.states:

@@ -14,7 +14,7 @@ from operators.feedback import blacklist
 from operators.feedback.blacklist import Blacklist
 from operators.kernels.blacklist import has_lists, link_entries, take_lists
 from operators.kernels.hashing import U64
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operators.feedback.bloom import BITS_PER_ENTRY, MIN_EXPECTED, Bloom
 from operators.kernels.bloom import has_bits, set_bits
 from operators.kernels.hashing import U64, mix_words
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def hashes(begin: int, end: int) -> U64:

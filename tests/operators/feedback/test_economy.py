@@ -11,6 +11,7 @@ from operators.engine.engine import Engine
 from operators.feedback import tree, watch
 from operators.feedback.tree import TreeFeedback
 from operators.plan.plan import parse_plan
+from tests.operators.inside import feedback_of
 from tests.operators.tiny import numbers, query
 
 THREE = query(
@@ -38,7 +39,7 @@ class Changing:
 
     @property
     def feedback(self) -> TreeFeedback:
-        found = self.engine._feedback
+        found = feedback_of(self.engine)
         assert isinstance(found, TreeFeedback)
         return found
 
@@ -51,7 +52,7 @@ def test_guards_rest_unasked_until_the_data_change() -> None:
     assert not edge.watching
     assert (edge.suspend - edge.resume, edge.suppressed, edge.kept_back) == (0, 0, 0)
     assert fed.engine.statistics().comparisons == plain.engine.statistics().comparisons
-    assert fed.feedback._update_factor > 1, "looked at again and again in vain"
+    assert fed.feedback._controller._update_factor > 1, "looked at again and again in vain"
     for one in (fed, plain):
         one.run(CHANGE, UNTIL)
     (edge,) = fed.engine.statistics().feedback
@@ -99,8 +100,9 @@ def test_a_guard_takes_over_when_little_comes_that_much_has_waited_for(monkeypat
 def test_a_signature_lives_as_long_as_what_is_listed_under_it() -> None:
     """The lattice finds it in a tuple that dies soon; a similar one, kept back later, comes back with it."""
     engine = Engine(THREE, plan=parse_plan("((A B) C)", THREE), hashed=False, feedback=True, detector="lattice")
-    assert isinstance(engine._feedback, TreeFeedback)
-    guard = engine._feedback.watches[0].guards[0]
+    found = feedback_of(engine)
+    assert isinstance(found, TreeFeedback)
+    guard = found.watches[0].guards[0]
     words = np.array([7], np.uint64)
     assert (guard.lists_all, guard.suspend(words, np.array([5]))) == (False, 1)
     late = Tuples(guard.home.aliases, np.array([[3]]), np.array([4]), np.array([50]))

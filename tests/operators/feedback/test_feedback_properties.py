@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from operators.data.statistics import EdgeStatistics
 from operators.feedback import bloom, tree, tree_guard, watch
-from operators.feedback import guard_payoff as payoff
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff import tree_controller
+from operators.feedback.payoff.guard import Balance
 from operators.migration.strategies import STRATEGIES
 from schemas.query import Compare, Expr, Output, Query, Source, Stream, Window
 from tests import oracle
@@ -21,7 +23,7 @@ from tests.cases import ALIASES, FIELDS, Case, cases, column, plan
 from tests.feeding import canonical, engine_of, feed
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.migration.test_migration_properties import Changes, changes_of, dense_cases, migrated
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 TREES = st.sampled_from(["xjoin", "xjoin", "stairs"])
 
@@ -90,13 +92,13 @@ def watching(share: float, most: int, budget: float) -> Iterator[None]:
         patch.setattr(watch, "MIN_TAKEOVER_NS", 0.0)
         patch.setattr(watch, "MIN_TAKEOVER_SHARE", -1.0)
         patch.setattr(bloom, "MIN_EXPECTED", 4)  # filters fill up
-        patch.setattr(tree, "WORK_PER_UPDATE", 1.0)  # after every slice
+        patch.setattr(tree_controller, "WORK_PER_UPDATE", 1.0)  # after every slice
         patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e15)
         patch.setattr(tree, "CHECK_EVERY_SLICES", 1)
         patch.setattr(payoff, "MARGIN", -1e9)
         patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
         if budget > 1:
-            patch.setattr(tree_guard, "Balance", lambda: payoff.Balance(True, budget, budget))
+            patch.setattr(payoff, "Balance", lambda: Balance(True, budget, budget))
         patch.setattr(tree_guard.TreeGuard, "may_pay", lambda *_: True)
         yield
 

@@ -16,8 +16,8 @@ from operators.state.sources import Sources
 from schemas.errors import InvariantError
 from tests.cases import VALUES
 from tests.feeding import to_batch
-from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import query, rows
+from tests.profiles import PROPERTY
 
 
 def match_of(condition: str, left: str, right: str, *, hashed: bool = True) -> Match:

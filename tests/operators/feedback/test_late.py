@@ -10,6 +10,7 @@ from operators.engine.engine import Engine
 from operators.join.binary_join import BinaryJoin
 from operators.plan.plan import parse_plan
 from operators.state.match import LEFT, RIGHT
+from tests.operators.inside import executor_of, sources_of
 from tests.operators.tiny import numbers, query
 
 PAIRS = "SELECT A.k FROM a A {w}, b B {w} WHERE A.k = B.k"
@@ -21,7 +22,7 @@ class Late:
     def __init__(self, window: str = "[RANGE 100 ms]") -> None:
         bound = query(PAIRS.format(w=window))
         self.engine = Engine(bound, plan=parse_plan("(A B)", bound))
-        ((_, self.join),) = self.engine._executor.joins  # type: ignore[attr-defined]
+        ((_, self.join),) = executor_of(self.engine).joins
         assert isinstance(self.join, BinaryJoin)
 
     def tuples(self, stream: str, *ts: int) -> Tuples:
@@ -74,9 +75,9 @@ def test_rows_windows_find_the_dead_among_what_came_late() -> None:
     """The last three of A live: by their rows, which ascend in its state."""
     late = Late("[ROWS 3]")
     batch = numbers(np.full(6, 5), k=np.ones(6, np.int64))
-    horizons = late.engine._sources.horizons({"a": batch})["a"]
+    horizons = sources_of(late.engine).horizons({"a": batch})["a"]
     engine = late.engine
-    given = engine._selection.enter(engine._sources, "a", batch, horizons, restored=False)["A"]
+    given = engine._selection.enter(sources_of(engine), "a", batch, horizons, restored=False)["A"]
     late.join.enter_late(LEFT, given.take(np.array([3, 0, 5, 1, 4, 2])), 20)
     state = late.join.states[LEFT]
     assert state.older is None

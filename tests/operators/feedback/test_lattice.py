@@ -16,7 +16,7 @@ from operators.kernels.scan import OPS
 from operators.state import side_state as state
 from operators.state.side_state import SideState
 from schemas.columns import I64
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 Node = frozenset[int]
 

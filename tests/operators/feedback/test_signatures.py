@@ -12,7 +12,7 @@ from operators.feedback.signatures import Signatures
 from operators.kernels.hashing import U64
 from operators.kernels.signatures import VACANT, enter_greatest, take_value
 from schemas.columns import I64
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 WORD = st.sampled_from([0, 1, 2, 7, 8, 9, 15, 16, 23, 2**63, 2**64 - 1, 2**64 - 9])
 """In a table of 8 slots these share the first, second and last ones."""

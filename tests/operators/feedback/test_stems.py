@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from operators.engine.engine import Engine
-from operators.feedback import guard_payoff as payoff
 from operators.feedback import stem_guard, stems
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff import tuple_cost
+from operators.feedback.payoff.path_controller import PathController
 from operators.feedback.stem_guard import StemGuard
 from operators.feedback.stems import StemFeedback
 from operators.plan.plan import left_deep
 from schemas.language.program import parse_program
 from tests.feeding import to_batch, to_rows
 from tests.operators.feedback.test_stems_properties import watchful
+from tests.operators.inside import feedback_of
 from tests.operators.tiny import chain, numbers, query, rows
 
 TWO = "SELECT A.ts AS a, B.ts AS b, C.ts AS c FROM a A {w}, b B {w}, c C {w} WHERE A.k = B.k AND A.v = C.v"
@@ -51,9 +54,13 @@ class Fed:
 
     @property
     def feedback(self) -> StemFeedback:
-        found = self.engine._feedback
+        found = feedback_of(self.engine)
         assert isinstance(found, StemFeedback)
         return found
+
+    @property
+    def controller(self) -> PathController[StemGuard]:
+        return self.feedback._controller
 
     def guard(self, name: str) -> StemGuard:
         """`A -> B` keeps A's tuples back for want of B's."""
@@ -265,7 +272,7 @@ def test_tables_never_change() -> None:
 def test_two_streams_have_no_feedback() -> None:
     """A tuple is entered and probes once: there is nothing to save."""
     engine = Engine(chain(2), executor="mjoin", feedback=True)
-    assert engine._feedback is None
+    assert feedback_of(engine) is None
 
 
 # --- The economy -------------------------------------------------------------------------------------------
@@ -277,17 +284,17 @@ def test_economy_nothing_is_tried_before_it_has_been_paid_for(monkeypatch: pytes
     fed = Fed()
     fed(2, a="0 k=0 v=0", b="0 k=0 v=0", c="0 k=0 v=0")
     assert not any(g.watching for g in fed.feedback.guards)
-    assert fed.feedback._trial_budget == pytest.approx(payoff.LOSS_SHARE * fed.feedback._work)
-    fed.feedback._trial_budget = 1e9
+    assert fed.controller.trial_budget == pytest.approx(payoff.LOSS_SHARE * fed.feedback._work_done())
+    fed.controller.trial_budget = 1e9
     fed(4, a="3 k=1 v=0")
-    spent = 1e9 - fed.feedback._trial_budget
-    assert spent == pytest.approx(4 * payoff.SCREEN_NS, rel=0.01), "all four were looked at; a tuple costs nothing here"
-    monkeypatch.setattr(payoff, "BLACKLIST_NS", -1e9)
-    fed.feedback._trial_budget = payoff.SCREEN_NS
+    spent = 1e9 - fed.controller.trial_budget
+    assert spent == pytest.approx(4 * stems.SCREEN_NS, rel=0.01), "all four were looked at; a tuple costs nothing here"
+    monkeypatch.setattr(tuple_cost, "BLACKLIST_NS", -1e9)
+    fed.controller.trial_budget = stems.SCREEN_NS
     fed(6, a="5 k=1 v=0")
     assert not any(g.watching for g in fed.feedback.guards), "a trial was worth it, and there was nothing left for it"
-    assert fed.feedback._trial_budget < payoff.TRIAL_NS
-    fed.feedback._trial_budget = 1e9
+    assert fed.controller.trial_budget < payoff.TRIAL_NS
+    fed.controller.trial_budget = 1e9
     fed(8, a="7 k=1 v=0")
     assert fed.guard("A -> B").watching
 
@@ -298,13 +305,18 @@ def test_economy_what_was_booked_is_not_booked_again() -> None:
     fed(4, a="3 k=1 v=0")
     guarded = fed.guard("A -> B")
     guarded.balance.start(1e6)
-    assert guarded.update_balance(0, late=False)
+    guarded.update_balance(0)
     left = guarded.balance.remaining
+    assert guarded.watching
     assert left != 1e6
-    assert guarded.update_balance(0, late=False)
+    guarded.update_balance(0)
     assert guarded.balance.remaining == left
-    assert guarded.update_balance(2, late=True)
-    assert guarded.balance.remaining == left - 2 * payoff.SLICE_NS - guarded.tuple_cost.latest_matches * payoff.MERGE_NS
+    state = guarded.states[0]
+    state.older = state
+    guarded.tuple_cost.update(0.0, guarded.tuple_cost._sums._totals[1] + 7 * tuple_cost.RESULT_NS, 1)
+    guarded.update_balance(2)
+    spent = 2 * tuple_cost.PATH_PRICES.slice + 7 * tuple_cost.MERGE_NS
+    assert guarded.balance.remaining == left - spent, "results are ordered while late tuples are there"
 
 
 def test_economy_where_few_have_partners_and_ways_are_long() -> None:

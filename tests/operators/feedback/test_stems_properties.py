@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.feedback import blacklist, bloom, stem_guard, stems
-from operators.feedback import guard_payoff as payoff
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff import tuple_cost
 from tests import oracle
 from tests.cases import Case, cases
 from tests.feeding import canonical
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.feedback.test_feedback_properties import fed, sparse
 from tests.operators.migration.test_migration_properties import changes_of, dense_cases
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY, examples
 
 EXECUTOR = st.sampled_from(["mjoin", "eddy"])
 GUARD_BUDGET_TRIALS = st.sampled_from([1e18, 1e18, 0.0])
@@ -33,8 +34,8 @@ def watchful(budget: float = 1e18, *, hasty: bool = False) -> Iterator[None]:
         patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e30)
         patch.setattr(payoff, "MARGIN", -1e30)
         patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
-        patch.setattr(payoff, "MAX_PARTNERED_SHARE", 1.0)
-        patch.setattr(payoff, "BLACKLIST_NS", -1e30)
+        patch.setattr(stems, "MAX_PARTNERED_SHARE", 1.0)
+        patch.setattr(tuple_cost, "BLACKLIST_NS", -1e30)
         if hasty:
             patch.setattr(blacklist, "FIRST_CAPACITY", 1)
             patch.setattr(bloom, "MIN_EXPECTED", 1)
@@ -54,7 +55,7 @@ def test_feedback_changes_nothing(case: Case, executor: str, hasty: bool, hashed
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
 
 
-@PROPERTY
+@examples(100, quick=12)
 @given(st.one_of(sparse(), dense_cases()), EXECUTOR, st.booleans(), st.booleans(), GUARD_BUDGET_TRIALS)
 def test_where_few_tuples_have_partners(
     case: Case, executor: str, hasty: bool, hashed: bool, budget: float

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operators.data.tuples import Tuples
 from operators.feedback import waiting
 from operators.feedback.waiting import WaitingTuples
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 def tuples(rows: list[int], life: int = 10) -> Tuples:

@@ -14,8 +14,8 @@ from schemas.language.program import parse_program
 from tests.feeding import to_rows
 from tests.group_cases import GroupCase, group_cases
 from tests.operators.group_lives import GroupLife
-from tests.operators.profiles import PROPERTY
 from tests.operators.stays import Stays
+from tests.profiles import PROPERTY
 
 TURNS = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6)
 

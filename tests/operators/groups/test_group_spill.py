@@ -30,9 +30,9 @@ from tests import oracle
 from tests.feeding import canonical, partitions_of, to_batch, to_rows
 from tests.group_cases import GroupCase, feed_group, group_cases
 from tests.operators.juggler.groups import eager
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.stays import Stays
+from tests.profiles import PROPERTY
 
 BUDGETS = st.sampled_from([1, 150_000, 250_000, 350_000])
 SIZES = st.sampled_from([(1, 2), (1, 256), (3, 256)])

@@ -23,8 +23,8 @@ from tests.feeding import canonical, to_rows
 from tests.group_cases import GroupCase, group_cases
 from tests.operators.group_lives import GroupLife
 from tests.operators.groups.test_group_spill import BUDGETS, SIZES, cramped
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.profiles import PROPERTY
 
 TURNS = st.lists(
     st.tuples(st.integers(1, 5), st.sampled_from(["go on", "die", "die uncommitted"])), min_size=1, max_size=8

@@ -28,8 +28,8 @@ from tests.group_cases import GroupCase, feed_group, group_cases
 from tests.operators.engine.test_engine_properties import cramped
 from tests.operators.juggler.groups import eager
 from tests.operators.nested_loops import NestedLoops
-from tests.operators.profiles import PROPERTY
 from tests.operators.stays import Stays
+from tests.profiles import PROPERTY
 
 
 class LoopRunners(QueryRunners):

@@ -14,14 +14,14 @@ from operators.state.sources import Sources
 from schemas.query import Query
 from tests import oracle
 from tests.feeding import Rows, canonical, feed
+from tests.operators.inside import executor_as, executor_of
 from tests.operators.tiny import chain, inputs, numbers, query
 
 
 def eddy(given: Query, rows: Rows, *, epoch_ms: int = 1000, seed: int = 0) -> tuple[list[dict[str, object]], Eddy]:
     """Results in order, and the eddy as it is at the end."""
     engine = Engine(given, executor="eddy")
-    executor = engine._executor
-    assert isinstance(executor, Eddy)
+    executor = executor_as(engine, Eddy)
     executor._lottery = Lottery(seed)
     got = feed(engine, rows, [100], epoch_ms)
     return got, executor
@@ -165,7 +165,7 @@ def test_the_lottery_learns() -> None:
         """How many of 1000 tuples of A0 visited A1 and A2."""
 
         def visits() -> np.ndarray:
-            names = {operator.name: operator.input_tuples for operator in engine._executor.operators()}
+            names = {operator.name: operator.input_tuples for operator in executor_of(engine).operators()}
             return np.array([names["A0 -> A1"], names["A0 -> A2"]])
 
         before = visits()

@@ -12,6 +12,7 @@ from operators.state.side_state import SideState
 from schemas.query import Query
 from tests.feeding import Rows, to_rows
 from tests.operators import migrating
+from tests.operators.inside import executor_as
 from tests.operators.tiny import chain, inputs, query
 
 ABCD = query(
@@ -27,8 +28,7 @@ def started(given: Query, rows: Rows, tree: Plan | str) -> Engine:
 
 def stairs(engine: Engine) -> Stairs:
     """The executor behind an engine that is not migrating."""
-    executor = engine._executor
-    assert isinstance(executor, Stairs)
+    executor = executor_as(engine, Stairs)
     return executor
 
 

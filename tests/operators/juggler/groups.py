@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from operators.data.evaluate import evaluate
 from operators.data.tuples import Tuples
-from operators.feedback import guard_payoff as payoff
-from operators.juggler.feedback import demand, row_cost
+from operators.feedback.payoff import guard as payoff
+from operators.feedback.payoff import tuple_cost
+from operators.juggler.feedback import demand
 from operators.juggler.operator import Juggler
 from operators.juggler.state.sources import GroupSources
 from schemas.columns import Batch
@@ -278,7 +279,7 @@ def eager(budget: float = 1e9, swept: float = 0.0) -> Iterator[None]:
         patch.setattr(payoff, "FIRST_TRIAL_BUDGET", 1e30)
         patch.setattr(payoff, "MARGIN", -1e30)
         patch.setattr(payoff, "GUARD_BUDGET_TRIALS", budget)
-        patch.setattr(row_cost, "BLACKLIST_NS", -1e30)
+        patch.setattr(tuple_cost, "BLACKLIST_NS", -1e30)
         patch.setattr(demand, "LEAST_SWEPT", 1)
         patch.setattr(demand, "SWEPT_SHARE", swept)
         yield

@@ -16,7 +16,7 @@ from operators.juggler.predicates.lists import JOIN, PredicateList, list_table, 
 from operators.juggler.predicates.normal_form import Limits, NormalForm
 from schemas.columns import Column
 from schemas.query import ColumnRef, Type
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 QUERIES = (0, 1, 63, 64, 70, 127, 128)
 WORDS = 3

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from operators.data.tuples import FOREVER, Tuples
+from operators.feedback.payoff.guard import GuardWork
 from operators.juggler.feedback.guards import MOST_GUARDS, PartnerTable, RowGuard, edges, guards_of
 from operators.juggler.feedback.idle import IdleQueries
 from operators.juggler.routing.tuples_in_flight import TuplesInFlight
@@ -15,6 +16,8 @@ from schemas.groups import query_group
 from schemas.query import Compare, Query
 from tests.cases import column
 from tests.operators.juggler.groups import BY_K, hub
+
+STRUCTURES = {"A": 3, "B": 2, "C": 2}
 
 
 def test_what_could_gain_nothing_is_not_guarded() -> None:
@@ -76,12 +79,29 @@ def test_the_guards_that_most_queries_ask_for_are_kept() -> None:
 def test_guards_that_observe_the_same_share_what_they_know() -> None:
     """A and C each ask B for its k."""
     star = replace(hub("star"), predicates=(BY_K, Compare("=", column("B", "k"), column("C", "k"))))
-    guards = [guard for some in guards_of(edges(query_group([star])), 1, frozenset("B")).values() for guard in some]
+    by_input = guards_of(edges(query_group([star])), 1, frozenset("B"), STRUCTURES)
+    guards = [guard for some in by_input.values() for guard in some]
     observing = [guard for guard in guards if guard.edge.by == "B"]
     assert len(observing) == 2
     assert observing[0].partners is observing[1].partners
     assert len({id(guard.partners) for guard in guards}) == 3
     assert [guard.static for guard in guards] == [guard.edge.by == "B" for guard in guards]
+
+
+def test_a_row_with_some_queries_left_saves_its_own_path() -> None:
+    """Of five rows that lost queries three were set aside. The guard of the next operator goes on from there."""
+    guard = guard_of()
+    guard.refused, guard.pruned, guard.swept = 3, 5, 7
+    guard.counters.returned, guard.counters.checked = 2, 9
+    guard.tuple_cost.update(1000.0, 500.0, 10)
+    assert guard.done() == GuardWork(kept_back=3, returned=2, checked=9, swept=7, pruned=2)
+    assert guard.earned(guard.done()) == 3 * guard.tuple_cost.saved + 2 * guard.tuple_cost.own
+    guard.start(1e9)
+    successor = guard_of()
+    successor.take_over(guard)
+    assert (successor.balance, successor.done()) == (guard.balance, guard.done())
+    assert (successor.tuple_cost.own, successor.tuple_cost.saved) == (100.0, guard.tuple_cost.saved)
+    assert successor.update_balance(0) == 0.0, "all of it has been booked"
 
 
 def some_rows(*ts: int, life: int = 10) -> Tuples:
@@ -92,7 +112,7 @@ def some_rows(*ts: int, life: int = 10) -> Tuples:
 
 def guard_of(tables: str = "") -> RowGuard:
     """A's by C."""
-    guards = guards_of(edges(query_group([hub("q")])), 1, frozenset(tables))
+    guards = guards_of(edges(query_group([hub("q")])), 1, frozenset(tables), STRUCTURES)
     return next(guard for guard in guards["A"] if guard.edge.by == "C")
 
 

@@ -27,7 +27,7 @@ from tests.operators.juggler.groups import (
     queries,
     registrations,
 )
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY, examples
 
 
 @st.composite
@@ -50,7 +50,7 @@ def joined_groups(draw: st.DrawFn) -> QueryGroup:
     return query_group([draw(joined(f"q{n}", shared)) for n in range(draw(st.integers(1, 4)))])
 
 
-@PROPERTY
+@examples(100, quick=12)
 @given(
     joined_groups(),
     inputs(most=16),

@@ -31,7 +31,7 @@ from tests.operators.juggler.groups import (
     registrations,
     seen_since,
 )
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 FEWER = settings(PROPERTY, max_examples=max(PROPERTY.max_examples * 6 // 10, 30))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operators.kernels.juggler_probe import bound_times, bound_values, bounding, place_times, scan_places
 from operators.kernels.scan import OPS
 from tests.operators.juggler.test_compiled_lists import HOLDS, masks
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 QUERIES = (0, 1, 63, 64, 127, 128)
 ASKING = st.one_of(st.sets(st.sampled_from(QUERIES), max_size=3), st.just(set(QUERIES)))

@@ -22,8 +22,8 @@ from schemas.query import Query, aliases_of
 from tests.cases import Case, cases
 from tests.cases import plan as plan_of
 from tests.feeding import engine_of, feed, to_rows
-from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import numbers, query
+from tests.profiles import PROPERTY
 
 EPOCH_MS = 100
 

@@ -14,7 +14,7 @@ from operators.kernels.marks import add_marks, new_table, read_marks
 from operators.migration.jisc.counting import KeyCount
 from operators.state.side_state import SideState
 from schemas.columns import I64, Mask
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 HASHES = st.lists(st.sampled_from([0, 1, 2, 3, 8, 16, 2**63, 2**64 - 1, 5 << 60, 6 << 60]) | st.integers(0, 2**64 - 1))
 

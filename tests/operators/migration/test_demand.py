@@ -6,6 +6,7 @@ import pytest
 
 from operators.migration.jisc.strategy import Jisc
 from operators.plan.plan import parse_plan
+from tests.operators.inside import executor_as
 from tests.operators.migrating import (
     exactly,
     joined,
@@ -26,8 +27,7 @@ def test_a_key_of_both_inputs_is_completed_by_a_part_of_it() -> None:
     engine.migrate(parse_plan("(((A B) C) D)", TRIANGLE), "jisc", 10)
     assert engine.advance(21).ts.tolist() == [20]
     (record,) = engine.migrations
-    jisc = engine._executor
-    assert isinstance(jisc, Jisc)
+    jisc = executor_as(engine, Jisc)
     assert record.counters.made_tuples == 2
     assert jisc.completions[0].progress() == (1, 3)
     assert engine.advance(31).ts.tolist() == [30]

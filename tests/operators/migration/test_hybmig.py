@@ -10,6 +10,7 @@ from operators.migration.hybmig import HybMig
 from operators.plan.plan import Join, Leaf, Plan, left_deep, parse_plan
 from schemas.query import Query
 from tests.feeding import Rows, to_rows
+from tests.operators.inside import executor_as
 from tests.operators.migrating import (
     ABCD,
     BOTH,
@@ -34,8 +35,7 @@ def begun(
     engine.migrate(parse_plan(new, given), strategy, 10)
     engine.advance(10)
     engine.advance(11)
-    migration = engine._executor
-    assert isinstance(migration, HybMig)
+    migration = executor_as(engine, HybMig)
     return engine, migration
 
 
@@ -101,8 +101,7 @@ def test_more_entries_than_a_word_has_bits() -> None:
     engine = started(given, rows, left_deep(order))
     engine.migrate(bushy, "hybmig", 10)
     engine.advance(11)
-    migration = engine._executor
-    assert isinstance(migration, HybMig)
+    migration = executor_as(engine, HybMig)
     (task,) = migration.tasks
     assert len(task.table()) == 66
     assert len(engine.advance(30)) == 1

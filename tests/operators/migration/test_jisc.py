@@ -11,6 +11,7 @@ from operators.migration.jisc.counting import KeyCount
 from operators.migration.jisc.strategy import Jisc
 from operators.plan.plan import Join, parse_plan
 from tests.feeding import to_rows
+from tests.operators.inside import executor_as, executor_of
 from tests.operators.migrating import ABCD, LEFT_DEEP, OLD, RIGHT_DEEP, exactly, joined, migrated, started, state, tree
 from tests.operators.tiny import chain, inputs, query
 
@@ -22,8 +23,7 @@ def test_jisc_ends_when_the_last_key_is_completed() -> None:
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
     engine.advance(20)
     (record,) = engine.migrations
-    jisc = engine._executor
-    assert isinstance(jisc, Jisc)
+    jisc = executor_as(engine, Jisc)
     assert [c.progress() for c in jisc.completions] == [(0, 0), (0, 0)], "nothing is counted before it is asked for"
     assert len(engine.advance(21)) == 1
     assert [c.progress() for c in jisc.completions] == [(1, 2), (1, 2)], "CD and BCD, for A's key"
@@ -43,8 +43,7 @@ def test_a_key_of_one_input_alone_is_not_counted() -> None:
     assert engine.advance(10).ts.tolist() == [8]
     assert engine.advance(20).ts.tolist() == []
     (record,) = engine.migrations
-    jisc = engine._executor
-    assert isinstance(jisc, Jisc)
+    jisc = executor_as(engine, Jisc)
     assert engine.advance(21).ts.tolist() == [20]
     assert [c.progress() for c in jisc.completions] == [(1, 2), (1, 1)], "CD has keys 1 and 3, BCD 1"
     assert [c.over for c in jisc.completions] == [False, True]
@@ -76,7 +75,7 @@ def test_keys_are_counted_a_piece_per_slice(monkeypatch: pytest.MonkeyPatch) -> 
         looked = 0
         out = engine.advance(time)
         assert looked <= 1
-        jisc = engine._executor
+        jisc = executor_of(engine)
         found.append(([c.progress() for c in jisc.completions] if isinstance(jisc, Jisc) else [], len(out)))
     neither, part, one = [(0, 0), (0, 0)], [(2, 3), (0, 0)], [(3, 3), (0, 0)]
     assert found == [(neither, 0), (neither, 1), (part, 1), (one, 1), (one, 1), ([], 1)], "CD, and then BCD"
@@ -97,8 +96,7 @@ def test_an_index_of_the_old_plan_finds_what_is_asked_for() -> None:
     before = state(tree(engine), "A")
     engine.migrate(parse_plan("((A C) B)", given), "jisc", 10)
     got = to_rows(engine.advance(21))
-    jisc = engine._executor
-    assert isinstance(jisc, Jisc)
+    jisc = executor_as(engine, Jisc)
     assert state(jisc.current, "A") is not before
     assert [index is before for index in jisc._old_tuples.indexes.values()] == [True]
     assert jisc.size_bytes() == jisc.current.size_bytes() + before.size_bytes()
@@ -158,14 +156,14 @@ def test_the_rest_is_completed_with_no_fewer_keys(monkeypatch: pytest.MonkeyPatc
     found = []
     for time in (21, 22, 23, 24):
         out = engine.advance(time)
-        jisc = engine._executor
+        jisc = executor_of(engine)
         found.append(([c.progress() for c in jisc.completions] if isinstance(jisc, Jisc) else [], len(out)))
     assert found == [([(2, 6), (2, 6)], 2), ([(3, 6), (3, 6)], 1), ([(4, 6), (4, 6)], 2), ([(5, 6), (5, 6)], 1)]
     rows["a"] = inputs(a="20 k=1 | 20 k=2 | 21 k=3 | 21 k=4 | 22 k=6")["a"]
     engine = started(ABCD, rows, LEFT_DEEP)
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "jisc", 10)
     assert len(engine.advance(21)) == 2
-    assert [c.progress() for c in engine._executor.completions] == [(2, 6), (2, 6)]  # type: ignore[attr-defined]
+    assert [c.progress() for c in executor_of(engine).completions] == [(2, 6), (2, 6)]
     assert len(engine.advance(22)) == 2
     (record,) = engine.migrations
     assert record.finished_at == 22

@@ -14,6 +14,7 @@ from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
 from tests import oracle
 from tests.feeding import canonical
+from tests.operators.inside import executor_of
 from tests.operators.migrating import (
     ABCD,
     BOTH,
@@ -121,7 +122,7 @@ def test_parallel_track_pays_for_looking_for_the_end() -> None:
     engine.migrate(parse_plan(RIGHT_DEEP, ABCD), "parallel-track", 10)
     engine.advance(10)
     (record,) = engine.migrations
-    held = engine._executor.state_tuples()
+    held = executor_of(engine).state_tuples()
     assert held == 12, "8 source tuples, 2 of AB, 2 of ABC"
     for time in range(11, 15):
         engine.advance(time)
@@ -219,4 +220,4 @@ def test_every_strategy_on_every_executor(strategy: str, executor: str) -> None:
     assert len(got) == 12
     records: tuple[MigrationRecord, ...] = engine.migrations
     assert [str(record.from_plan) for record in records] == [LEFT_DEEP]
-    assert type(engine._executor).__name__.lower().startswith(executor)
+    assert type(executor_of(engine)).__name__.lower().startswith(executor)

@@ -22,7 +22,7 @@ from tests.cases import ALIASES, FIELDS, Case, cases, column, plan, with_tables
 from tests.feeding import canonical, engine_of, feed, to_batch, to_rows
 from tests.operators.engine.test_engine_properties import cramped, run
 from tests.operators.migrating import Changes, changes_of
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 EXECUTOR = st.sampled_from(["xjoin", "xjoin", "stairs", "mjoin", "eddy"])
 """Those with intermediate states have the most to lose."""

@@ -15,6 +15,7 @@ from operators.state.side_state import SideState
 from schemas.errors import UsageError
 from schemas.query import Query
 from tests.feeding import partitions_of, to_batch, to_rows
+from tests.operators.inside import executor_as, executor_of
 from tests.operators.tiny import inputs, query
 
 STAR = query(
@@ -48,13 +49,13 @@ def held(executor: Executor) -> set[int]:
 def test_no_state_is_moved(executor: str, strategy: str) -> None:
     """The states stay the same objects, nothing is compared, and it is over at the cut."""
     engine = started(STAR, executor, "((A B) C)")
-    before, compared = held(engine._executor), engine._executor.comparisons()
+    before, compared = held(executor_of(engine)), executor_of(engine).comparisons()
     engine.migrate(parse_plan("((C B) A)", STAR), strategy, 4)
     assert len(to_rows(engine.advance())) == 3
     (record,) = engine.migrations
     assert record.finished_at == 4
     assert record.counters.made_tuples == record.counters.comparisons == 0
-    assert held(engine._executor) == before
+    assert held(executor_of(engine)) == before
     assert str(engine.plan) == "((C B) A)"
     assert compared > 0
 
@@ -62,19 +63,16 @@ def test_no_state_is_moved(executor: str, strategy: str) -> None:
 def test_the_probe_orders_follow_the_plan() -> None:
     """At ties of the expected candidates."""
     engine = started(STAR, "mjoin", "((A B) C)")
-    assert isinstance(engine._executor, MJoin)
-    assert engine._executor.orders["A"] == ("B", "C")
+    assert executor_as(engine, MJoin).orders["A"] == ("B", "C")
     engine.migrate(parse_plan("((A C) B)", STAR), "moving-state", 4)
     engine.advance()
-    assert isinstance(engine._executor, MJoin)
-    assert engine._executor.orders["A"] == ("C", "B")
+    assert executor_as(engine, MJoin).orders["A"] == ("C", "B")
 
 
 def test_a_source_probed_under_another_key_is_indexed_anew() -> None:
     """An M-Join with one way to probe C becomes one with another: C's tuples are found all the same."""
     engine = started(MIXED, "mjoin", "((A B) C)")
-    old = engine._executor
-    assert isinstance(old, MJoin)
+    old = executor_as(engine, MJoin)
     rows = {signature: state for signature, state in old.states().items() if signature[0] == ("C",)}
     one, *others = rows
     for signature in others:
@@ -90,6 +88,6 @@ def test_a_source_probed_under_another_key_is_indexed_anew() -> None:
 def test_a_tree_is_more_than_an_order() -> None:
     """Its states would be lost."""
     engine = started(STAR, "xjoin", "((A B) C)")
-    assert isinstance(engine._executor, XJoinTree)
+    assert isinstance(executor_of(engine), XJoinTree)
     with pytest.raises(UsageError, match="not XJoinTree"):
-        Reordering(engine._executor, parse_plan("((C B) A)", STAR), 4)
+        Reordering(executor_of(engine), parse_plan("((C B) A)", STAR), 4)

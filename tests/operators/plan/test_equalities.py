@@ -17,8 +17,8 @@ from schemas.query import Compare, Expr, Query
 from tests import oracle
 from tests.cases import Case, cases, column
 from tests.feeding import canonical, engine_of, feed
-from tests.operators.profiles import PROPERTY
 from tests.operators.tiny import inputs, query, run
+from tests.profiles import PROPERTY
 
 
 def over(condition: str) -> Query:

@@ -22,9 +22,9 @@ from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, engine_of, feed, to_rows
 from tests.operators.migrating import changes_of
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
+from tests.profiles import PROPERTY
 
 Rows = list[dict[str, Any]]
 

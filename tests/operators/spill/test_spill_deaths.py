@@ -22,10 +22,10 @@ from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.deaths import Life
 from tests.operators.migrating import changes_of
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.small_parts import small_parts
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
+from tests.profiles import examples
 
 TURNS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=5), min_size=1, max_size=3)
 """Per incarnation, the number of records of each partition that are consumed before each advance."""
@@ -120,7 +120,7 @@ class _Incarnations:
         self._collect([])
 
 
-@PROPERTY
+@examples(100, quick=10)
 @given(SPILLABLE, BUDGETS, TURNS, st.booleans(), st.booleans(), st.data())
 def test_a_successor_finds_the_pending_results_of_the_dead(
     case: Case, budget: MemoryBudget, incarnations: list[list[int]], snapshots: bool, small: bool, data: st.DataObject

@@ -22,9 +22,9 @@ from tests.cases import Case, cases
 from tests.feeding import canonical, engine_of, feed, to_rows
 from tests.operators.migrating import changes_of
 from tests.operators.migration.test_migration_properties import dense_cases
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.small_parts import small_parts
+from tests.profiles import PROPERTY
 
 
 @st.composite

@@ -20,7 +20,7 @@ from operators.kernels.scan import OPS
 from operators.state import side_state as state
 from operators.state.side_state import PARTITION_GROUPS, ProbeTerms, Scratch, SideState
 from schemas.columns import I64
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 
 @pytest.fixture(autouse=True)

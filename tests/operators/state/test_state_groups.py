@@ -16,8 +16,8 @@ from operators.data.tuples import FOREVER, Tuples
 from operators.kernels.partition import groups_of
 from operators.state import side_state as state
 from operators.state.side_state import PARTITION_GROUPS, SideState
-from tests.operators.profiles import PROPERTY
 from tests.operators.state.test_state import hashed, probed, single, words
+from tests.profiles import PROPERTY
 
 KEYS = [1, 2**32 - 1, 2**32, 2**58, 2**58 + 9, 2**63, 2**63 + 2**40, 2**64 - 1]
 

@@ -15,7 +15,7 @@ from operators.state import store
 from operators.state.store import SourceStore
 from schemas.columns import Batch, Column
 from schemas.query import Type
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 FIELDS = [
     ("v", Type.BIGINT),

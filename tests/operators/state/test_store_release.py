@@ -16,7 +16,7 @@ from operators.state import store
 from operators.state.store import SourceStore
 from schemas.columns import Batch, Column, Mask
 from schemas.query import Type
-from tests.operators.profiles import PROPERTY
+from tests.profiles import PROPERTY
 
 FIELDS = [
     ("v", Type.BIGINT),

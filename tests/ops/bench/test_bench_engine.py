@@ -11,10 +11,10 @@ from rich.console import Console
 from operators.engine.engine import Engine
 from ops.bench.engine import EngineSettings, bench_engine
 from ops.bench.engine_runs import run_engine
-from ops.bench.measure import Progress, Spread, growth, tells_memory
+from ops.bench.measuring.measure import Progress, Spread, growth, tells_memory
+from ops.bench.measuring.report import Limit, Report
 from ops.bench.naive import NaiveJoin
 from ops.bench.references import duckdb_join, duckdb_version
-from ops.bench.report import Limit, Report
 from ops.bench.workloads import Workload, clique, three_way
 from schemas.columns import Batch
 from tests import oracle

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ops.bench.commands import run_command
 from ops.bench.files import FilesSettings, bench_files, read_all, run_naive, run_weir, write_files
-from ops.bench.measure import Progress
+from ops.bench.measuring.commands import run_command
+from ops.bench.measuring.measure import Progress
 from ops.bench.references import DECODERS, SLOW_DECODERS, duckdb_files, duckdb_version, read_weir
 from ops.bench.workloads import clique, three_way
 from schemas.errors import WeirError

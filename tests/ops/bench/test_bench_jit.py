@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from operators.plan.plan import parse_plan
-from ops.bench.measure import Progress
+from ops.bench.measuring.measure import Progress
 from ops.bench.papers.jit import BUSHY, FULL, LEFT_DEEP, JitSettings, bench_jit
 from ops.bench.papers.jit_runs import RARE, TABLE_II, Clique, Cost, check_equal, compare
 from ops.bench.papers.jit_tasks import AllMatch

@@ -13,9 +13,18 @@ import pytest
 
 from operators.distributed.decompose import decompose
 from operators.plan.plan import parse_plan
-from ops.bench.jit_kafka import MEASURES, TASKS, JitKafkaSettings, bench_jit_kafka, details, overview, quantile, ratios
-from ops.bench.jit_kafka_runs import DistributedTask, Sent, Traffic, closing, expected_results, records, shown
-from ops.bench.measure import Progress
+from ops.bench.kafka.jit_kafka import (
+    MEASURES,
+    TASKS,
+    JitKafkaSettings,
+    bench_jit_kafka,
+    details,
+    overview,
+    quantile,
+    ratios,
+)
+from ops.bench.kafka.jit_kafka_runs import DistributedTask, Sent, Traffic, closing, expected_results, records, shown
+from ops.bench.measuring.measure import Progress
 from schemas.errors import UsageError
 from tests import oracle
 from tests.broker_fixture import SessionBroker

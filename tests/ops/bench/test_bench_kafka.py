@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from ops.bench.failover import FailoverSettings, bench_failover
-from ops.bench.kafka import KafkaSettings, bench_kafka
-from ops.bench.measure import Progress, tells_memory
-from ops.bench.migrations import MigrationSettings, bench_migrations
+from ops.bench.kafka.failover import FailoverSettings, bench_failover
+from ops.bench.kafka.migrations import MigrationSettings, bench_migrations
+from ops.bench.kafka.topic_to_topic import KafkaSettings, bench_kafka
+from ops.bench.measuring.measure import Progress, tells_memory
 from tests.broker_fixture import SessionBroker
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench.figures import Figure, Panel, Series
-from ops.bench.measure import Progress
+from ops.bench.measuring.figures import Figure, Panel, Series
+from ops.bench.measuring.measure import Progress
+from ops.bench.measuring.suites import Suite
 from ops.bench.papers.hybmig import ENOUGH, HybMigSettings, bench_hybmig
 from ops.bench.papers.hybmig_runs import STRATEGIES, Clique, run
 from ops.bench.papers.jisc import FULL, JiscSettings, bench_jisc
 from ops.bench.papers.jisc_runs import Feed, Star
-from ops.bench.simulated_clock import SimulatedClock
-from ops.bench.suites import Suite
+from ops.bench.papers.simulated_clock import SimulatedClock
 from schemas.errors import UsageError
 from tests.papers import drawn, medians
 

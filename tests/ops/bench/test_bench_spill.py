@@ -12,8 +12,9 @@ import pytest
 from operators.kernels.hashing import mix_words
 from operators.kernels.partition import groups_of
 from operators.spill.strategies import STRATEGIES
-from ops.bench.figures import Figure
-from ops.bench.measure import Progress, tells_memory
+from ops.bench.measuring.figures import Figure
+from ops.bench.measuring.measure import Progress, tells_memory
+from ops.bench.measuring.suites import Suite
 from ops.bench.papers.spill import FULL, bench_spill, memory, throughput
 from ops.bench.papers.spill_beyond import accounting, asked, growth, pauses, tenth
 from ops.bench.papers.spill_rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
@@ -30,7 +31,6 @@ from ops.bench.papers.spill_traces import (
     waits,
     within,
 )
-from ops.bench.suites import Suite
 from schemas.columns import I64
 from schemas.errors import UsageError
 from tests.papers import drawn, medians

@@ -18,10 +18,10 @@ from services.spill.backlog import OpenBacklog
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
-from tests.operators.profiles import PROPERTY
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
-from tests.ops.debts import run_with_backlog
+from tests.ops.backlogs import run_with_backlog
+from tests.profiles import PROPERTY
 
 Found = dict[int, list[dict[str, Any]]]
 """Results by group of the root."""
@@ -33,11 +33,12 @@ def shuffled(rows: list[Row], joins: list[int], chance: random.Random) -> list[l
     return [sorted(row for row in rows if row[0] in joins and places[row[:2]] == place) for place in range(3)]
 
 
-def clustered(debt: OpenBacklog, chance: random.Random) -> Found:
+def clustered(backlog: OpenBacklog, chance: random.Random) -> Found:
     """The pending results, computed level by level."""
-    rows = list(rows_of(debt))
-    cleanup = OfflineCleanup(debt.query, debt.manifest.debt)
-    cleanup_task = CleanupTask(debt.query, msgspec.json.encode(msgspec.structs.replace(debt.manifest.debt, owed=())))
+    rows = list(rows_of(backlog))
+    cleanup = OfflineCleanup(backlog.query, backlog.manifest.debt)
+    scope = msgspec.structs.replace(backlog.manifest.debt, owed=())
+    cleanup_task = CleanupTask(backlog.query, msgspec.json.encode(scope))
     for height in sorted(set(cleanup.heights)):
         joins = [j for j, own in enumerate(cleanup.heights) if own == height]
         for task in shuffled(rows, joins, chance):
@@ -53,9 +54,9 @@ def clustered(debt: OpenBacklog, chance: random.Random) -> Found:
     return groups
 
 
-def locally(debt: OpenBacklog) -> Found:
+def locally(backlog: OpenBacklog) -> Found:
     """The same results, computed by one process."""
-    groups = clean_up_all(OfflineCleanup(debt.query, debt.manifest.debt), debt.manifest.debt, debt.blocks)
+    groups = clean_up_all(OfflineCleanup(backlog.query, backlog.manifest.debt), backlog.manifest.debt, backlog.blocks)
     found = {group: [row for batch in batches for row in to_rows(batch)] for group, batches in groups}
     return {group: rows for group, rows in found.items() if rows}
 
@@ -67,10 +68,10 @@ def in_order(found: Found) -> dict[int, list[str]]:
 @settings(PROPERTY, max_examples=max(PROPERTY.max_examples // 4, 15))
 @given(SPILLABLE, BUDGETS, st.randoms(use_true_random=False))
 def test_levels_of_tasks_find_all_pending_results(case: Case, budget: MemoryBudget, chance: random.Random) -> None:
-    found, debt = run_with_backlog(case, budget, MemoryBlocks())
-    if debt is not None:
-        pending = clustered(debt, chance)
+    found, backlog = run_with_backlog(case, budget, MemoryBlocks())
+    if backlog is not None:
+        pending = clustered(backlog, chance)
         # A destination takes the results of one root group together, so both must find the same per group.
-        assert in_order(pending) == in_order(locally(debt))
+        assert in_order(pending) == in_order(locally(backlog))
         found += [row for rows in pending.values() for row in rows]
     assert canonical(found) == canonical(oracle.results(case.query, case.given))

@@ -78,14 +78,14 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
     worker = workers.start(case).wait_running(range(partitions))
     send(Feed(case), 400, seed=3)
     expected = case.expected()
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker.alive)
 
     shown = ""
 
     def clean() -> bool:
         nonlocal shown
-        code, shown, said = command(case, "audit")
-        assert code == 0, shown + said
+        code, shown, stderr = command(case, "audit")
+        assert code == 0, shown + stderr
         return f"expected {sum(expected.values()):,} results" in shown
 
     # The last results may become visible a moment before another partition's cut does.
@@ -93,14 +93,14 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
     assert canonical(reader.rows()) == expected
 
     out_file = tmp_path / "past.jsonl"
-    code, _, said = command(case, "backfill", "--out", str(out_file))
-    assert code == 0, said
-    assert "1 dead letters" in said
+    code, _, stderr = command(case, "backfill", "--out", str(out_file))
+    assert code == 0, stderr
+    assert "1 dead letters" in stderr
     assert canonical(orjson.loads(line) for line in out_file.read_bytes().splitlines()) == expected
 
     damage(case, reader)
-    code, out, said = command(case, "audit")
-    assert code == 1, out + said
+    code, out, stderr = command(case, "audit")
+    assert code == 1, out + stderr
     assert ": 3 missing, 1 extra, 2 doubled" in out
     assert '"one":-1' in out
     assert worker.stop() == 0
@@ -129,14 +129,14 @@ def test_the_exact_answer_lacks_tuples_that_were_late_after_an_idle_timeout(
             feed.raw(stream, orjson.dumps({"x": n % 5, "n": n, "at": BASE + 10 * n}), 0)
     feed.flush()
     reader, late = Reader(case.bootstrap, case.sink), Reader(case.bootstrap, f"{case.sink}.late")
-    wait_for(lambda: worker.metric("watermark_milliseconds") > BASE + 400, worker.said("progress"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") > BASE + 400, worker.with_log("progress"))
     for n in range(20):
         feed.raw("a", orjson.dumps({"x": n % 5, "n": -n, "at": BASE + 10 * n}), 1)
     feed.flush()
-    late.wait_for_count(20, worker._alive)
+    late.wait_for_count(20, worker.alive)
     assert all(record.headers["reason"] == "idle" for record in late.poll())
-    code, out, said = command(case, "audit")
-    assert code == 0, out + said
+    code, out, stderr = command(case, "audit")
+    assert code == 0, out + stderr
     assert f"{len(late.poll())} late" in out
     assert len(reader.poll()) > 20
     assert f"found {len(reader.poll()):,}" in out
@@ -160,17 +160,17 @@ def test_a_distributed_plan_is_audited_up_to_the_cut_of_its_last_join(
     feed.finish({"a": {"x": -1, "n": 0}, "b": {"x": -2, "n": 0}, "c": {"x": -3}})
     expected = case.expected()
     assert sum(expected.values()) > 100
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker.alive)
 
     def whole() -> bool:
-        code, out, said = command(case, "audit")
-        assert code == 0, out + said
+        code, out, stderr = command(case, "audit")
+        assert code == 0, out + stderr
         return f"found {sum(expected.values()):,}:" in out
 
     wait_for(whole, "an audit of everything")
     damage(case, reader)
-    code, out, said = command(case, "audit")
-    assert code == 1, out + said
+    code, out, stderr = command(case, "audit")
+    assert code == 1, out + stderr
     assert ": 3 missing, 1 extra, 2 doubled" in out
 
 
@@ -179,20 +179,20 @@ def test_an_answer_that_retention_has_made_impossible_is_refused(
 ) -> None:
     text = DECLARED.replace("IDLE", "") + "INSERT INTO '{sink}' " + JOIN.replace("{window}", "[RANGE 90 MILLISECONDS]")
     case = Case.make(topics, tmp_path, text)
-    code, _, said = command(case, "audit")
+    code, _, stderr = command(case, "audit")
     assert code == 1
-    assert "has committed nothing" in said
+    assert "has committed nothing" in stderr
     worker = workers.start(case).wait_running()
     send(Feed(case), 200, seed=4)
     expected = case.expected()
-    Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker._alive)
+    Reader(case.bootstrap, case.sink).wait_for_count(sum(expected.values()), worker.alive)
     Topics(case.bootstrap).delete_before(case.topic("b"), 50)
-    code, _, said = command(case, "audit")
+    code, _, stderr = command(case, "audit")
     assert code == 1
-    found = re.search(r"begins at offset 50.* --from (\S+) leaves those out", said)
-    assert found is not None, said
-    code, out, said = command(case, "audit", "--from", found[1])
-    assert code == 0, out + said
+    found = re.search(r"begins at offset 50.* --from (\S+) leaves those out", stderr)
+    assert found is not None, stderr
+    code, out, stderr = command(case, "audit", "--from", found[1])
+    assert code == 0, out + stderr
     assert f"results from {found[1]} before" in out
     other = Path(str(case.path).replace(".sql", "-other.sql"))
     other.write_text(case.path.read_text().replace("90 MILLI", "91 MILLI"))

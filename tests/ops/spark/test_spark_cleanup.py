@@ -29,7 +29,7 @@ from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
-from tests.ops.debts import run_with_backlog
+from tests.ops.backlogs import run_with_backlog
 from tests.services.spill.test_cleanup import Left, rows_of, weir
 from tests.worker_harness import wait_for
 
@@ -61,8 +61,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 @pytest.fixture
 def folder(left: Left, tmp_path: Path) -> Path:
-    """A copy of the debt."""
-    return Path(shutil.copytree(left.path("debt"), tmp_path / "debt"))
+    """A copy of the backlog."""
+    return Path(shutil.copytree(left.path("backlog"), tmp_path / "backlog"))
 
 
 def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
@@ -77,9 +77,9 @@ def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
     return found
 
 
-def locally(debt: OpenBacklog) -> Found:
-    contents = debt.manifest.debt
-    return read(clean_up_all(OfflineCleanup(debt.query, contents), contents, debt.blocks))
+def locally(backlog: OpenBacklog) -> Found:
+    contents = backlog.manifest.debt
+    return read(clean_up_all(OfflineCleanup(backlog.query, contents), contents, backlog.blocks))
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,17 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    mark, said = tmp_path / "died", []
+    mark, stderr = tmp_path / "died", []
 
-    def failing(query: Any, debt: bytes) -> CleanupTask:
-        return FailingOnce(query, debt, str(mark))
+    def failing(query: Any, backlog: bytes) -> CleanupTask:
+        return FailingOnce(query, backlog, str(mark))
 
-    with open_backlog(folder) as debt:
+    with open_backlog(folder) as backlog:
         here = Cluster("local[2]")
-        expected = locally(debt)
-        assert read(results_of_backlog(debt, here, said.append, failing)) == expected
+        expected = locally(backlog)
+        assert read(results_of_backlog(backlog, here, stderr.append, failing)) == expected
         assert mark.exists()
-        assert said == [
+        assert stderr == [
             "exporting parts",
             "joining level 1 of 3 with Spark",
             "joining level 2 of 3 with Spark",
@@ -120,11 +120,11 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
             "delivering",
         ]
 
-        share = folder / "share" / debt.manifest.id
+        share = folder / "share" / backlog.manifest.id
         files = {path: path.stat().st_mtime_ns for path in share.rglob("*")}
-        assert read(results_of_backlog(debt, here, said.append)) == expected
+        assert read(results_of_backlog(backlog, here, stderr.append)) == expected
         assert {path: path.stat().st_mtime_ns for path in share.rglob("*")} == files
-        forget(debt, here)
+        forget(backlog, here)
     assert not (folder / "share").exists()
 
 
@@ -136,27 +136,27 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
     phases=[Phase.explicit, Phase.generate],
 )
 @given(case=SPILLABLE, budget=BUDGETS)
-def test_any_debt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case, budget: Any) -> None:
+def test_any_backlog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case, budget: Any) -> None:
     no_memory = replace(budget, limit_bytes=0)
-    found, debt = run_with_backlog(case, no_memory, MemoryBlocks(), tmp_path_factory.mktemp("debt"))
-    if debt is not None:
+    found, backlog = run_with_backlog(case, no_memory, MemoryBlocks(), tmp_path_factory.mktemp("backlog"))
+    if backlog is not None:
         here = Cluster("local[2]", str(tmp_path_factory.mktemp("share")))
-        for rows in read(results_of_backlog(debt, here, lambda text: None)).values():
+        for rows in read(results_of_backlog(backlog, here, lambda text: None)).values():
             found += rows
     assert canonical(found) == canonical(oracle.results(case.query, case.given))
 
 
 @pytest.mark.slow
 def test_what_was_not_written_to_its_end_is_written_again(spark: SparkSession, folder: Path) -> None:
-    with open_backlog(folder) as debt:
+    with open_backlog(folder) as backlog:
         here = Cluster("local[2]")
-        expected = read(results_of_backlog(debt, here, lambda text: None))
-        share = folder / "share" / debt.manifest.id
+        expected = read(results_of_backlog(backlog, here, lambda text: None))
+        share = folder / "share" / backlog.manifest.id
         for name in ("parts", "level-1"):
             (share / name / "_SUCCESS").unlink()
             for path in (share / name).glob("part-*"):
                 path.unlink()
-        assert read(results_of_backlog(debt, here, lambda text: None)) == expected
+        assert read(results_of_backlog(backlog, here, lambda text: None)) == expected
         assert (share / "level-1" / "_SUCCESS").exists()
 
 
@@ -164,13 +164,13 @@ def test_what_was_not_written_to_its_end_is_written_again(spark: SparkSession, f
 def test_the_command(spark: SparkSession, left: Left, folder: Path, tmp_path: Path) -> None:
     rest, share = tmp_path / "rest.jsonl", tmp_path / "share"
     command = ("cleanup", str(folder), "--spark", "local[2]", "--share", str(share), "--out", str(rest))
-    code, _, said = weir(*command)
-    assert code == 0, said
+    code, _, stderr = weir(*command)
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
     assert list(share.iterdir()) == []
-    code, _, said = weir(*command)
+    code, _, stderr = weir(*command)
     assert code == 0
-    assert "nothing to do" in said
+    assert "nothing to do" in stderr
 
 
 @pytest.mark.slow
@@ -203,13 +203,13 @@ def test_a_driver_that_is_killed(left: Left, folder: Path, tmp_path: Path) -> No
         process.kill()
         process.wait()
     first = (share / "level-0" / "_SUCCESS").stat().st_mtime_ns
-    with open_backlog(folder) as debt:
-        read(results_of_backlog(debt, Cluster("local[2]"), lambda text: None))
+    with open_backlog(folder) as backlog:
+        read(results_of_backlog(backlog, Cluster("local[2]"), lambda text: None))
     assert (share / "level-0" / "_SUCCESS").stat().st_mtime_ns == first
-    code, _, said = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(folder), "--spark", "local[2]", "--out", str(rest))
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 
 
 def test_shares(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ def master(tmp_path: Path) -> Iterator[str]:
     from ops.spark.session import check_installed
 
     check_installed()
-    said = {name: tmp_path / f"{name}.log" for name in ("spark-master", "spark-worker")}
+    logs = {name: tmp_path / f"{name}.log" for name in ("spark-master", "spark-worker")}
     # Executors find Weir as if it were installed beside them.
     environment = os.environ | {"SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": str(ROOT)}
     with ExitStack() as ending:
 
         def start(name: str, command: list[str]) -> subprocess.Popen[bytes]:
-            with said[name].open("wb") as log:
+            with logs[name].open("wb") as log:
                 process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             ending.callback(process.wait)
             ending.callback(process.terminate)
@@ -51,11 +51,11 @@ def master(tmp_path: Path) -> Iterator[str]:
 
         def seen(name: str, process: subprocess.Popen[bytes], pattern: str) -> str:
             def look() -> str | None:
-                found = re.search(pattern, said[name].read_text())
-                assert found or process.poll() is None, said[name].read_text()
+                found = re.search(pattern, logs[name].read_text())
+                assert found or process.poll() is None, logs[name].read_text()
                 return found and found[0]
 
-            return str(wait_for(look, lambda: said[name].read_text()))
+            return str(wait_for(look, lambda: logs[name].read_text()))
 
         own = {"spark-master": "127.0.0.1", "7077": "0", "8080": "0"}
         begun = start("spark-master", command_of("spark-master", **own))
@@ -72,9 +72,9 @@ def master(tmp_path: Path) -> Iterator[str]:
 def test_a_cluster_cleans_up_a_backlog(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = Left(tmp_path)
     monkeypatch.chdir(tmp_path)
-    code, _, said = weir("cleanup", "debt", "--spark", master, "--out", "rest.jsonl")
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", "backlog", "--spark", master, "--out", "rest.jsonl")
+    assert code == 0, stderr
     assert left.exact(rows_of(tmp_path / "rest.jsonl"))
     # The worker's executors did it.
     assert list((tmp_path / "work").glob("app-*/0"))
-    assert not (tmp_path / "debt" / "share").exists()
+    assert not (tmp_path / "backlog" / "share").exists()

@@ -356,11 +356,11 @@ def check_fold() -> None:
                     inside.append(values)
                 rows.append((key, *values, at, 1 if enters else -1))
             if rows and rows[-1][0] == key and rows[-1][-2] == at:
-                said = [
+                stderr = [
                     oracle.aggregated(name, [v[n] for v in inside if v[n] is not None], _kind(name, n))
                     for n, (name, _) in enumerate(functions)
                 ]
-                expected.append((key, *said, at, bool(inside)))
+                expected.append((key, *stderr, at, bool(inside)))
         inside.clear()
     assert list(folding(1, functions)(rows)) == expected
 
@@ -424,12 +424,12 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     spark: SparkSession, written: Written
 ) -> None:
     run = ["--source", f"a={written.path('a.jsonl')}", "--source", f"b={written.path('b.jsonl')}"]
-    code, _, said = written.command("run", *run, "--out", written.path("run.jsonl"))
-    assert code == 0, said
+    code, _, stderr = written.command("run", *run, "--out", written.path("run.jsonl"))
+    assert code == 0, stderr
     pieces = ["--source", f"a={written.path('a1.jsonl')}", "--source", f"a={written.path('a2.jsonl')}", *run[2:]]
-    code, _, said = written.command("backfill", *pieces, "--out", written.path("batch.jsonl"))
-    assert code == 0, said
-    assert "1 dead letters" in said
+    code, _, stderr = written.command("backfill", *pieces, "--out", written.path("batch.jsonl"))
+    assert code == 0, stderr
+    assert "1 dead letters" in stderr
     lines = sorted_lines(written.path("batch.jsonl"))
     assert lines == sorted_lines(written.path("run.jsonl"))
     assert len(lines) > 100
@@ -451,8 +451,8 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
 
     middle = times[len(times) // 2]
     span = ["--from", str(middle), "--to", str(middle + 200)]
-    code, _, said = written.command("backfill", *run, *span, "--out", written.path("span.parquet"))
-    assert code == 0, said
+    code, _, stderr = written.command("backfill", *run, *span, "--out", written.path("span.parquet"))
+    assert code == 0, stderr
     code, out, _ = written.command("audit", *run, *span, "--results", written.path("span.parquet"))
     assert code == 0, out
     expected = sum(middle <= time < middle + 200 for time in times)
@@ -461,7 +461,7 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "stderr"),
     [
         (["audit", "--source", "a=a.jsonl"], "--source and --results belong together"),
         (["audit", "--results", "r.jsonl"], "--source and --results belong together"),
@@ -481,12 +481,12 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     ],
 )
 def test_wrong_use_is_refused_in_one_line(
-    written: Written, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    written: Written, monkeypatch: pytest.MonkeyPatch, options: list[str], stderr: str
 ) -> None:
     monkeypatch.chdir(written.folder)
     code, _, message = written.command(*options)
     assert code == 2
-    assert said in message
+    assert stderr in message
     assert "\n" not in message.strip()
 
 

@@ -6,13 +6,14 @@ import csv
 import io
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.codecs.csv_codec import CsvDecoder, end_of_records
 from schemas.codecs.decoded import RecordError, check_event_time
 from schemas.errors import DataError
 from schemas.query import Field, Stream, Type
+from tests.profiles import examples
 from tests.schemas.codecs.decoding import bits, tuples
 
 STREAM = Stream(
@@ -56,7 +57,7 @@ LINE = st.one_of(
 )
 
 
-@settings(max_examples=800, deadline=None)
+@examples(800)
 @given(
     st.lists(LINE, max_size=5),
     st.sampled_from(["\n", "\r\n"]),

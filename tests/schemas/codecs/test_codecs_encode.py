@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, encode_upserts, key_names
@@ -16,6 +16,7 @@ from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.query import ColumnRef as Ref
 from schemas.query import Output, Query, Type
+from tests.profiles import examples
 
 VALUES = {
     Type.BIGINT: st.integers(-(2**63), 2**63 - 1),
@@ -40,7 +41,7 @@ def tables(draw: st.DrawFn) -> tuple[list[int], dict[str, tuple[Type, list[objec
     return draw(st.lists(st.integers(0, 2**42), min_size=count, max_size=count)), table
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(tables(), st.sampled_from([None, "cleanup"]))
 def test_records_read_back(
     case: tuple[list[int], dict[str, tuple[Type, list[object]]]], phase: str | None

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.codecs.decoded import Decoded, RecordError, check_event_time
@@ -18,6 +18,7 @@ from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.json_grammar import members
 from schemas.query import Field, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
+from tests.profiles import examples
 from tests.schemas.codecs.decoding import bits, tuples
 
 STREAM = Stream(
@@ -181,7 +182,7 @@ def records(draw: st.DrawFn) -> list[bytes]:
     return [record(rng, fitting, nested) for _ in range(rng.randint(0, 15))]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(records())
 @example([b'{"at":1,"d":-0}', b'{"at":1,"d":-0.0}'])
 @example([b'{"at":1,"i":-9223372036854775808}', b'{"at":1,"i":9223372036854775808}'])
@@ -198,19 +199,19 @@ def test_compiled_pass_equals_the_definition(raws: list[bytes]) -> None:
     assert_same(raws)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_garbage_never_raises_and_is_accounted_for(raws: list[bytes]) -> None:
     assert_same(raws)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.text('{}[]":,\\ \tat10.e-+truefalsn', max_size=30).map(str.encode), max_size=8))
 def test_json_shaped_garbage_equals_the_definition(raws: list[bytes]) -> None:
     assert_same([b'{"at":1,' + raw for raw in raws] + raws)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(ISO)
 @example("2024-02-29")
 @example("2023-02-29")
@@ -347,7 +348,7 @@ def test_undeclared_fields_never_make_a_record_a_dead_letter(odd: str) -> None:
     assert tuples(DECODER.decode_values([line.encode() for line in lines])) == tuples(decoded)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(records())
 def test_the_grammar_refuses_what_orjson_refuses_but_for_odd_values(raws: list[bytes]) -> None:
     """Both parts of the definition agree: what orjson reads, the grammar reads in the same way, and what Python's

@@ -7,13 +7,14 @@ import re
 import sys
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.errors import QueryError
 from schemas.language.program import parse_program
 from schemas.language.query_text import QueryText
 from schemas.query import Program
+from tests.profiles import examples
 from tests.schemas.language.refusals import failure, refused, underlined
 
 STREAMS = """CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP, ok BOOLEAN);
@@ -276,6 +277,7 @@ INTRUDERS = [
     "NULL",
     "'x'",
 ]
+SOME_DEEP = [*INTRUDERS[:6], *(pytest.param(text, marks=pytest.mark.deep) for text in INTRUDERS[6:])]
 
 
 def outcome(text: str) -> Program | QueryError:
@@ -304,7 +306,7 @@ def test_truncated_at_every_character(text: str) -> None:
     assert errors > len(text) * 0.5
 
 
-@pytest.mark.parametrize("intruder", INTRUDERS)
+@pytest.mark.parametrize("intruder", SOME_DEEP)
 @pytest.mark.parametrize("text", WHOLE)
 def test_damaged_at_every_token(text: str, intruder: str) -> None:
     tokens = list(TOKENS.finditer(text))
@@ -340,13 +342,13 @@ PIECES = sorted(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_any_sequence_of_tokens(pieces: list[str]) -> None:
     outcome(" ".join(pieces))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.sampled_from(PIECES), max_size=25))
 def test_any_condition(pieces: list[str]) -> None:
     outcome(
@@ -355,7 +357,7 @@ def test_any_condition(pieces: list[str]) -> None:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(max_size=60))
 @example("\ud800")
 @example("SELECT '\x00' \u2028 FROM")
@@ -363,7 +365,7 @@ def test_any_text(text: str) -> None:
     outcome(text)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.sampled_from(WHOLE), st.integers(0, 700), st.integers(0, 30), st.text(max_size=8))
 def test_any_edit(text: str, at: int, removed: int, inserted: str) -> None:
     outcome(text[:at] + inserted + text[at + removed :])

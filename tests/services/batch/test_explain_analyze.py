@@ -73,9 +73,9 @@ def test_standard_input_is_read_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--json",), "--json says how to show what a query does: add --analyze"),
-        (("--task", "0"), "--task says how to show"),
-        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: what queries share is not"),
+        (("--json",), "--json has no effect without --analyze"),
+        (("--task", "0"), "--task has no effect without"),
+        (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: --analyze does not show shared"),
         (("--analyze", "--plan", "(((A B) C) D)"), "a query that runs has a plan already"),
         (("--analyze", "--source", "a=a.jsonl"), "no source for 'b', 'c', 'd'"),
     ],
@@ -116,12 +116,12 @@ def test_a_query_that_runs(topics: Topics, tmp_path: Path) -> None:
 
         def seen() -> dict[str, object] | None:
             done = weir(tmp_path, str(case.path), "--analyze", "--json", "--bootstrap", case.bootstrap)
-            assert done.returncode == 0, worker.said(done.stderr)
+            assert done.returncode == 0, worker.with_log(done.stderr)
             (found,) = json.loads(done.stdout)["analyses"]
             # Both tasks have processed everything but what has the last timestamp.
             return found if sum(task["results"] for task in found["tasks"]) > 0 and _taken(found) == 600 else None
 
-        found = wait_for(seen, lambda: worker.said("statistics of all rows"))
+        found = wait_for(seen, lambda: worker.with_log("statistics of all rows"))
         assert found["plan"] == "((A B) C)"
         assert [task["task"] for task in found["tasks"]] == [0, 1]
         inner = next(o for o in found["operators"] if o["name"] == "(A B)")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.columns import ARROW_TYPES
@@ -25,6 +25,7 @@ from services.files.sources import SourceFile
 from services.files.tables import read_tables
 from tests import oracle
 from tests.cases import Case, cases
+from tests.profiles import examples
 
 Row = dict[str, Any]
 
@@ -111,7 +112,7 @@ def run(
     return job, (folder / "out.jsonl").read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150, quick=15)
 @given(
     cases(partitions=1, most_aliases=3),
     st.sampled_from(sorted(WRITERS)),
@@ -250,7 +251,7 @@ def test_dead_letters_say_source_file_line_and_reason(block_bytes: int, tmp_path
     assert job.first_dead.startswith(str(tmp_path / "t.jsonl") + ":3: broken JSON")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.binary(max_size=60), max_size=5),
     st.sampled_from(["jsonl", "csv"]),

@@ -118,7 +118,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
     code, out, err = weir("run", "q.sql", *SOURCES)
     assert (code, out) == (0, ANSWER)
     assert err.splitlines() == [
-        "weir: 1 record(s) are no tuples (--dead-letters FILE keeps them), the first is t.jsonl:5: "
+        "weir: 1 record(s) are dead letters (--dead-letters FILE keeps them), the first is t.jsonl:5: "
         "broken JSON: expected a value at character 1, found 'oops'",
         "weir: 1 late tuple(s) were left out (--late FILE keeps them)",
     ]

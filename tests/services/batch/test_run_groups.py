@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.engine.executors import EXECUTORS
@@ -19,6 +19,7 @@ from services.files.sinks import LineSink
 from services.files.sources import SourceFile
 from services.files.tables import read_tables
 from tests.group_cases import GroupCase, group_cases
+from tests.profiles import examples
 from tests.services.batch.test_run import run, write_jsonl
 from tests.services.batch.test_run_cli import QUERY, SOURCES, Weir, folder, weir
 
@@ -34,7 +35,7 @@ ALARMS = b'{"mote":1,"H.percent":2.5,"_ts":2000}\n'
 ALL = b'{"T.at":1000,"_ts":1000}\n{"T.at":1500,"_ts":1500}\n'
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     group_cases(partitions=1),
     st.sampled_from([None, None, APART, *sorted(EXECUTORS)]),
@@ -101,7 +102,7 @@ def test_late_and_dead_letters_of_a_group_are_written_once(folder: Path, weir: W
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r")
     assert code == 0
     assert "weir: 1 late tuple(s) were left out" in err
-    assert "weir: 1 record(s) are no tuples" in err
+    assert "weir: 1 record(s) are dead letters" in err
     assert weir("run", "q.sql", *SOURCES, "--out", "r", "--late", "l", "--dead-letters", "d") == (0, b"", "")
     assert Path("l").read_bytes() == b'{"mote":1,"at":1000}\n'
     assert len(Path("d").read_bytes().splitlines()) == 1
@@ -125,7 +126,7 @@ def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, 
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--executor", "juggler")
     assert (code, err) == (
         2,
-        "weir: query 'n' subtracts with EXCEPT: it cannot share an operator with others and must run apart\n",
+        "weir: query 'n' subtracts with EXCEPT: it cannot share an operator with others and must run standalone\n",
     )
 
 

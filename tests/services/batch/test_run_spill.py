@@ -1,4 +1,4 @@
-"""`weir run --memory`: the results of a run without a budget, those that were owed marked, and what is said of it."""
+"""`weir run --memory`: the same results as without a budget, late ones marked, and what is said of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_spill_folder_is_left_as_empty_as_it_was(folder: Path) -> None:
     assert list(spilled.iterdir()) == []
     run(folder, "--memory", "100KiB", "--spill-dir", "shared", "--cleanup", "none")
     owing = {path.name for path in spilled.iterdir()}
-    assert owing == {"weir-spill", "debt.json", "blocks"}, "a debt stays"
+    assert owing == {"weir-spill", "debt.json", "blocks"}, "the backlog stays"
     cleanup = [sys.executable, "-m", "services.cli", "cleanup", "shared", "--out", "rest.jsonl"]
     subprocess.run(cleanup, cwd=folder, check=True, capture_output=True)
     (spilled / "blocks" / "mine").write_text("keep")

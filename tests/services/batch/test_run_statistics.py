@@ -1,4 +1,4 @@
-"""The statistics file: every key of the design for every executor and strategy, also where migrations overlap."""
+"""The statistics file: all keys for every executor and strategy, also where migrations overlap."""
 
 from __future__ import annotations
 

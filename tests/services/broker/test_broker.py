@@ -92,6 +92,7 @@ def test_process_id_taken_over_by_another_program_is_not_the_broker(
 
 
 @pytest.mark.kafka
+@pytest.mark.deep
 def test_sasl_listener_lets_only_its_user_in(tmp_path: Path) -> None:
     try:
         broker = brokers.start(tmp_path, 0, sasl=SaslUser("weir", "s3cret!;=#"))

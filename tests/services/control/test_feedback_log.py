@@ -123,13 +123,12 @@ def top_task(topics: Topics) -> Iterator[tuple[TaskFeedback, ConsumerFeedback, T
     top, _ = decompose(query, parse_plan("((A B) C)", query), {f"t{a}": 1 for a in "abc"}, 1, feedback=True)
     metrics = WorkerMetrics("q").of("0")
     task = TaskFeedback(Part(top, 0), log, {}, 0, metrics, get_log("task", task=0))
-    engine = Engine(
+    Engine(
         top.query,
         plan=top.plan,
         partitions={s.name: (0,) for s in top.query.streams()},
         feedback=task.operator_feedback.of,
     )
-    task.operator_feedback.attach(engine)
     task.restore()
     (demand,) = task.operator_feedback.consumer_ends.values()
     try:
@@ -152,7 +151,7 @@ def test_who_waits_for_long_says_so(topics: Topics, caplog: pytest.LogCaptureFix
         demand.request_resume(WORDS, 5)
         for now in (100.0, 100.5, 101.5, 131.0, 132.0):
             task.send_requests(now)
-        warnings = [record for record in caplog.records if "results wait for tuples" in record.getMessage()]
+        warnings = [record for record in caplog.records if "results wait for requested tuples" in record.getMessage()]
         assert len(warnings) == 1
         assert task.limit == 5
         assert metrics.feedback_requests._value.get() == 4, "at once, then every second"

@@ -28,11 +28,11 @@ def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, w
     asked = workers.migrate(case, PLANS[1], "jisc", "--wait")
     load.until(asked.ended, "an answer")
     code, out, err = asked.finish()
-    assert code == 0, worker.said(err)
-    said = out.splitlines()
-    assert said[0].startswith(f"plan 1: {PLANS[1]} by jisc, from 2023-")
-    assert said[1].startswith("task 0: changed at 2023-")
-    assert "first result after" in said[1]
+    assert code == 0, worker.with_log(err)
+    stderr = out.splitlines()
+    assert stderr[0].startswith(f"plan 1: {PLANS[1]} by jisc, from 2023-")
+    assert stderr[1].startswith("task 0: changed at 2023-")
+    assert "first result after" in stderr[1]
     assert worker.metric("plan_version") == 1
     assert worker.metric("migrations_total") == 1
     assert worker.metric("migrations_in_progress") == 0
@@ -55,8 +55,8 @@ def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers
     assert sorted(change.version for change in changes) == [1, 2]
     last = max(changes, key=lambda change: change.version)
     assert worker.stop() == 0
-    load.worker = heir = workers.start(case, "--plan", PLANS[0]).wait_running()
-    assert f'plan query={case.sink} task=0 version=2 plan="{last.plan}"' in heir.text()
+    load.worker = successor = workers.start(case, "--plan", PLANS[0]).wait_running()
+    assert f'plan query={case.sink} task=0 version=2 plan="{last.plan}"' in successor.text()
     load.end()
 
 
@@ -81,6 +81,7 @@ def test_a_worker_is_killed_before_and_during_a_migration(topics: Topics, tmp_pa
     load.end()
 
 
+@pytest.mark.deep
 def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Commits are rare, so that the worker dies with results beyond the cut in the sink and the cut not committed: its
     successor takes the cut again, and no result is missing."""
@@ -95,18 +96,19 @@ def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_pat
         cut = asked.seen.change.cut
         load.until(lambda: any(row["_ts"] >= cut for row in load.reader.rows()), "a result of the new plan")
         first.kill()
-        load.worker = heir = workers.start(case, *options).wait_running()
-        assert f": plan query={case.sink}" not in heir.text(), heir.said("it begins with the old plan")
-        load.until(lambda: f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"' in heir.text(), "again")
+        load.worker = successor = workers.start(case, *options).wait_running()
+        assert f": plan query={case.sink}" not in successor.text(), successor.with_log("it begins with the old plan")
+        changed = f'plan changed query={case.sink} task=0 version=1 plan="{PLANS[1]}"'
+        load.until(lambda: changed in successor.text(), "again")
         load.until(asked.ended, "the end of the migration")
     asked.exact()
-    assert f"event_time={cut}" in next(line for line in heir.text().splitlines() if "plan changed" in line)
+    assert f"event_time={cut}" in next(line for line in successor.text().splitlines() if "plan changed" in line)
     load.feed.finish(CLOSING)
     expected = case.expected()
-    wait_for(lambda: not expected - canonical(load.reader.rows()), heir.said("all results"))
+    wait_for(lambda: not expected - canonical(load.reader.rows()), successor.with_log("all results"))
     assert set(canonical(load.reader.rows())) == set(expected)
-    assert heir.metric("plan_version") == 1
-    assert heir.stop() == 0
+    assert successor.metric("plan_version") == 1
+    assert successor.stop() == 0
 
 
 def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
@@ -158,7 +160,7 @@ def test_a_task_that_does_not_answer(topics: Topics, tmp_path: Path, workers: Wo
     one = workers.start(case, "--plan", PLANS[0])
     one.wait_running([0, 1])
     two = workers.start(case, "--plan", PLANS[0])
-    wait_for(lambda: len(one.running_tasks()) == len(two.running_tasks()) == 1, lambda: two.said("a task each"))
+    wait_for(lambda: len(one.running_tasks()) == len(two.running_tasks()) == 1, lambda: two.with_log("a task each"))
     load, control = Load(case, one), Control(case)
     with control.coordinator():
         two.signal(signal.SIGSTOP)
@@ -184,6 +186,6 @@ def test_a_plan_that_cannot_be(topics: Topics, tmp_path: Path, workers: Workers)
         (("((A B) C)", "jisc", "--at", "noon"), 2, "--at: 'noon' is not of the form"),
         (("((A B) C)", "jisc"), 1, f"no worker of group 'weir-{case.sink}' has ever run"),
     ]
-    for asked, code, said in [(workers.migrate(case, *options), code, said) for options, code, said in expected]:
+    for asked, code, stderr in [(workers.migrate(case, *options), code, stderr) for options, code, stderr in expected]:
         assert asked.process.wait(60) == code
-        assert said in asked.finish()[2]
+        assert stderr in asked.finish()[2]

@@ -19,6 +19,7 @@ from schemas.errors import StateError
 from schemas.messages.commits import Commit, StreamPoint, decode_commit
 from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords, decode_prepared
 from services.delivery.completion import CommitId, Completion, Fate, RecordRun, Transaction, complete, fate
+from tests.profiles import examples
 
 LOG: Partition = ("log", 0)
 OFFSETS: Partition = ("__consumer_offsets", 0)
@@ -209,7 +210,7 @@ def _sinks(counts: list[int], epoch: int) -> dict[Partition, int]:
 
 
 @given(st.lists(incarnation, max_size=5), COUNTS)
-@settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(examples(300), phases=[Phase.explicit, Phase.generate])
 def test_every_epoch_is_visible_once(
     incarnations: list[tuple[Outcomes | None, list[Outcomes | None], tuple[str, Outcomes] | None]],
     counts: list[int],

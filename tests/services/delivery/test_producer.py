@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from schemas.codecs.encode import Encoded
 from schemas.errors import BrokerError
 from schemas.messages.commits import Commit, StreamPoint
-from services.delivery import sink as producer
 from services.delivery import transactional
 from services.delivery.epoch_output import Delivery
 from services.delivery.sink import Aborted, Fenced, IdempotentSink
@@ -200,14 +199,14 @@ def test_a_client_that_gets_no_answers(topics: Topics, monkeypatch: pytest.Monke
 @pytest.mark.kafka
 def test_committed_offsets_are_asked_for_by_another_client(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sink used to ask a client that had lost all brokers for ever, without a log line."""
-    monkeypatch.setattr(producer, "ASKING_S", 0.1)
+    monkeypatch.setattr(committed_offsets, "ASKING_S", 0.1)
     monkeypatch.setattr(committed_offsets, "ATTEMPT_S", 0.5)
     topic = topics("sink")
     sink = sink_of(topics.bootstrap, topic, topic)
     sink.open()
     sink.deliver(delivery((topic, 0), 1, incarnation=sink.incarnation))
     sink._offsets.close()
-    sink._offsets = Consumer(KafkaClients("127.0.0.1:1").librdkafka(group__id=topic, log_level=0))
+    sink._offsets.consumer = Consumer(KafkaClients("127.0.0.1:1").librdkafka(group__id=topic, log_level=0))
     assert sink.committed([(topic, 0)])[topic, 0].offset == 1
     sink.close()
 

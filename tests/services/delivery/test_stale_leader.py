@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from services.delivery.sink import Aborted, Fenced
 from services.kafka.partition_log import PartitionLogs
-from services.kafka.readback import reading
+from services.kafka.readback import read_to_end
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from tests.broker_fixture import Topics
@@ -108,7 +108,7 @@ def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch:
     with cluster.split(STALE - 1, others):
         topics = (group.source, group.out, group.late, group.dead, group.inner, group.log)
         wait_for(lambda: all(leaders(healthy, topic)[0] != STALE for topic in topics), "others lead")
-        sink._until_done(lambda: real.commit_transaction(30), "not committed", "none")
+        sink._until_done(lambda: real.commit_transaction(30), "none", waiting="not yet", failed="not committed")
         beside = dataclasses.replace(group, bootstrap=stale)
         # A client may ask any broker for a partition's leader: here it asks the stale one, for a while.
         asked = itertools.count()
@@ -131,8 +131,7 @@ def test_reading_waits_for_what_is_known_to_be_there(topics: Topics) -> None:
         assert producer.flush(30) == 0
 
     def read() -> list[bytes | None]:
-        with reading(clients, topic) as readback:
-            return [message.value() for _, message in readback.between(0, *readback.ends(0, 4))]
+        return [message.value() for _, message in read_to_end(clients, (topic, 0), 4)]
 
     def stored() -> list[int]:
         with PartitionLogs(clients) as logs:

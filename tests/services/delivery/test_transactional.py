@@ -187,7 +187,7 @@ def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     parts = [*group.data(0), (group.log, 0), offsets_part(group.bootstrap, group.name)]
     tear(restartable_broker, [Torn(sink.transactional_id, dict.fromkeys(parts, "hang"))])
     sink._producer = real
-    sink._until_done(lambda: real.commit_transaction(30), "not committed", "none")
+    sink._until_done(lambda: real.commit_transaction(30), "none", waiting="not yet", failed="not committed")
     die_in(sink, group.epoch(sink, 0, 3, results=0))
     sink.close()
     repair = run_next(group, TopicAdmin(group.clients), 0, 1, 4)

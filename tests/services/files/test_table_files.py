@@ -97,7 +97,7 @@ def test_a_bad_record_says_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "stderr"),
     [
         ("none.csv", "table 'rooms': cannot open .*none.csv: No such file"),
         (".", "table 'rooms': .* is a folder, expected a file"),
@@ -105,10 +105,10 @@ def test_a_bad_record_says_where_it_is(tmp_path: Path) -> None:
         ("empty.csv", "empty.csv is empty, expected a CSV header"),
     ],
 )
-def test_a_file_that_is_no_table(tmp_path: Path, path: str, said: str) -> None:
+def test_a_file_that_is_no_table(tmp_path: Path, path: str, stderr: str) -> None:
     (tmp_path / "short.csv").write_text("room,floor,area,since\n")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=stderr):
         read_table(ROOMS, str(tmp_path / path))
 
 
@@ -126,14 +126,14 @@ def test_paths_lie_beside_the_query_unless_they_are_given(tmp_path: Path) -> Non
     assert table_paths(query, file, ["rooms=x=y.csv"]) == {"rooms": "x=y.csv"}
     absolute = parse_program(QUERY.replace("'rooms.csv'", "'/data/rooms.csv'")).queries[0]
     assert table_paths(absolute, file, []) == {"rooms": "/data/rooms.csv"}
-    for given, said in [
+    for given, stderr in [
         (["rooms"], "--table 'rooms' is not of the form NAME=PATH"),
         (["rums=x"], "--table rums: the query reads no such table, it reads 'rooms', did you mean 'rooms'"),
         (["R=x"], "it reads 'rooms'; 'R' is an alias of table 'rooms'"),
         (["temperature=x"], "--table temperature: the query reads no such table"),
         (["rooms=x", "rooms=y"], "--table rooms is given twice: x and y"),
     ]:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=stderr):
             table_paths(query, file, given)
 
 

@@ -131,8 +131,7 @@ class Followed:
 
     def look(self) -> list[str]:
         """All that has been read."""
-        values = [message.value() for message in self.reader.read(0.1) if message.error() is None]
-        self.read += [value.decode() for value in values if value is not None]
+        self.read += [(record.value() or b"").decode() for record in self.reader.read(0.1).records]
         return self.read
 
     def awaits(self, *values: str) -> None:

@@ -110,8 +110,8 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
     assert said[0].startswith("no connection to Kafka")
     assert said[1].endswith("; the worker ends in 0.5 s unless it is let in")
     pages = asyncio.run(refused(True, FIRST_S + 10.0))
-    assert pages.problem.startswith("no connection to Kafka since ")
-    assert "refuses the connection" in pages.problem
+    assert pages.connection_problem.startswith("no connection to Kafka since ")
+    assert "refuses the connection" in pages.connection_problem
 
 
 @pytest.mark.parametrize("how", WORDS)

@@ -188,7 +188,7 @@ def test_faust_is_kept_from_remembering_offsets() -> None:
 
 @pytest.mark.deep
 def test_a_consumer_begins_although_no_broker_answers_yet(restartable_broker: RestartableBroker) -> None:
-    """It tries on until one does, or until it is told to stop.
+    """It keeps trying until one does, or until it is told to stop.
 
     A worker whose broker went away between its first look at the topics and the start of its consumer, or while another
     plan took over, ended with three stack traces and exit code 1.

@@ -12,7 +12,7 @@ from schemas.errors import StateError, UsageError
 from schemas.language.program import parse_program
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.query import Query
-from services.placement.distributed import DistributedLayout, check_settings, part_fingerprint
+from services.placement.distributed import DistributedLayout, check_distributed_settings, part_fingerprint
 from services.process.security import KafkaClients
 from services.process.settings import Guarantee, WorkerSettings
 from services.recovery.starting_point import Committed, plan_handover
@@ -65,14 +65,14 @@ def test_another_split_or_plan_is_another_operator() -> None:
 
 
 def test_settings_that_operators_cannot_keep_are_refused() -> None:
-    check_settings(query(), SETTINGS)
+    check_distributed_settings(query(), SETTINGS)
     for bound, settings, why in (
         (query(), replace(SETTINGS, guarantee=Guarantee.AT_LEAST_ONCE), "at-least-once would repeat"),
         (query(), replace(SETTINGS, idle_timeout_ms=5), "an idle timeout is given"),
         (query(more=", idle_timeout = '1 SECOND'"), SETTINGS, "stream c declares idle_timeout"),
     ):
         with pytest.raises(UsageError, match=f"{why}.*placement fused"):
-            check_settings(bound, settings)
+            check_distributed_settings(bound, settings)
 
 
 def test_a_plan_takes_over_where_windows_begin() -> None:

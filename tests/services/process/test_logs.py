@@ -70,9 +70,9 @@ def test_what_libraries_say_of_a_broker_that_is_away_is_two_lines_a_minute() -> 
     """It was a burst of eight, in words for who knows their insides."""
     burst = [of_a_library(*given, at=at) for at in (0.0, 1.0, REPEAT_S / 2) for given in BURST]
     assert lines(*burst) == [
-        "warning weir.kafka: a connection to a Kafka broker is lost, trying on "
+        "warning weir.kafka: a connection to a Kafka broker is lost, retrying "
         'reason="Failed fetch messages from 1: KafkaConnectionError: Connection at a:1 closed"',
-        "warning weir.kafka: the coordinator of the consumer group does not answer, trying on; tasks may move to other "
+        "warning weir.kafka: the coordinator of the consumer group does not answer, retrying; tasks may move to other "
         'workers meanwhile reason="Error sending Heartbeat to node 1 [x] -- marking coordinator dead"',
     ]
     assert len(lines(burst[0], of_a_library(*BURST[1], at=REPEAT_S))) == 2

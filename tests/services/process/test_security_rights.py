@@ -107,7 +107,7 @@ def somebody(secured: SecureBroker) -> Somebody:
 
 def no_refusal(worker: WorkerProcess) -> None:
     """Nothing that the worker tried was refused."""
-    assert not re.search("(?i)refuse|authoriz", worker.text()), worker.said("a refusal")
+    assert not re.search("(?i)refuse|authoriz", worker.text()), worker.with_log("a refusal")
 
 
 @pytest.mark.deep
@@ -120,7 +120,7 @@ def test_a_worker_with_a_budget(secured: SecureBroker, tmp_path: Path, workers: 
         options = ("--memory", "20KiB", "--snapshot", "200ms")
         worker = workers.start(somebody.at(case), *options, state=tmp_path / state, env=somebody.env).wait_running()
         send(feed, rng, begin, 150)
-        wait_for(lambda worker=worker: worker.metric("spills_total") > 0, worker.said("spills"))
+        wait_for(lambda worker=worker: worker.metric("spills_total") > 0, worker.with_log("spills"))
         if begin == 0:
             assert worker.stop() == 0
             no_refusal(worker)
@@ -139,7 +139,7 @@ def test_joins_of_their_own_with_feedback(
     feed, rng = Feed(case), random.Random(32)
     worker = workers.start(somebody.at(case), *placed.PLACED, *placed.LEFT_DEEP, env=somebody.env)
     placed.send(feed, rng, 0, 100)
-    wait_for(lambda: worker.metric("feedback_requests_total") > 5, lambda: worker.said("feedback"))
+    wait_for(lambda: worker.metric("feedback_requests_total") > 5, lambda: worker.with_log("feedback"))
     feed.finish(placed.CLOSING)
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
     assert worker.stop() == 0
@@ -263,5 +263,5 @@ def test_a_worker_without_one_right(
             send(feed, rng, sum(map(len, case.rows["light"])), 100)  # until there is something to delete
         return re.search(rf"Kafka refuses it, this user {pattern}", worker.text()) is not None
 
-    wait_for(said, lambda: worker.said(lack))
-    assert "Traceback" not in worker.text(), worker.said("a traceback")
+    wait_for(said, lambda: worker.with_log(lack))
+    assert "Traceback" not in worker.text(), worker.with_log("a traceback")

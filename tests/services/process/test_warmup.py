@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.plan.plan import left_deep
 from services.process import kernel_cache, warmup
 from tests.cases import Case, aggregated, cases
 from tests.feeding import engine_of, feed
+from tests.profiles import examples
 
 NOBODY = 65534
 
@@ -31,7 +32,7 @@ def ready() -> dict[str, list[str]]:
 
 @pytest.mark.deep
 @given(st.one_of(cases(), cases(), aggregated(cases())), st.sampled_from(["jisc", "hybmig-bsc"]))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: Case, strategy: str) -> None:
     engine = engine_of(case)
     other = left_deep([source.alias for source in reversed(case.query.sources)])

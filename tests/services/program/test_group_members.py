@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,27 +15,25 @@ import numpy as np
 import orjson
 import pytest
 
+from operators.groups.sharing import group_engine
 from operators.spill.spilling import MemoryBudget
 from schemas.errors import UsageError
 from schemas.groups import seeing
 from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, RegisteredQuery, decode_control
 from schemas.messages.spills import decode_events
-from schemas.query import Query, Source, Window
 from services.delivery.epoch_output import BlockRecord
-from services.kafka.topics import Lane, OutputTopics
+from services.kafka.topics import Lane
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.process.security import KafkaClients
-from services.process.settings import WorkerSettings
-from services.program.group_members import GroupMembers
-from services.program.group_program import GroupProgram
+from services.program.group_members import GroupMembers, StartingQueries
+from services.program.group_program import GroupProgram, late_results_of
 from services.registry.group_registration import check_group_queries
 from services.registry.group_watch import WantedQuery
 from services.registry.member_log import BEGAN
 from services.spill.spill_log import LogRecord, SpillLog
-from services.task.spec import RereadNeeded, TaskSpec, streams_by_topic
-from services.task.spill import TaskSpill
+from services.task.spec import RereadNeeded
+from services.task.spill import SpillStart, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
 from tests.worker_harness import canonical, in_time, unmarked
@@ -114,22 +113,41 @@ class TaskHistory:
 
     def begin(self) -> None:
         """Start an incarnation at the last commit."""
-        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in self.streams)
-        query = Query("g", None, sources, (), ())
-        topics = OutputTopics("", "g.late", "g.dead", {}, {f"q{n}": 1 << 20 for n in range(6)})
-        settings = WorkerSettings(KafkaClients("localhost:1"), "weir-g")
-        spec = TaskSpec(query, None, streams_by_topic(query.streams()), "f", "c", topics, settings)
-
         def readable(places: Mapping[Lane, int]) -> bool:
             assert set(places) == {("a", 0), ("b", 0)}
             return self.reads_again
 
         newest = {member.id: member for member in self.written}
         known = list(newest.values()) if self._committed else None
-        self.members = GroupMembers(0, "members", known, lambda: self.registry.wanted, readable, get_log("test"))
-        self.spill = None if self._spilled is None else self._spill(self._spilled)
-        self.program = GroupProgram(spec, self.members, self.spill, self._cut, {s.name: (0,) for s in self.streams})
-        self.program.begin()
+        queries = StartingQueries(0, known, self.registry.wanted)
+        partitions = {s.name: (0,) for s in self.streams}
+        spilled = None if self._spilled is None else self._spill_start(self._spilled)
+        engine = group_engine(
+            queries.queries,
+            streams=self.streams,
+            tables={},
+            partitions=partitions,
+            since=queries.since,
+            began=queries.began,
+            ended=[] if spilled is None else queries.ended_with_pending(spilled.delivered_before),
+            clock=time.monotonic,
+            budget=None if spilled is None else spilled.budget,
+            blocks=None if spilled is None else spilled.blocks,
+        )
+        self.spill = None
+        if spilled is not None:
+            self.spill = TaskSpill(spilled, engine, self._cut, lambda: late_results_of(engine))
+        self.members = GroupMembers(
+            engine,
+            queries,
+            partitions,
+            task=0,
+            topic="members",
+            wanted=lambda: self.registry.wanted,
+            readable=readable,
+            log=get_log("test"),
+        )
+        self.program = GroupProgram(engine, self.members)
         self._taken: dict[str, int] = {}
         self._starts = dict(self._points)
         for name in self.rows:
@@ -140,13 +158,13 @@ class TaskHistory:
         if self._cut:
             self.program.engine.advance(self._cut)
 
-    def _spill(self, folder: Path) -> TaskSpill:
+    def _spill_start(self, folder: Path) -> SpillStart:
         numbers = range(*self._span)
         records = [record for record in self._records if int(record.key or b"") in numbers]
         said = [decode_events(record.value, GROUPS, "log") for record in records]
         known = [LogRecord(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
         log = SpillLog(("spills", 0), GROUPS, known, self._span[1])
-        return TaskSpill(MemoryBudget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
+        return SpillStart(MemoryBudget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
 
     def die(self) -> None:
         """Lose everything that was not committed."""
@@ -188,10 +206,10 @@ class TaskHistory:
                 self._span = self.spill.span
         if not commit:
             return
-        owes = self.program.has_output()
+        has_output = self.program.has_output()
         encoded, records = self.program.encode()
         assert found == bool(encoded)
-        assert owes == bool(records)
+        assert has_output == bool(records)
         assert self.program.encode() == ([], []), "once"
         for topic, piece in encoded:
             rows = [orjson.loads(line) for line in piece.data.splitlines()]

@@ -23,7 +23,7 @@ from services.control.coordination import Coordination
 from services.control.participant import GRACE_S, RESEND_S
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.program.migrations import TaskMigrations
+from services.program.migrations import TaskMigrations, starting_plan
 from services.recovery.starting_point import RecoveryPlan
 from tests.feeding import to_rows
 
@@ -77,21 +77,22 @@ class Incarnation:
         name = f"incarnation-{len(log.messages)}"
         log.append(Opened(task=0, life=name))
         self.metrics = WorkerMetrics("out")
+        logger, recovery = get_log("test"), RecoveryPlan("window", cut, 0, 1, version, {}, 0)
+        start = starting_plan(QUERY, parse_plan(OWN, QUERY), recovery, log.view, logger)
+        self.engine = Engine(QUERY, plan=start.plan)
         self.migrations = TaskMigrations(
-            query=QUERY,
-            own=parse_plan(OWN, QUERY),
+            self.engine,
+            start,
             task=0,
             tasks=1,
             incarnation=name,
             fingerprint="f",
-            recovery=RecoveryPlan("window", cut, 0, 1, version, {}, 0),
+            committed_cut=cut,
             control=log,
             view=log.view,
-            log=get_log("test"),
+            log=logger,
             metrics=self.metrics.of("0"),
         )
-        self.engine = Engine(QUERY, plan=self.migrations.plan)
-        self.migrations.attach(self.engine)
         self.pushed = 0
         if cut:
             if push is None:
@@ -114,7 +115,7 @@ class Incarnation:
         self.migrations.advanced(self.engine.advance(self.migrations.limit(until, now)), now)
         return self.engine.cut
 
-    def said(self) -> list[Started | Done]:
+    def with_log(self) -> list[Started | Done]:
         return [message for message in self.log.messages if isinstance(message, Started | Done)]
 
 
@@ -135,7 +136,7 @@ def test_a_change_from_proposal_to_done() -> None:
     assert str(incarnation.engine.plan) == OTHER
     incarnation.epoch(500, 3.6)
     incarnation.epoch(510, 3.7)
-    started, done = incarnation.said()
+    started, done = incarnation.with_log()
     assert started == Started(
         id="m", task=0, version=1, began_at=370, exact=True, strategy="jisc", silence_s=pytest.approx(0.4)
     )
@@ -151,13 +152,13 @@ def test_reports_are_sent_until_they_are_in_the_log() -> None:
     incarnation = Incarnation(log)
     incarnation.epoch(100, 1.0)
     incarnation.epoch(200, 1.2)
-    assert [type(message) for message in incarnation.said()] == [Started, Done]
+    assert [type(message) for message in incarnation.with_log()] == [Started, Done]
     log.messages = [message for message in log.messages if not isinstance(message, Done)]  # it got lost
     incarnation.epoch(310, 1.3)
-    assert [type(message) for message in incarnation.said()] == [Started]
+    assert [type(message) for message in incarnation.with_log()] == [Started]
     for now in (1.3 + RESEND_S, 1.4 + RESEND_S, 1.4 + 3 * RESEND_S):
         incarnation.epoch(400, now)
-        assert [type(message) for message in incarnation.said()] == [Started, Done]
+        assert [type(message) for message in incarnation.with_log()] == [Started, Done]
 
 
 def test_a_life_begins_with_the_committed_version_and_takes_later_cuts_again() -> None:
@@ -170,12 +171,12 @@ def test_a_life_begins_with_the_committed_version_and_takes_later_cuts_again() -
     incarnation.epoch(120, 1.0)
     assert incarnation.migrations.version == 1
     # The migration of version 1 was not done when the former incarnation ended; now it is.
-    (restored,) = incarnation.said()
+    (restored,) = incarnation.with_log()
     assert restored == Done(id="m", task=0, version=1, restored=True)
     incarnation.epoch(200, 1.1)
     assert incarnation.migrations.version == 2
     incarnation.epoch(210, 1.2)
-    assert [(m.id, m.exact) for m in incarnation.said() if isinstance(m, Started)] == [("n", True)]
+    assert [(m.id, m.exact) for m in incarnation.with_log() if isinstance(m, Started)] == [("n", True)]
 
 
 def test_a_cut_that_had_to_wait_is_taken_where_the_life_begins() -> None:
@@ -187,7 +188,7 @@ def test_a_cut_that_had_to_wait_is_taken_where_the_life_begins() -> None:
     incarnation.epoch(200, 1.0)
     incarnation.epoch(210, 1.1)
     assert incarnation.migrations.version == 2
-    started = [m for m in incarnation.said() if isinstance(m, Started)]
+    started = [m for m in incarnation.with_log() if isinstance(m, Started)]
     assert [(m.id, m.began_at, m.exact) for m in started] == [("n", 100, False)]
 
 

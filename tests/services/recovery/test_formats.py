@@ -86,7 +86,7 @@ def _snapshot(raw: bytes, folder: Path) -> Value:
     table.close()
     store = StateStore(folder / "t", cases.STREAMS)
     try:
-        snapshot: Snapshot | None = store.snapshot()
+        snapshot: Snapshot | None = store.roll_back()
         return snapshot, [(block.stream, block.first_row, rows(block.batch)) for block in store.blocks()]
     finally:
         store.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.engine.engine import Engine
@@ -24,6 +24,7 @@ from services.delivery.epoch_output import RejectedRecords
 from services.kafka.records import RecordBatch
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_recovery
 from services.task.lane import InputLane
+from tests.profiles import examples
 
 QUERIES = [
     """
@@ -220,7 +221,7 @@ def scripts(draw: st.DrawFn) -> tuple[int, dict[Lane, list[Record]], list[Step],
     return draw(st.integers(0, len(QUERIES) - 1)), logs, steps, losses
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(150)
 @given(scripts())
 def test_a_lost_machine_changes_nothing(
     script: tuple[int, dict[Lane, list[Record]], list[Step], dict[int, str]],

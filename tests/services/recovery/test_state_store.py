@@ -39,14 +39,14 @@ def rows(store: StateStore) -> dict[str, list[int]]:
 
 def test_it_survives_being_closed(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "t", ["a", "b"])
-    assert store.snapshot() is None
+    assert store.roll_back() is None
     store.write(
         snapshot(10), Checkpoint(10, (Block("a", 0, batch(0, 5)), Block("b", 3, batch(3, 2))), {"a": 0, "b": 3})
     )
     store.close()
     store.close()
     again = StateStore(tmp_path / "t", ["a", "b"])
-    assert again.snapshot() == snapshot(10)
+    assert again.roll_back() == snapshot(10)
     assert rows(again) == {"a": [0, 1, 2, 3, 4], "b": [3, 4]}
 
 
@@ -61,7 +61,7 @@ def test_checkpoints_add_up_and_expired_blocks_go(tmp_path: Path) -> None:
     again = StateStore(tmp_path / "t", ["a", "b"])
     again.write(snapshot(40, 4), Checkpoint(40, (), {"a": 11}))
     assert rows(again) == {}
-    found = again.snapshot()
+    found = again.roll_back()
     assert found is not None
     assert found.cut == 40
 
@@ -74,13 +74,13 @@ def test_blocks_ahead_of_a_manifest_count_only_with_it(tmp_path: Path) -> None:
     store.add((Block("a", 11, batch(11, 5)), Block("b", 2, batch(2, 2))))
     store.close()
     again = StateStore(tmp_path / "t", ["a", "b"])
-    assert again.snapshot() == snapshot(20, 2)
+    assert again.roll_back() == snapshot(20, 2)
     assert rows(again) == {"a": list(range(11)), "b": [0, 1]}
     again.add((Block("a", 11, batch(11, 3)),))
     again.write(snapshot(30, 3), Checkpoint(30, (), {"a": 8, "b": 2}))
     again.close()
     last = StateStore(tmp_path / "t", ["a", "b"])
-    assert last.snapshot() == snapshot(30, 3)
+    assert last.roll_back() == snapshot(30, 3)
     assert rows(last) == {"a": [5, 6, 7, 8, 9, 10, 11, 12, 13]}
 
 
@@ -89,7 +89,7 @@ def test_blocks_without_any_manifest_are_dropped(tmp_path: Path) -> None:
     store.add((Block("a", 0, batch(0, 5)),))
     store.close()
     again = StateStore(tmp_path / "t", ["a"])
-    assert again.snapshot() is None
+    assert again.roll_back() is None
     assert rows(again) == {}
 
 
@@ -104,7 +104,7 @@ def test_wiping_leaves_nothing(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "t", ["a"])
     store.write(snapshot(10), Checkpoint(10, (Block("a", 0, batch(0, 5)),), {"a": 0}))
     store.wipe()
-    assert store.snapshot() is None
+    assert store.roll_back() is None
     assert rows(store) == {}
 
 
@@ -113,7 +113,7 @@ def test_other_streams_are_noticed(tmp_path: Path) -> None:
     store.write(snapshot(10), Checkpoint(10, (), {}))
     store.close()
     with pytest.raises(StateError, match=r"is of streams \['a'\], not \['b'\]"):
-        StateStore(tmp_path / "t", ["b"]).snapshot()
+        StateStore(tmp_path / "t", ["b"]).roll_back()
 
 
 def test_a_second_opening_is_refused(tmp_path: Path) -> None:

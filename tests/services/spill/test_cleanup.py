@@ -50,14 +50,14 @@ def rows_of(path: Path) -> Rows:
 
 
 class Left:
-    """A run that has left a backlog in the folder `debt`, and the results that it should have found."""
+    """A run that has left a backlog in the folder `backlog`, and the results that it should have found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = write_four_streams(folder, 100)
         query = QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED").replace("b B", "b B [ROWS 70]")
         (folder / "q.sql").write_text(query)
         self.run("all.jsonl")
-        budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("debt"))
+        budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("backlog"))
         budget += ("--stats", self.path("stats.json"))
         self.said = self.run("some.jsonl", *budget)
         self.expected = counted(rows_of(folder / "all.jsonl"))
@@ -69,9 +69,9 @@ class Left:
     def run(self, out: str, *options: str) -> str:
         sources = [f"--source={name}={self.path(name)}.jsonl" for name in "abcd"]
         plan = ("--plan", "(((A B) C) D)")
-        code, _, said = weir("run", self.path("q.sql"), *sources, *plan, "--out", self.path(out), *options)
-        assert code == 0, said
-        return said
+        code, _, stderr = weir("run", self.path("q.sql"), *sources, *plan, "--out", self.path(out), *options)
+        assert code == 0, stderr
+        return stderr
 
     def exact(self, rest: Rows) -> bool:
         return self.found + counted(rest) == self.expected and all(row["_phase"] == "cleanup" for row in rest)
@@ -83,80 +83,80 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 @pytest.fixture
-def debt(left: Left, tmp_path: Path) -> Path:
+def backlog(left: Left, tmp_path: Path) -> Path:
     """A copy of the folder with the backlog."""
-    return Path(shutil.copytree(left.path("debt"), tmp_path / "debt"))
+    return Path(shutil.copytree(left.path("backlog"), tmp_path / "backlog"))
 
 
 def test_a_run_saves_and_reports_its_backlog(left: Left) -> None:
     assert re.fullmatch(
-        r"weir: [0-9,]+ pairs of tuples were not compared for want of memory; "
-        rf"`weir cleanup {left.path('debt')}` finds the results among them\n",
+        r"weir: [0-9,]+ pairs of tuples were not compared for lack of memory; "
+        rf"`weir cleanup {left.path('backlog')}` produces the results among them\n",
         left.said,
     )
     assert left.found.total() < left.expected.total()
     assert not left.found - left.expected
     stats = json.loads(Path(left.path("stats.json")).read_text())
-    owed = int(left.said.split()[1].replace(",", ""))
+    pending = int(left.said.split()[1].replace(",", ""))
     assert (stats["results"], stats["spill"]["cleanup_results"]) == (left.found.total(), 0)
-    assert stats["spill"]["owed"] == owed > 0
+    assert stats["spill"]["owed"] == pending > 0
 
 
-def test_a_cleanup_finds_the_rest_once(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_a_cleanup_finds_the_rest_once(left: Left, backlog: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
-    code, shown, said = weir("cleanup", str(debt), "--out", str(rest), "--of", left.path("q.sql"))
-    assert (code, shown) == (0, ""), said
+    code, shown, stderr = weir("cleanup", str(backlog), "--out", str(rest), "--of", left.path("q.sql"))
+    assert (code, shown) == (0, ""), stderr
     assert left.exact(rows_of(rest))
-    owed = (left.expected - left.found).total()
-    assert said.startswith(f"weir: {owed:,} results that were owed are in {rest}, ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+    pending = (left.expected - left.found).total()
+    assert stderr.startswith(f"weir: wrote {pending:,} pending results to {rest} in ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 
     rest.unlink()
-    code, shown, said = weir("cleanup", str(debt), "--out", str(rest))
+    code, shown, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert (code, shown) == (0, "")
-    assert said == f"weir: the debt in {debt} is paid: {owed:,} results, to {rest}; nothing to do\n"
+    assert stderr == f"weir: {backlog} was cleaned up before: {pending:,} results, to {rest}; nothing to do\n"
     assert not rest.exists()
     # A folder whose backlog is cleaned up is free for the next run.
-    backlogs.check_free(debt)
-    assert not (debt / FILE).exists()
+    backlogs.check_free(backlog)
+    assert not (backlog / FILE).exists()
 
 
-def test_standard_output(left: Left, debt: Path) -> None:
-    code, shown, said = weir("cleanup", str(debt))
-    assert code == 0, said
+def test_standard_output(left: Left, backlog: Path) -> None:
+    code, shown, stderr = weir("cleanup", str(backlog))
+    assert code == 0, stderr
     assert left.exact([json.loads(line) for line in shown.splitlines()])
 
 
-def test_a_cleanup_that_is_killed_is_repeated(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_a_cleanup_that_is_killed_is_repeated(left: Left, backlog: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
-    command = [sys.executable, "-m", "services.cli", "cleanup", str(debt), "--out", str(rest)]
+    command = [sys.executable, "-m", "services.cli", "cleanup", str(backlog), "--out", str(rest)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    wait_for(lambda: list(tmp_path.glob(".rest.jsonl.*")) or rest.exists(), "a payment that has begun")
+    wait_for(lambda: list(tmp_path.glob(".rest.jsonl.*")) or rest.exists(), "a cleanup that has begun")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
+    assert code == 0, stderr
     assert left.exact(rows_of(rest))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["debt", "rest.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backlog", "rest.jsonl"]
 
 
-def test_a_cleanup_that_dies_unrecorded_writes_the_same_file_again(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_a_cleanup_that_dies_unrecorded_writes_the_same_file_again(left: Left, backlog: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
-    before = (debt / FILE).read_bytes()
-    shutil.copytree(debt, tmp_path / "kept")
-    assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
+    before = (backlog / FILE).read_bytes()
+    shutil.copytree(backlog, tmp_path / "kept")
+    assert weir("cleanup", str(backlog), "--out", str(rest))[0] == 0
     first = rest.read_bytes()
     # The state when the file has its name but the manifest does not record the end of the cleanup.
-    shutil.rmtree(debt)
-    shutil.copytree(tmp_path / "kept", debt)
-    assert (debt / FILE).read_bytes() == before
-    with open_backlog(debt) as opened:
+    shutil.rmtree(backlog)
+    shutil.copytree(tmp_path / "kept", backlog)
+    assert (backlog / FILE).read_bytes() == before
+    with open_backlog(backlog) as opened:
         backlogs.note_destination(opened, str(rest))
     other = str(tmp_path / "other.jsonl")
-    code, _, said = weir("cleanup", str(debt), "--out", other)
+    code, _, stderr = weir("cleanup", str(backlog), "--out", other)
     assert code == 1
-    assert f"a payment of {debt} to {rest} has begun, and some of it may be there: finish it there" in said
-    assert weir("cleanup", str(debt), "--out", str(rest))[0] == 0
+    assert f"a cleanup of {backlog} to {rest} has begun, and some results may be there: finish it there" in stderr
+    assert weir("cleanup", str(backlog), "--out", str(rest))[0] == 0
     assert rest.read_bytes() == first
 
 
@@ -181,123 +181,124 @@ class Shelf:
         raise AssertionError("its owner closes it")
 
 
-def test_a_destination_does_not_receive_its_groups_again(debt: Path) -> None:
+def test_a_destination_does_not_receive_its_groups_again(backlog: Path) -> None:
     """This holds also if the cleanup computes all groups, as Spark does."""
     shelf = Shelf({0: 10, 5: 2})
-    with open_backlog(debt) as opened:
+    with open_backlog(backlog) as opened:
         batches = [Batch(np.arange(3), {}), Batch(np.arange(4), {})]
         assert deliver(opened, "a shelf", shelf, [(0, batches), (1, batches)]) == 19
     assert shelf.given == {1: 7}
-    assert backlogs.manifest_in(debt).results == 19
-    store = SpillStore(debt)
+    assert backlogs.manifest_in(backlog).results == 19
+    store = SpillStore(backlog)
     assert store.keys() == []
     store.close()
 
 
-def test_damage_is_reported(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_damage_is_reported(left: Left, backlog: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest.jsonl"
-    store = SpillStore(debt)
+    store = SpillStore(backlog)
     key = store.keys()[0]
     raw = store.get(key)
     store.put(key, raw[:-1] + bytes([raw[-1] ^ 1]))
     store.close()
-    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert code == 1
-    assert f"block at {debt} under '{key}' is damaged: checksum " in said
-    assert "run the query again from its sources, with an empty folder" in said
-    store = SpillStore(debt)
+    assert f"block at {backlog} under '{key}' is damaged: checksum " in stderr
+    assert "run the query again from its sources, with an empty folder" in stderr
+    store = SpillStore(backlog)
     store.delete([key])
     store.close()
-    code, _, said = weir("cleanup", str(debt), "--out", str(rest))
+    code, _, stderr = weir("cleanup", str(backlog), "--out", str(rest))
     assert code == 1
-    assert f"block '{key}' is not in spill folder {debt}" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["debt"]
-    assert backlogs.manifest_in(debt).results is None
+    assert f"block '{key}' is not in spill folder {backlog}" in stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["backlog"]
+    assert backlogs.manifest_in(backlog).results is None
 
-    raw = (debt / FILE).read_bytes()
+    raw = (backlog / FILE).read_bytes()
     for text, shown in (
-        (raw[:-2], f"{debt / FILE} is damaged: checksum "),
+        (raw[:-2], f"{backlog / FILE} is damaged: checksum "),
         (raw.replace(b'"format":1', b'"format":2'), "written by a newer Weir (format 2, this one reads 1): upgrade"),
-        (b"{}", "is no debt of Weir ("),
+        (b"{}", "is no backlog of Weir ("),
     ):
-        (debt / FILE).write_bytes(text)
-        code, _, said = weir("cleanup", str(debt))
+        (backlog / FILE).write_bytes(text)
+        code, _, stderr = weir("cleanup", str(backlog))
         assert code == 1
-        assert shown in said
+        assert shown in stderr
 
 
-def test_refusals(left: Left, debt: Path, tmp_path: Path) -> None:
+def test_refusals(left: Left, backlog: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.sql"
     other.write_text(QUERY)
     cases = [
-        ((str(debt), "--of", str(other)), "the debt is of query 'results' ("),
-        ((str(tmp_path),), f"{tmp_path} holds no debt; accepted is a folder that `weir run --cleanup none"),
-        ((str(debt), "--out", "x", "--topic", "y"), "--out x and --topic y: results go to one of them"),
-        ((str(debt), "--share", "x"), "--share x has no effect without --spark"),
-        ((str(debt), "--out", "/no/x"), "--out: cannot create /no/x: No such file"),
+        ((str(backlog), "--of", str(other)), "the backlog is of query 'results' ("),
+        ((str(tmp_path),), f"{tmp_path} holds no backlog; accepted is a folder that `weir run --cleanup none"),
+        ((str(backlog), "--out", "x", "--topic", "y"), "--out x and --topic y: results go to one of them"),
+        ((str(backlog), "--share", "x"), "--share x has no effect without --spark"),
+        ((str(backlog), "--out", "/no/x"), "--out: cannot create /no/x: No such file"),
     ]
     for arguments, shown in cases:
-        code, _, said = weir("cleanup", *arguments)
+        code, _, stderr = weir("cleanup", *arguments)
         assert code != 0
-        assert shown in said
-    manifest = backlogs.manifest_in(debt)
-    backlogs.write(debt, msgspec.structs.replace(manifest, fingerprint="0" * 16))
-    assert "is the debt of query 0000000000000000, and this Weir reads its text as " in weir("cleanup", str(debt))[2]
-    backlogs.write(debt, msgspec.structs.replace(manifest, text="SELECT"))
-    assert f"the query in {debt / FILE} is not one of this Weir: " in weir("cleanup", str(debt))[2]
+        assert shown in stderr
+    manifest = backlogs.manifest_in(backlog)
+    backlogs.write(backlog, msgspec.structs.replace(manifest, fingerprint="0" * 16))
+    code, _, stderr = weir("cleanup", str(backlog))
+    assert "is the backlog of query 0000000000000000, and this Weir reads its text as " in stderr
+    backlogs.write(backlog, msgspec.structs.replace(manifest, text="SELECT"))
+    assert f"the query in {backlog / FILE} is not one of this Weir: " in weir("cleanup", str(backlog))[2]
 
 
-def test_runs_refuse_options_that_save_no_backlog(left: Left, debt: Path) -> None:
+def test_runs_refuse_options_that_save_no_backlog(left: Left, backlog: Path) -> None:
     command = ("run", left.path("q.sql"), *SOURCES)
     cases = [
         (("--cleanup", "none"), "--cleanup none has no effect without --memory"),
         (("--memory", "1MiB", "--cleanup", "none"), "name it with --spill-dir"),
-        (("--memory", "1MiB", "--spill-dir", str(debt)), f"--spill-dir {debt} holds what query 'results' owes"),
+        (("--memory", "1MiB", "--spill-dir", str(backlog)), f"--spill-dir {backlog} holds pending results of query 'r"),
     ]
     for options, shown in cases:
-        code, _, said = weir(*command, *options)
+        code, _, stderr = weir(*command, *options)
         assert code != 0
-        assert shown in said
+        assert shown in stderr
 
 
 def test_a_run_without_pending_results_reports_it(left: Left, tmp_path: Path) -> None:
-    folder = str(tmp_path / "debt")
-    said = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
-    assert said == "weir: nothing is owed\n"
+    folder = str(tmp_path / "backlog")
+    stderr = left.run("again.jsonl", "--memory", "64MiB", "--cleanup", "none", "--spill-dir", folder)
+    assert stderr == "weir: no results are pending\n"
     assert counted(rows_of(left.folder / "again.jsonl")) == left.expected
-    assert f"{folder} holds no debt; accepted is" in weir("cleanup", folder)[2]
+    assert f"{folder} holds no backlog; accepted is" in weir("cleanup", folder)[2]
 
 
 @pytest.mark.deep
 @pytest.mark.kafka
-def test_a_topic_gets_each_result_once(left: Left, debt: Path, topics: Topics) -> None:
+def test_a_topic_gets_each_result_once(left: Left, backlog: Path, topics: Topics) -> None:
     """A repeated cleanup does not deliver groups again that have a commit record; of two concurrent cleanups, the later
     one continues."""
     sink = topics("cleaned")
     clients = KafkaClients(topics.bootstrap)
     to = ("--topic", sink, "--bootstrap", topics.bootstrap)
     told: list[str] = []
-    with open_backlog(debt) as opened:
-        owed = opened.manifest.debt
+    with open_backlog(backlog) as opened:
+        pending = opened.manifest.debt
         arguments = (clients, sink, "results", opened.manifest.id, 2, lambda: told.append("begun"))
         first = TopicDestination(*arguments, say=told.append, replication=1)
         assert first.delivered_groups() == {}
         assert told == []
-        groups = clean_up_all(OfflineCleanup(opened.query, owed), owed, opened.blocks)
+        groups = clean_up_all(OfflineCleanup(opened.query, pending), pending, opened.blocks)
         done = {group: first.write(group, batches) for _, (group, batches) in zip(range(3), groups, strict=False)}
         assert told == ["begun"]
         second = TopicDestination(*arguments, say=told.append, replication=1)
         assert second.delivered_groups() == done
-        with pytest.raises(BrokerError, match="another `weir cleanup` pays debt"):
+        with pytest.raises(BrokerError, match="another `weir cleanup` is cleaning up backlog"):
             first.write(99, [])
         first.close()
         second.close()
-    code, _, said = weir("cleanup", str(debt), *to)
-    assert code == 0, said
+    code, _, stderr = weir("cleanup", str(backlog), *to)
+    assert code == 0, stderr
     reader = Reader(topics.bootstrap, sink)
     reader.wait_for_count((left.expected - left.found).total())
     assert left.exact(reader.rows())
-    code, _, said = weir("cleanup", str(debt), *to)
-    assert "nothing to do" in said
-    assert f", to topic {sink} of cluster " in said
+    code, _, stderr = weir("cleanup", str(backlog), *to)
+    assert "nothing to do" in stderr
+    assert f", to topic {sink} of cluster " in stderr
     reader.close()

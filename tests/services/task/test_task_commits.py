@@ -15,29 +15,26 @@ from operators.state.checkpoint import Checkpoint
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
+from services.program.migrations import PlanChanges
 from services.recovery.starting_point import Snapshot
 from tests.broker_fixture import wait_until
-from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
+from tests.services.one_task import LANES, QUERY, Kafka, Row, open_task
 
 BEGIN = 1_700_000_000_000
 WINDOW = 10_000
 
 
-class FurtherBack(NoChanges):
+class FurtherBack(PlanChanges):
     """A task that needs an earlier horizon than before, as after a query has begun in a group."""
 
-    def __init__(self) -> None:
-        self.engine: Engine | None = None
+    def __init__(self, engine: Engine) -> None:
         self.hold: int | None = None
-
-    def attach(self, engine: Engine) -> None:
-        """Set the engine."""
-        self.engine = engine
+        self._engine = engine
 
     def look(self, committed: float, now: float) -> None:
         """Move the horizon back."""
-        if self.hold is not None and self.engine is not None:
-            self.engine.hold = self.hold
+        if self.hold is not None:
+            self._engine.hold = self.hold
 
 
 def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
@@ -49,11 +46,18 @@ def batch(lane: Lane, begin: int, *times: int) -> RecordBatch:
 def test_an_earlier_horizon_commits_all_partitions() -> None:
     """A query began in a group, and only one partition moved in that commit. The next incarnation used to read the
     other partitions from their old starting points, and the new query lacked tuples."""
-    kafka, changes = Kafka(), FurtherBack()
+    kafka, engine = Kafka(), Engine(QUERY)
+    changes = FurtherBack(engine)
     left, right = LANES
     with ThreadPoolExecutor(1) as executor:
         task = open_task(
-            kafka, executor, WorkerMetrics("out"), threading.Event(), lambda task, outcome: None, changes=changes
+            kafka,
+            executor,
+            WorkerMetrics("out"),
+            threading.Event(),
+            lambda task, outcome: None,
+            changes=changes,
+            engine=engine,
         )
         task.start()
         for n in range(5):

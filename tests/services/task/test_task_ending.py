@@ -11,15 +11,16 @@ import orjson
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
+from services.program.migrations import PlanChanges
 from services.task.spec import TaskOutcome
-from tests.services.one_task import LANES, Kafka, NoChanges, Row, open_task
+from tests.services.one_task import LANES, Kafka, Row, open_task
 
 BEGIN = 1_700_000_000_000
 CUT = BEGIN + 1_000
 DEADLINE_S = 30.0
 
 
-class Ending(NoChanges):
+class Ending(PlanChanges):
     """Another plan takes over at `CUT`."""
 
     def __init__(self) -> None:

@@ -16,16 +16,16 @@ import pytest
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget
-from schemas.codecs.encode import Encoded, encode_results
+from schemas.codecs.encode import encode_results
 from schemas.columns import Batch
 from schemas.language.program import parse_program
 from schemas.messages.spills import decode_events
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
-from services.program.result_output import late_records
+from services.program.result_output import late_results
 from services.spill.block_store import SpillError
 from services.spill.spill_log import LogRecord, SpillLog
-from services.task.spill import MAX_REST_S, TaskSpill
+from services.task.spill import MAX_REST_S, SpillStart, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
 from tests.worker_harness import Row, canonical, in_time, unmarked
@@ -58,7 +58,7 @@ class TaskHistory:
             for n, name in enumerate("abc")
         }
         self.out: list[Row] = []
-        self.hanging: list[TaskSpill] = []
+        self.hanging: list[SpillStart] = []
         self._rng = rng
         self._folder = folder
         self._records: list[BlockRecord] = []
@@ -76,14 +76,20 @@ class TaskHistory:
             if self._span[0] <= number < self._span[1]:
                 said = decode_events(record.value, budget.groups, "log")
                 known.append(LogRecord(number, said.events, said.plan, number))
-        self.spill = TaskSpill(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
-        assert self.spill.blocks.keys() == [], "blocks of former incarnations are not used"
+        self.start = start = SpillStart(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
+        assert start.blocks.keys() == [], "blocks of former incarnations are not used"
         own = self._rng.choice(PLANS)
-        plan = self.spill.plan(self.query, own)
-        self.engine = Engine(self.query, plan=plan, budget=self.spill.budget, blocks=self.spill.blocks)
-        self.spill.attach(self.engine, self._cut, self._late, lambda: str(self.engine.plan))
-        if self.spill.next_plan is not None:
-            self.engine.migrate(self.spill.next_plan, "moving-state", self._cut)
+        plan = start.plan(self.query)
+        self.engine = Engine(self.query, plan=plan or own, budget=budget, blocks=start.blocks)
+        self.spill = TaskSpill(
+            start,
+            self.engine,
+            self._cut,
+            lambda: late_results("out", self.engine.cleaned()),
+            lambda: str(self.engine.plan),
+        )
+        if plan not in (None, own):
+            self.engine.migrate(own, "moving-state", self._cut)
         self._taken: dict[str, int] = {}
         for name in self.rows:
             offset, max_ts = self._points.get(name, (0, -1))
@@ -135,14 +141,11 @@ class TaskHistory:
             point = self.engine.replay_point(name, 0, self.engine.horizon(name))
             self._points[name] = (point.offset, point.max_ts)
 
-    def _late(self) -> list[tuple[str, Encoded]]:
-        return [("out", piece) for batch in self.engine.cleaned() for piece in late_records(batch)]
-
     def clean(self) -> None:
         """Clean up between epochs, as often as the task allows."""
         self.spill.clean_up_between_epochs(math.inf)
 
-    def owed(self) -> int:
+    def pending(self) -> int:
         """Pending pairs of tuples: those that have not been compared."""
         spill = self.engine.statistics().spill
         assert spill is not None
@@ -154,9 +157,9 @@ class TaskHistory:
         The incarnation may hang instead, with its blocks open, and end after others have started.
         """
         if self._rng.random() < 0.5:
-            self.hanging.append(self.spill)
+            self.hanging.append(self.start)
         else:
-            self.spill.blocks.close()
+            self.start.blocks.close()
         while len(self.hanging) > 2:
             self.hanging.pop(0).close()
 
@@ -186,10 +189,10 @@ def test_commits_hold_all_that_a_successor_needs(seed: int, query: Query, tmp_pa
     times = [row["_ts"] for row in history.out if in_time(row)]
     assert times == sorted(times)
     assert history.spill.span[0] > 10, "events are forgotten"
-    for spill in (history.spill, *history.hanging):
-        assert spill.blocks.path.exists()
-        spill.close()
-        assert not spill.blocks.path.exists()
+    for start in (history.start, *history.hanging):
+        assert start.blocks.path.exists()
+        start.close()
+        assert not start.blocks.path.exists()
 
 
 def test_a_folder_that_cannot_be_used_leaves_nothing(tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ def test_a_folder_that_cannot_be_used_leaves_nothing(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
     try:
         with pytest.raises(SpillError):
-            TaskSpill(MemoryBudget(2_000, "bottom-up"), tmp_path / "spilled", SpillLog(LANE, 4, [], 0))
+            SpillStart(MemoryBudget(2_000, "bottom-up"), tmp_path / "spilled", SpillLog(LANE, 4, [], 0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not any((tmp_path / "spilled").iterdir())
@@ -210,13 +213,13 @@ def test_a_long_cleanup_step_does_not_delay_the_next(tmp_path: Path) -> None:
     for until in range(40, END, 40):
         history.epoch(until, commit=True)
     began = time.monotonic()
-    owed = [history.owed()]
+    pending = [history.pending()]
     for now in (began - 20.0, began, began + MAX_REST_S + 1.0):
         history.spill.clean_up_between_epochs(now)
-        owed.append(history.owed())
-    assert owed[0] > owed[1], "a step"
-    assert owed[1] == owed[2], "a rest"
-    assert owed[2] > owed[3], "and the next step"
+        pending.append(history.pending())
+    assert pending[0] > pending[1], "a step"
+    assert pending[1] == pending[2], "a rest"
+    assert pending[2] > pending[3], "and the next step"
     history.spill.close()
 
 
@@ -228,7 +231,7 @@ def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
     history = TaskHistory(JOINED, random.Random(3), tmp_path / "spilled")
     for until in range(40, END, 40):
         history.epoch(until, commit=True)
-    assert history.owed() > 0
+    assert history.pending() > 0
     began = time.monotonic()
     bites = 0
     while history.spill.run_cleanup_step(began - 20.0):
@@ -236,6 +239,6 @@ def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
         assert history.spill.advanced(), "each step is committed"
         history.spill.commit()
     assert bites > 1
-    assert history.owed() == 0
+    assert history.pending() == 0
     assert not history.spill.run_cleanup_step(time.monotonic()), "no results were pending a moment ago"
     history.spill.close()

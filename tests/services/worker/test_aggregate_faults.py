@@ -63,29 +63,30 @@ def test_killed_between_two_emissions(topics: Topics, tmp_path: Path, workers: W
             sent += 4
             return worker.metric("results_total") > before
 
-        wait_for(some, lambda: worker.said("emissions"))
+        wait_for(some, lambda: worker.with_log("emissions"))
 
     worker = workers.start(case, "--snapshot", "200ms").wait_running()
     told(worker)
     wait_for(
-        lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(), lambda: worker.said("a snapshot")
+        lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(),
+        lambda: worker.with_log("a snapshot"),
     )
     told(worker)
     worker.kill()
 
     worker = workers.start(case).wait_running()
-    assert "source=snapshot" in worker.text(), worker.said("recovery")
+    assert "source=snapshot" in worker.text(), worker.with_log("recovery")
     told(worker)
     worker.kill()
 
     worker = workers.start(case, state=tmp_path / "empty").wait_running()
-    assert "source=window" in worker.text(), worker.said("recovery")
+    assert "source=window" in worker.text(), worker.with_log("recovery")
     send(feed, rng, sent, 120)
     feed.finish(CLOSING)
     expected = oracle.results(case.query, case.rows)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(len(expected), worker._alive)
-    assert reader.rows() == expected, worker.said("the emissions, in order")
+    reader.wait_for_count(len(expected), worker.alive)
+    assert reader.rows() == expected, worker.with_log("the emissions, in order")
     assert [record.key for record in reader.records] == [orjson.dumps({"room": row["room"]}) for row in expected]
     assert list(orjson.loads(reader.records[0].value or b"")) == ["room", "n", "mean", "most", "middle", "_ts"]
     assert expected[-1]["n"] == 0, "in the end every group is gone"

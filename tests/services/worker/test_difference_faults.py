@@ -64,18 +64,19 @@ def test_killed_while_the_order_changes(topics: Topics, tmp_path: Path, workers:
             more(10)
             return worker.metric("results_total") > before
 
-        wait_for(some, lambda: worker.said("results"))
+        wait_for(some, lambda: worker.with_log("results"))
 
     worker = workers.start(case, "--plan", "((O P) H)", "--snapshot", "200ms").wait_running()
     told(worker)
     wait_for(
-        lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(), lambda: worker.said("a snapshot")
+        lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(),
+        lambda: worker.with_log("a snapshot"),
     )
     told(worker)
     worker.kill()
 
     worker = workers.start(case, "--plan", "((O P) H)").wait_running()
-    assert "source=snapshot" in worker.text(), worker.said("recovery")
+    assert "source=snapshot" in worker.text(), worker.with_log("recovery")
     control = Control(case)
     with control.coordinator():
         asked = control.ask("((O H) P)", "jisc")
@@ -84,19 +85,19 @@ def test_killed_while_the_order_changes(topics: Topics, tmp_path: Path, workers:
             more(5)
             return asked.ended()
 
-        wait_for(ended, lambda: worker.said("the end of the migration"))
+        wait_for(ended, lambda: worker.with_log("the end of the migration"))
     asked.exact()
     told(worker)
     worker.kill()
 
     worker = workers.start(case, "--plan", "((O P) H)", state=tmp_path / "empty").wait_running()
-    assert "source=window" in worker.text(), worker.said("recovery")
-    assert 'plan="((O H) P)"' in worker.text(), worker.said("the plan")
+    assert "source=window" in worker.text(), worker.with_log("recovery")
+    assert 'plan="((O H) P)"' in worker.text(), worker.with_log("the plan")
     more(50)
     feed.finish(CLOSING)
     expected = oracle.results(case.query, case.rows)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(len(expected), worker._alive)
-    assert reader.rows() == expected, worker.said("the changes, in order")
+    reader.wait_for_count(len(expected), worker.alive)
+    assert reader.rows() == expected, worker.with_log("the changes, in order")
     assert list(orjson.loads(reader.records[0].value or b"")) == ["id", "O.item", "since", "_op", "_ts"]
     assert worker.stop() == 0

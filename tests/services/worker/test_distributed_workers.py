@@ -65,11 +65,11 @@ def spread(team: list[WorkerProcess], tasks: int) -> list[set[int]]:
     found: list[set[int]] = []
 
     def even() -> bool:
-        found[:] = [worker._alive() and worker.running_tasks() for worker in team]
+        found[:] = [worker.alive() and worker.running_tasks() for worker in team]
         sizes = [len(numbers) for numbers in found]
         return sum(sizes) == tasks and set().union(*found) == set(range(tasks)) and max(sizes) - min(sizes) <= 1
 
-    wait_for(even, lambda: "\n".join(worker.said(f"{found}") for worker in team))
+    wait_for(even, lambda: "\n".join(worker.with_log(f"{found}") for worker in team))
     return found
 
 
@@ -152,7 +152,7 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     first = workers.start(case, *PLACED, *plan).wait_running(range(10))
     send(feed, rng, 0, 120)
     reader = Reader(case.bootstrap, case.sink)
-    reader.wait_for_count(1, first._alive)
+    reader.wait_for_count(1, first.alive)
     second = workers.start(case, *PLACED, *plan)
     send(feed, rng, 120, 60)
     spread([first, second], 10)
@@ -161,7 +161,7 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
     send(feed, rng, 180, 60)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: "came twice" in first.text() + second.text(), second.said("the warning"))
+    wait_for(lambda: "came twice" in first.text() + second.text(), second.with_log("the warning"))
     assert [first.stop(), second.stop()] == [0, 0]
 
 
@@ -178,13 +178,13 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
         change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
         send(feed, rng, 160 * turn - 80, 80)
-        wait_for(lambda change=change: change.ended() or decided(team), team[0].said("the cut"))
+        wait_for(lambda change=change: change.ended() or decided(team), team[0].with_log("the cut"))
         team.pop(0).kill()
         team.append(workers.start(case, *options))
         send(feed, rng, 160 * turn, 80)
         code, _, err = change.finish()
         assert code == 0, err
-        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].said("the new plan"))
+        wait_for(lambda plan=plan: plan in operators(team), lambda: team[0].with_log("the new plan"))
     feed.finish(CLOSING)
     reader = Reader(case.bootstrap, case.sink)
     assert_exact(case, reader, team[0])
@@ -208,12 +208,12 @@ def test_what_no_window_needs_is_deleted(topics: Topics, tmp_path: Path, workers
         sent += 1
         return all(begin > 0 for begin, _ in admin.log_ranges(lanes).values())
 
-    wait_for(cut_off, first.said("records are deleted"))
+    wait_for(cut_off, first.with_log("records are deleted"))
     first.kill()
-    heir = workers.start(case, *options, state="none")
+    successor = workers.start(case, *options, state="none")
     send(feed, rng, sent, 50)
     feed.finish(CLOSING)
-    assert_exact(case, Reader(case.bootstrap, case.sink), heir)
+    assert_exact(case, Reader(case.bootstrap, case.sink), successor)
 
 
 def decided(team: list[WorkerProcess]) -> bool:
@@ -246,7 +246,7 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     reader.wait_for_count(1)
     refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
     assert refused[0] == 1, refused
-    assert "placed operators change plans by moving-state only, not by jisc" in refused[2]
+    assert "distributed joins change plans by moving-state only, not by jisc" in refused[2]
     change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()
@@ -259,7 +259,7 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
         assert all(worker.health() for worker in team), "the port is there from one plan to the next"
         return operators(team) == wanted
 
-    wait_for(changed, lambda: team[0].said("the new plan"))
+    wait_for(changed, lambda: team[0].with_log("the new plan"))
     feed.finish(CLOSING)
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]

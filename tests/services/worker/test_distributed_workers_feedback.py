@@ -74,7 +74,7 @@ def test_joins_in_three_workers_tell_each_other(topics: Topics, tmp_path: Path, 
     send(feed, rng, 0, 150)
     spread(team, 3)
     reader = Reader(case.bootstrap, case.sink)
-    wait_for(lambda: said(team, "feedback_requests_total") > 5, lambda: team[0].said("feedback"))
+    wait_for(lambda: said(team, "feedback_requests_total") > 5, lambda: team[0].with_log("feedback"))
     send(feed, rng, 150, 100)
     team.pop().kill()
     send(feed, rng, 250, 100)
@@ -158,7 +158,7 @@ def test_nothing_is_lost_whatever_happens(
     reader.wait_for_count(1)
     if split == "1" or plan != "((A B) (C D))":
         # There the key of the split top join is of both A and B, so that it says nothing.
-        wait_for(lambda: said(team, "feedback_requests_total") > 0, lambda: team[0].said("feedback"))
+        wait_for(lambda: said(team, "feedback_requests_total") > 0, lambda: team[0].with_log("feedback"))
     meddler = Meddler(case, f"weir-{case.sink}")
     sent = 80
 
@@ -174,17 +174,17 @@ def test_nothing_is_lost_whatever_happens(
         go_on(40)
         team.append(start())
         count = len(reader.poll())
-        wait_for(lambda count=count: go_on(1) or len(reader.poll()) > count, lambda: team[0].said("results go on"))
+        wait_for(lambda count=count: go_on(1) or len(reader.poll()) > count, lambda: team[0].with_log("results go on"))
     others = [other for other in ("(((A B) C) D)", "((A B) (C D))") if other != plan]
     for turn in (*others, plan):
         change = workers.migrate(case, turn, "auto", "--wait", "--timeout", "60s")
-        wait_for(lambda change=change: go_on(1) or change.ended() or decided(team), lambda: team[0].said("the cut"))
+        wait_for(lambda change=change: go_on(1) or change.ended() or decided(team), lambda: team[0].with_log("the cut"))
         team.pop(0).kill()
         team.append(start())
-        wait_for(lambda change=change: go_on(1) or change.ended(), lambda: team[0].said("the other plan"))
+        wait_for(lambda change=change: go_on(1) or change.ended(), lambda: team[0].with_log("the other plan"))
         code, _, err = change.finish()
         assert code == 0, err
-    wait_for(lambda: any(name.startswith(plan) for name in operators(team)), lambda: team[0].said("the first plan"))
+    wait_for(lambda: any(name.startswith(plan) for name in operators(team)), lambda: team[0].with_log("the first plan"))
     go_on(60)
     feed.finish(CLOSING)
     assert_exact(case, reader, team[0])

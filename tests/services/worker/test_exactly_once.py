@@ -108,7 +108,7 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("disk", ["kept", "lost"])
+@pytest.mark.parametrize("disk", ["kept", pytest.param("lost", marks=pytest.mark.deep)])
 def test_killed_and_restarted(topics: Topics, tmp_path: Path, workers: Workers, disk: str) -> None:
     """kill -9 between and within epochs; recovery by snapshot, or by window replay on an empty disk."""
     case = Case.make(topics, tmp_path, SENSORS)
@@ -123,12 +123,12 @@ def test_killed_and_restarted(topics: Topics, tmp_path: Path, workers: Workers, 
             send(feed, rng, 400 * life + 100 * part, 100)
         reader = reader or Reader(case.bootstrap, case.sink)
         seen = worker.metric("results_total")
-        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, worker.said("results"))
+        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, worker.with_log("results"))
         if life:
             source = "snapshot" if disk == "kept" else "window"
-            assert f"source={source}" in worker.text(), worker.said("recovery")
+            assert f"source={source}" in worker.text(), worker.with_log("recovery")
         if disk == "kept":
-            wait_for(lambda w=worker: _on_disk(case, w), worker.said("a snapshot"))
+            wait_for(lambda w=worker: _on_disk(case, w), worker.with_log("a snapshot"))
         worker.kill()
     worker = workers.start(case)
     feed.finish(CLOSING)
@@ -150,14 +150,14 @@ def test_workers_share_partitions(topics: Topics, tmp_path: Path, workers: Worke
     send(feed, rng, 0, 200)
     first = workers.start(case, "--session-timeout", "6s").wait_running([0, 1, 2, 3])
     second = workers.start(case, "--session-timeout", "6s")
-    wait_for(lambda: len(second.running_tasks()) == 2 and len(first.running_tasks()) == 2, second.said("half"))
+    wait_for(lambda: len(second.running_tasks()) == 2 and len(first.running_tasks()) == 2, second.with_log("half"))
     assert first.running_tasks() | second.running_tasks() == {0, 1, 2, 3}
     send(feed, rng, 200, 200)
     assert first.stop() == 0
     send(feed, rng, 400, 200)
     second.wait_running([0, 1, 2, 3])
     third = workers.start(case, "--session-timeout", "6s")
-    wait_for(lambda: len(third.running_tasks()) == 2, third.said("half"))
+    wait_for(lambda: len(third.running_tasks()) == 2, third.with_log("half"))
     send(feed, rng, 600, 200)
     second.kill()
     third.wait_running([0, 1, 2, 3])
@@ -172,10 +172,10 @@ def test_single_task_fails_over(topics: Topics, tmp_path: Path, workers: Workers
     feed, rng = Feed(case), random.Random(4)
     first = workers.start(case, "--session-timeout", "6s").wait_running()
     second = workers.start(case, "--session-timeout", "6s")
-    wait_for(lambda: second.health().get("status") == "ok", second.said("health"))
+    wait_for(lambda: second.health().get("status") == "ok", second.with_log("health"))
     send(feed, rng, 0, 200)
     reader = Reader(case.bootstrap, case.sink)
-    wait_for(lambda: first.metric("results_total") or second.metric("results_total"), first.said("results"))
+    wait_for(lambda: first.metric("results_total") or second.metric("results_total"), first.with_log("results"))
     active, standby = (first, second) if first.running_tasks() else (second, first)
     assert standby.running_tasks() == set()
     active.kill()
@@ -196,18 +196,18 @@ def test_zombie_is_fenced(topics: Topics, tmp_path: Path, workers: Workers) -> N
     reader.wait_for_count(1)
     zombie.signal(signal.SIGSTOP)
     send(feed, rng, 200, 200)
-    heir = workers.start(case, "--session-timeout", "6s", state=tmp_path / "heir").wait_running()
+    successor = workers.start(case, "--session-timeout", "6s", state=tmp_path / "successor").wait_running()
     send(feed, rng, 400, 200)
-    wait_for(lambda: heir.metric("results_total") > 0, heir.said("results"))
+    wait_for(lambda: successor.metric("results_total") > 0, successor.with_log("results"))
     zombie.signal(signal.SIGCONT)
     wait_for(
-        lambda: zombie.health().get("tasks") == [] or heir.health().get("tasks") == [],
-        zombie.said("hand over"),
+        lambda: zombie.health().get("tasks") == [] or successor.health().get("tasks") == [],
+        zombie.with_log("hand over"),
     )
     send(feed, rng, 600, 200)
     feed.finish(CLOSING)
-    assert_exact(case, reader, heir)
-    assert heir.stop() == 0
+    assert_exact(case, reader, successor)
+    assert successor.stop() == 0
     assert zombie.stop() == 0
 
 
@@ -219,12 +219,12 @@ def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Wo
     for life in range(2):
         worker = workers.start(case, *options).wait_running()
         send(feed, rng, 200 * life, 200)
-        wait_for(lambda w=worker: w.metric("results_total") > 0, worker.said("results"))
+        wait_for(lambda w=worker: w.metric("results_total") > 0, worker.with_log("results"))
         worker.kill()
     worker = workers.start(case, *options)
     feed.finish(CLOSING)
     expected = case.expected()
     reader = Reader(case.bootstrap, case.sink, "read_uncommitted")
-    wait_for(lambda: not expected - canonical(reader.rows()), worker.said("all results"))
+    wait_for(lambda: not expected - canonical(reader.rows()), worker.with_log("all results"))
     assert set(canonical(reader.rows())) == set(expected)
     assert worker.stop() == 0

@@ -35,7 +35,9 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
         for part in range(3):
             seen = worker.metric("group_results_total")
             send(feed, rng, 360 * life + 120 * part, 120)
-            wait_for(lambda w=worker, n=seen: w.metric("group_results_total") > n, lambda w=worker: w.said("results"))
+            wait_for(
+                lambda w=worker, n=seen: w.metric("group_results_total") > n, lambda w=worker: w.with_log("results")
+            )
             if part == 0:
                 trial.register({f"q{added + n}": select(rng) for n in range(2)}, from_now=life == 1)
                 trial.register({f"q{life}": select(rng)})
@@ -62,8 +64,8 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
 
 @pytest.mark.deep
 def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Many results come late, through kills and changes, and each once; in the end nothing is owed. A worker without
-    a budget pays what others owe."""
+    """Many results come late, through kills and changes, and each once; in the end nothing is pending. A worker
+    without a budget produces what others left pending."""
     trial = GroupTrial.make(topics, tmp_path)
     feed, rng = Feed(trial.case), random.Random(7)
     trial.register({f"q{n}": select(rng, joins=True) for n in range(6)})
@@ -73,7 +75,7 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
         worker = workers.start(trial.case, *memory).wait_running()
         seen = worker.metric("results_total")
         send(feed, rng, 240 * life, 240)
-        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.said("results"))
+        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.with_log("results"))
         if life % 2:
             trial.drop(f"q{life}")
         trial.register({f"q{6 + life}": select(rng, joins=True)}, from_now=life == 2)
@@ -83,15 +85,15 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
         worker.kill()
     assert spilled > 0
     worker = workers.start(trial.case).wait_running()
-    assert "what was spilled under an earlier --memory is still owed" in worker.text()
+    assert "an earlier --memory left results pending" in worker.text()
     assert worker.stop() == 0
     worker = workers.start(trial.case, *memory).wait_running()
-    wait_for(lambda: worker.metric("memory_budget_bytes") == 64 << 10, lambda: worker.said("a budget"))
+    wait_for(lambda: worker.metric("memory_budget_bytes") == 64 << 10, lambda: worker.with_log("a budget"))
     trial.wait_begun(worker)
     send(feed, rng, 960, 240)
     feed.finish(CLOSING)
     assert trial.judge(worker) > 1_000
-    wait_for(lambda: worker.metric("owed_pairs") == 0, lambda: worker.said("nothing owed"))
+    wait_for(lambda: worker.metric("owed_pairs") == 0, lambda: worker.with_log("nothing pending"))
     assert worker.metric("cleanup_results_total") > 0
     assert worker.stop() == 0
 
@@ -131,7 +133,7 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)
     lost = workers.start(trial.case)
-    wait_for(lambda: lost.process.poll() is not None, lambda: lost.said("it ends"))
+    wait_for(lambda: lost.process.poll() is not None, lambda: lost.with_log("it ends"))
     assert f"{log}[0] does not hold the" in lost.text()
     assert "the topic was deleted and made anew" in lost.text()
     with pytest.raises(StateError, match=f"topic {log} does not say which queries task 0 runs, though it has comm"):
@@ -175,9 +177,10 @@ def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
 
 @pytest.mark.deep
 def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """A query comes and one goes while much is owed, the worker is told to end while it pays, and the next one pays
-    the rest though no input comes any more. Before, what came and went waited until all was settled, in one pause of
-    minutes, nothing was committed meanwhile, and a worker that was told to end gave up what it had done."""
+    """A query is added and one is dropped while the backlog is large; the worker is told to end during the cleanup; and
+    the next one produces the rest although no more input arrives. Before, added and dropped queries waited for the end
+    of the cleanup, in one pause of minutes; nothing was committed meanwhile; and a worker that was told to end lost
+    what it had produced."""
     trial = GroupTrial.make(topics, tmp_path)
     feed, rng = Feed(trial.case), random.Random(8)
 
@@ -197,7 +200,7 @@ def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path,
     worker = workers.start(trial.case, *memory).wait_running()
     second(0)
     second(1)
-    wait_for(lambda: worker.metric("spilled_tuples") > A_SECOND, lambda: worker.said("spills"))
+    wait_for(lambda: worker.metric("spilled_tuples") > A_SECOND, lambda: worker.with_log("spills"))
     trial.register({"q2": CHAIN.format(800)}, from_now=True)
     trial.drop("q1")
     trial.wait_begun(worker)
@@ -210,7 +213,7 @@ def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path,
     for member in trial.members():
         expected = chained(trial, member)
         reader = Reader(trial.case.bootstrap, member.name)
-        reader.wait_for_count(sum(expected.values()), worker._alive)
+        reader.wait_for_count(sum(expected.values()), worker.alive)
         assert canonical(unmarked(reader.rows())) == expected
         reader.close()
         assert sum(expected.values()) > 500

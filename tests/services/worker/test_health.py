@@ -19,8 +19,7 @@ from services.process.metrics import WorkerMetrics
 from services.task.spec import TaskOutcome
 from services.task.task import Task
 from services.worker.assignment import SILENT_S, TaskAssignment
-from services.worker.assignments import TaskManager
-from services.worker.health import HEALTHY_S
+from services.worker.task_manager import SILENCE_WARNING_S, TaskManager
 from tests.services.one_task import LANES, SETTINGS, SPEC, Kafka, Row, open_task
 
 DEADLINE_S = 30.0
@@ -213,7 +212,7 @@ def test_partitions_that_fall_silent_are_one_line(caplog: pytest.LogCaptureFixtu
             lambda: worker.assignment.task and worker.assignment.task.slowest == set(LANES), "both are the last"
         )
         for n, lane in enumerate(LANES):
-            worker.assignment.readers[lane].last_record_s -= 1.1 * HEALTHY_S - n
+            worker.assignment.readers[lane].last_record_s -= 1.1 * SILENCE_WARNING_S - n
         await worker.until(lambda: "are silent" in caplog.text, "a line")
         await worker.stays_healthy()
         (line,) = [record for record in caplog.records if "silent" in record.getMessage()]
@@ -282,7 +281,7 @@ def test_an_event_loop_that_stands_still_is_ill() -> None:
         told = threading.Event()
 
         def ask() -> None:
-            # The task may be told ill first: what it owes is not committed while the loop stands still.
+            # The task may be reported unhealthy first: its output is not committed while the loop stands still.
             until = time.monotonic() + DEADLINE_S
             while time.monotonic() < until and not told.is_set():
                 if worker.task_manager.unhealthy_reason().startswith("the worker's event loop has stood still for "):

@@ -69,12 +69,12 @@ def test_an_older_workers_state_is_taken_over(
     feed, rng = Feed(case), random.Random(31)
     first = workers.start(named, "--snapshot", "200ms", env=older).wait_running()
     send(feed, rng, 0, 200)
-    wait_for(lambda: first.metric("snapshot_watermark_milliseconds"), first.said("a snapshot"))
+    wait_for(lambda: first.metric("snapshot_watermark_milliseconds"), first.with_log("a snapshot"))
     send(feed, rng, 200, 200)
-    wait_for(lambda: first.metric("results_total"), first.said("results"))
+    wait_for(lambda: first.metric("results_total"), first.with_log("results"))
     first.kill()
     second = workers.start(named, "--snapshot", "200ms").wait_running()
-    assert "source=snapshot" in second.text(), second.said("recovery")
+    assert "source=snapshot" in second.text(), second.with_log("recovery")
     send(feed, rng, 400, 100)
     feed.finish(CLOSING)
     assert_exact(case, Reader(case.bootstrap, case.sink), second)
@@ -85,7 +85,7 @@ def test_an_older_workers_state_is_taken_over(
 def test_what_an_older_worker_spilled_is_paid(
     topics: Topics, tmp_path: Path, workers: Workers, older: Environment
 ) -> None:
-    """Its log of spills says what is owed; the disk is another one."""
+    """Its log of spills says what is pending; the disk is another one."""
     case = Case.make(topics, tmp_path, SENSORS)
     feed, rng = Feed(case), random.Random(32)
     reader = Reader(case.bootstrap, case.sink)
@@ -93,8 +93,8 @@ def test_what_an_older_worker_spilled_is_paid(
     first = workers.start(case, *small, env=older).wait_running()
     for part in range(3):
         send(feed, rng, 100 * part, 100)
-        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.said("progress"))
-    wait_for(lambda: not all(map(in_time, reader.rows())), first.said("late results"))
+        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.with_log("progress"))
+    wait_for(lambda: not all(map(in_time, reader.rows())), first.with_log("late results"))
     assert first.metric("spilled_bytes_total") > 0
     first.kill()
     spills = Reader(case.bootstrap, ControlTopics.of(f"weir-{case.sink}").spills)
@@ -103,7 +103,7 @@ def test_what_an_older_worker_spilled_is_paid(
     send(feed, rng, 300, 100)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: second.metric("owed_pairs") == 0, second.said("no debt"))
+    wait_for(lambda: second.metric("owed_pairs") == 0, second.with_log("no backlog"))
     assert second.stop() == 0
 
 
@@ -121,7 +121,7 @@ def test_older_workers_are_replaced_one_after_the_other(
             tasks = [worker.running_tasks() for worker in running]
             return all(map(len, tasks)) and sorted(task for own in tasks for task in own) == [0, 1]
 
-        wait_for(both, lambda: "\n".join(worker.said("its task") for worker in running))
+        wait_for(both, lambda: "\n".join(worker.with_log("its task") for worker in running))
 
     one, two = (workers.start(case, *timeout, state=tmp_path / name, env=older) for name in ("one", "two"))
     shared(one, two)

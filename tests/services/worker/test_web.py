@@ -95,7 +95,7 @@ def test_pages_say_what_the_worker_waits_for_until_its_tasks_can_speak() -> None
         pages.runs(Tasks())
         assert health(port) == (200, {"status": "ok", "query": "out", "tasks": [{"task": 0}], "problem": ""})
         pages.runs(Tasks("task 0: stuck"))
-        pages.problem = "no connection"
+        pages.connection_problem = "no connection"
         status, told = health(port)
         assert (status, told["status"], told["problem"]) == (503, "ill", "no connection; task 0: stuck")
         pages.waits_for("open epochs to be delivered", "stopping")

@@ -91,9 +91,9 @@ def test_stopped_while_the_broker_is_away(
     case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
     worker = workers.start(case).wait_running()
     restartable_broker.kill()
-    wait_for(lambda: "Failed fetch messages" in worker.text(), lambda: worker.said("a fetch that failed"))
+    wait_for(lambda: "Failed fetch messages" in worker.text(), lambda: worker.with_log("a fetch that failed"))
     assert worker.stop() in (0, 1)
-    assert "Traceback" not in worker.text(), worker.said("a stack trace")
+    assert "Traceback" not in worker.text(), worker.with_log("a stack trace")
 
 
 @pytest.mark.deep
@@ -104,11 +104,11 @@ def test_the_broker_goes_away_while_a_worker_begins(
     case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
     for turn in range(2):
         worker = workers.start(case)
-        wait_for(lambda w=worker: "worker starting" in w.text(), lambda w=worker: w.said("a start"))
+        wait_for(lambda w=worker: "worker starting" in w.text(), lambda w=worker: w.with_log("a start"))
         restartable_broker.kill()
-        wait_for(lambda w=worker: "no connection to Kafka" in w.text(), lambda w=worker: w.said("patience"))
-        assert worker.process.poll() is None, worker.said("the worker ended")
-        assert "Traceback" not in worker.text(), worker.said("a stack trace")
+        wait_for(lambda w=worker: "no connection to Kafka" in w.text(), lambda w=worker: w.with_log("patience"))
+        assert worker.process.poll() is None, worker.with_log("the worker ended")
+        assert "Traceback" not in worker.text(), worker.with_log("a stack trace")
         if turn == 0:
             assert worker.stop() in (0, 1)
         restartable_broker.start()
@@ -127,7 +127,7 @@ def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> No
     feed.flush()
     worker = workers.start(case, "--commit", "100ms").wait_running()
     reader = Reader(case.bootstrap, case.sink)
-    wait_for(lambda: worker.metric("watermark_milliseconds") >= _least_watermark(case), worker.said("progress"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") >= _least_watermark(case), worker.with_log("progress"))
     # The other partition of l wakes up behind what is out, then goes on in step with the others.
     lost = [{"k": k, "note": "behind", "at": BASE + 10 * k} for k in range(20)]
     for row in lost:
@@ -140,16 +140,16 @@ def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> No
     feed.send("l", late_rows["l"], 1)
     feed.send("r", late_rows["r"], 0)
     feed.flush()
-    wait_for(lambda: worker.metric("watermark_milliseconds") >= BASE + 2000, worker.said("progress"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") >= BASE + 2000, worker.with_log("progress"))
     worker.kill()
-    heir = workers.start(case, state=tmp_path / "empty").wait_running()
-    assert "source=window" in heir.text()
+    successor = workers.start(case, state=tmp_path / "empty").wait_running()
+    assert "source=window" in successor.text()
     more = pairs(rng, 250, 50)
     feed.send("l", more["l"], 1)
     feed.send("r", more["r"], 0)
     feed.finish(CLOSING)
     # On a slow machine more partitions fall asleep: whatever that makes late is named once, and is in no result.
-    wait_for(lambda: heir.metric("watermark_milliseconds") > BASE + FAR, heir.said("the end"))
+    wait_for(lambda: successor.metric("watermark_milliseconds") > BASE + FAR, successor.with_log("the end"))
     refused = [json.loads(letter.value or b"") for letter in letters.poll()]
     assert {letter.headers["reason"] for letter in letters.records} == {"idle"}
     places = {tuple(letter.headers[h] for h in ("topic", "partition", "offset")) for letter in letters.records}
@@ -158,7 +158,7 @@ def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> No
     for parts in case.rows.values():
         for rows_of in parts:
             rows_of[:] = [row for row in rows_of if row not in refused]
-    assert_exact(case, reader, heir)
+    assert_exact(case, reader, successor)
 
 
 def _least_watermark(case: Case) -> int:
@@ -173,7 +173,7 @@ def test_an_empty_topic_holds_back_or_times_out(topics: Topics, tmp_path: Path, 
     feed.send("l", rows["l"])
     feed.flush()
     worker = workers.start(case).wait_running()
-    wait_for(lambda: worker.metric("input_tuples_total") == 200, worker.said("input"))
+    wait_for(lambda: worker.metric("input_tuples_total") == 200, worker.with_log("input"))
     assert worker.metric("watermark_milliseconds") == 0
     feed.send("r", rows["r"])
     feed.finish(CLOSING)
@@ -192,8 +192,8 @@ def test_history_is_read_in_step(topics: Topics, tmp_path: Path, workers: Worker
     feed.send("r", [{"k": 0, "v": 0, "at": BASE - 10 * history}])
     feed.flush()
     worker = workers.start(case, "--max-ahead", "20s", "--max-pending", "1000").wait_running()
-    wait_for(lambda: worker.metric("paused_partitions") == 1, worker.said("pause"))
-    wait_for(lambda: worker.metric("watermark_milliseconds") > 0, worker.said("progress"))
+    wait_for(lambda: worker.metric("paused_partitions") == 1, worker.with_log("pause"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") > 0, worker.with_log("progress"))
     assert worker.metric("input_tuples_total") < history / 2
     feed.send("r", rows["r"])
     feed.finish(CLOSING)
@@ -211,7 +211,7 @@ def test_missing_topics(topics: Topics, tmp_path: Path, workers: Workers) -> Non
     assert impatient.process.wait(60) == 1
     assert impatient.text().strip().splitlines()[-1] == f"weir: missing input topic: {missing}"
     patient = workers.start(case)
-    wait_for(lambda: f"missing input topic: {missing}; waiting" in patient.text(), patient.said("a line"))
+    wait_for(lambda: f"missing input topic: {missing}; waiting" in patient.text(), patient.with_log("a line"))
     admin = AdminClient({"bootstrap.servers": case.bootstrap})
     admin.create_topics([NewTopic(missing, 1, 1)])[missing].result(30)
     patient.wait_running()
@@ -255,7 +255,7 @@ def test_expired_offsets_are_refused(topics: Topics, tmp_path: Path, workers: Wo
     case = Case.make(topics, tmp_path, PLAIN)
     send(Feed(case), random.Random(6), 0, 100)
     worker = workers.start(case, "--snapshot", "100ms").wait_running()
-    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") > 0, worker.said("snapshot"))
+    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") > 0, worker.with_log("snapshot"))
     assert worker.stop() == 0
     admin = AdminClient({"bootstrap.servers": case.bootstrap})
     group = f"weir-{case.sink}"
@@ -278,7 +278,7 @@ def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, worke
     feed, rng = Feed(case), random.Random(7)
     send(feed, rng, 0, 100)
     worker = workers.start(case).wait_running()
-    wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.said("progress"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.with_log("progress"))
     assert worker.stop() == 0
     send(feed, rng, 100, 100)
     Topics(case.bootstrap).delete_before(case.topic("l"), 150)
@@ -287,7 +287,7 @@ def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, worke
     assert f"records 100 to 149 of {case.topic('l')}[0], not yet taken, are gone" in worker.text()
     worker = workers.start(case, "--accept-loss").wait_running()
     feed.finish(CLOSING)
-    wait_for(lambda: worker.metric("watermark_milliseconds") > case.watermark(), worker.said("progress"))
+    wait_for(lambda: worker.metric("watermark_milliseconds") > case.watermark(), worker.with_log("progress"))
     found, expected = canonical(Reader(case.bootstrap, case.sink).rows()), case.expected()
     assert found < expected
     assert worker.stop() == 0
@@ -299,7 +299,7 @@ def test_damaged_snapshot_is_rebuilt(topics: Topics, tmp_path: Path, workers: Wo
     feed, rng = Feed(case), random.Random(8)
     send(feed, rng, 0, 300)
     worker = workers.start(case, "--snapshot", "100ms").wait_running()
-    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(), worker.said("snapshot"))
+    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") == case.watermark(), worker.with_log("snapshot"))
     worker.kill()
     _flip_a_bit(tmp_path / "state", case.query)
     worker = workers.start(case).wait_running()
@@ -347,10 +347,10 @@ def test_full_disk(topics: Topics, tmp_path: Path, workers: Workers) -> None:
         feed.send("r", rows["r"])
         feed.flush()
         start += 200
-        assert start < 20_000, worker.said("the disk does not fill")
-        wait_for(lambda: worker.metric("watermark_milliseconds") >= case.watermark(), worker.said("progress"))
+        assert start < 20_000, worker.with_log("the disk does not fill")
+        wait_for(lambda: worker.metric("watermark_milliseconds") >= case.watermark(), worker.with_log("progress"))
         time.sleep(0.1)
-    assert worker.text().count(" error ") == 1, worker.said("one line")
+    assert worker.text().count(" error ") == 1, worker.with_log("one line")
     assert "No space left on device" in worker.text()
     send(feed, rng, start, 100)
     feed.finish(CLOSING)
@@ -394,6 +394,7 @@ def secured(tmp_path: Path) -> Iterator[Broker]:
         own.stop()
 
 
+@pytest.mark.deep
 def test_sasl(secured: Broker, tmp_path: Path, workers: Workers) -> None:
     """Both client libraries log in; the password is nowhere in the log."""
     case = Case.make(Topics(secured.bootstrap), tmp_path, PLAIN)

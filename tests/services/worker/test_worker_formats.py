@@ -95,7 +95,7 @@ def test_newer_state_stops_a_worker_at_its_start(topics: Topics, tmp_path: Path,
     worker = workers.start(case, "--snapshot", "100ms").wait_running()
     send(feed, random.Random(1), 0, 200)
     Reader(case.bootstrap, case.sink).wait_for_count(20)
-    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds"), worker.said("a snapshot"))
+    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds"), worker.with_log("a snapshot"))
     assert worker.stop() == 0
 
     commits = group.commits()

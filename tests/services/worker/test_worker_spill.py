@@ -25,7 +25,7 @@ SMALL = ("--memory", "20KiB")
 
 @pytest.mark.kafka
 def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Through a kill -9 and on another disk: what was spilled and owed then is found in the input, and in the log of
+    """Through a kill -9 and on another disk: what was spilled and pending then is found in the input, and in the log of
     spills; results that are out are not made again, late ones neither."""
     case = Case.make(topics, tmp_path, SENSORS)
     feed, rng = Feed(case), random.Random(21)
@@ -33,20 +33,22 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     first = workers.start(case, *SMALL, "--spill", "bottom-up").wait_running()
     for part in range(4):
         send(feed, rng, 100 * part, 100)
-        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.said("progress"))
+        wait_for(lambda: first.metric("watermark_milliseconds") == case.watermark(), first.with_log("progress"))
         if part == 2:
-            wait_for(lambda: not all(map(in_time, reader.rows())), first.said("late results"))
-            wait_for(lambda: first.metric("spilled_tuples") and first.metric("cleanups_total"), first.said("spills"))
+            wait_for(lambda: not all(map(in_time, reader.rows())), first.with_log("late results"))
+            wait_for(
+                lambda: first.metric("spilled_tuples") and first.metric("cleanups_total"), first.with_log("spills")
+            )
             assert first.metric("spilled_bytes_total") > 0
             assert first.metric("memory_budget_bytes") == 20 << 10
-    # At once: it has time now, and would soon owe nothing.
+    # At once: it has time now, and soon nothing would be pending.
     first.kill()
     second = workers.start(case, *SMALL, "--snapshot", "200ms", state=tmp_path / "another").wait_running()
-    assert "source=window" in second.text(), second.said("recovery")
+    assert "source=window" in second.text(), second.with_log("recovery")
     send(feed, rng, 400, 100)
     feed.finish(CLOSING)
     assert_exact(case, reader, second)
-    wait_for(lambda: second.metric("owed_pairs") == 0 == second.metric("spilled_tuples"), second.said("no debt"))
+    wait_for(lambda: second.metric("owed_pairs") == 0 == second.metric("spilled_tuples"), second.with_log("no backlog"))
     events = Reader(case.bootstrap, ControlTopics.of(f"weir-{case.sink}").spills)
     numbers = [int(record.key or b"") for record in events.poll()]
     assert numbers == list(range(len(numbers)))
@@ -57,24 +59,24 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
 @pytest.mark.kafka
 def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """They force no cleanup, nor does one that counts: a worker that has time does it nevertheless. What a dead one
-    owes its successor pays, even one without a budget, but not one that could pay twice."""
+    leaves pending its successor produces, even one without a budget, but not one that could produce it twice."""
     case = Case.make(topics, tmp_path, FOREVER)
     feed, rng = Feed(case), random.Random(23)
     reader = Reader(case.bootstrap, case.sink)
     worker = workers.start(case, *SMALL).wait_running()
     for begin in (0, 100):
         send(feed, rng, begin, 100)
-        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.said("progress"))
-    wait_for(lambda: not all(map(in_time, reader.rows())), worker.said("late results"))
+        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.with_log("progress"))
+    wait_for(lambda: not all(map(in_time, reader.rows())), worker.with_log("late results"))
     spills = worker.metric("spilled_groups_total")
     send(feed, rng, 200, 100)
-    wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.said("more spills"))
+    wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.with_log("more spills"))
     worker.kill()
     careless = workers.start(case, "--guarantee", "at-least-once")
     assert careless.process.wait(60) == 1
-    assert "still owes results" in careless.text().splitlines()[-1]
+    assert "has results that are still pending" in careless.text().splitlines()[-1]
     worker = workers.start(case).wait_running()
-    assert "what was spilled under an earlier --memory is still owed" in worker.text()
+    assert "an earlier --memory left results pending" in worker.text()
     feed.finish(CLOSING)
     assert_exact(case, reader, worker)
     assert worker.stop() == 0
@@ -83,8 +85,8 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
 @pytest.mark.parametrize(
     ("query", "more", "why"),
     [
-        (SENSORS, {"guarantee": Guarantee.AT_LEAST_ONCE}, "--guarantee at-least-once: which results are still owed"),
-        (SENSORS, {"placement": Placement.PER_OPERATOR}, "--placement per-operator: joins that run apart"),
+        (SENSORS, {"guarantee": Guarantee.AT_LEAST_ONCE}, "--guarantee at-least-once: a log records which results"),
+        (SENSORS, {"placement": Placement.PER_OPERATOR}, "--placement per-operator: a join in a task of its own"),
     ],
 )
 def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:

@@ -28,7 +28,7 @@ AT_ONCE_S = 12.0
 DELAYED = """
 import asyncio, sys
 from services.cli import main
-from services.worker.assignments import TaskManager
+from services.worker.task_manager import TaskManager
 
 close = TaskManager.close
 
@@ -64,8 +64,8 @@ def test_a_worker_that_waits_for_a_frozen_one_ends(case: Case, tmp_path: Path) -
     try:
         frozen.signal(signal.SIGSTOP)
         waiting = workers.start(case, "--session-timeout", "60s")
-        wait_for(lambda: "worker starting" in waiting.text(), lambda: waiting.said("started"))
-        wait_for(lambda: members(case) == 2, lambda: waiting.said("asked to join"))
+        wait_for(lambda: "worker starting" in waiting.text(), lambda: waiting.with_log("started"))
+        wait_for(lambda: members(case) == 2, lambda: waiting.with_log("asked to join"))
         began = time.monotonic()
         assert waiting.stop() == 0
         assert time.monotonic() - began < AT_ONCE_S

@@ -64,19 +64,19 @@ def test_a_killed_worker_goes_on_with_the_table_that_is_there_now(
     worker = workers.start(case, "--snapshot", "200ms").wait_running((0, 1))
     send(feed, 0)
     first = results(case, before)
-    reader.wait_for_count(len(first), worker._alive)
-    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") > 0, lambda: worker.said("a snapshot"))
+    reader.wait_for_count(len(first), worker.alive)
+    wait_for(lambda: worker.metric("snapshot_watermark_milliseconds") > 0, lambda: worker.with_log("a snapshot"))
     worker.kill()
 
     after = write_rooms(tmp_path, {x: 20 + x for x in range(3, 10)})
     held = canonical(results(case, after))
     worker = workers.start(case).wait_running((0, 1))
-    assert worker.text().count("table 'rooms' has changed since commit") == 2, worker.said("a note per task")
+    assert worker.text().count("table 'rooms' has changed since commit") == 2, worker.with_log("a note per task")
     send(feed, 50)
     expected = canonical(first) + (canonical(results(case, after)) - held)
-    reader.wait_for_count(sum(expected.values()), worker._alive)
+    reader.wait_for_count(sum(expected.values()), worker.alive)
     assert worker.stop() == 0
-    assert canonical(reader.rows()) == expected, worker.said("old results once, new ones of the new content")
+    assert canonical(reader.rows()) == expected, worker.with_log("old results once, new ones of the new content")
 
 
 @pytest.mark.slow
@@ -89,11 +89,11 @@ def test_the_changes_of_an_answer_do_not_go_on_with_another_table(
     worker = workers.start(case).wait_running()
     send(feed, 0)
     told = [row for row in results(case, table) if row["_ts"] < BASE + 40]
-    reader.wait_for_count(len(told), worker._alive)
+    reader.wait_for_count(len(told), worker.alive)
     assert worker.stop() == 0
     write_rooms(tmp_path, {1: 1, 3: 2})
     worker = workers.start(case)
-    assert worker.process.wait(60) == 1, worker.said("an end")
+    assert worker.process.wait(60) == 1, worker.with_log("an end")
     assert "table 'rooms' has changed since commit" in worker.text()
     assert "with EXCEPT and aggregates" in worker.text()
     assert reader.rows() == told

@@ -1,0 +1,1 @@
+"""How benchmarks measure and show: runs and their spread (`measure`), tables (`report`), charts (`figures`)."""

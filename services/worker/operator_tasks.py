@@ -1,0 +1,143 @@
+"""Builds the tasks of a distributed query: each runs one operator of the plan, or a share of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from operators.data.statistics import EngineStatistics
+from operators.distributed.feedback import has_feedback
+from operators.distributed.query_statistics import as_query_statistics
+from operators.engine.engine import Engine
+from operators.plan.plan import Plan
+from schemas.codecs.notice import Notice
+from services.control.control_log import ControlLog
+from services.control.feedback_log import FeedbackLog
+from services.control.plan_versions import PlanVersions
+from services.control.task_statistics import Publisher
+from services.kafka.topics import Lane
+from services.placement.distributed import DistributedLayout, Part, part_fingerprint
+from services.program.distributed_migrations import DistributedMigrations
+from services.program.query_program import QueryProgram
+from services.recovery.starting_point import Committed
+from services.task.context import make_lanes, partitions_of
+from services.task.feedback import TaskFeedback
+from services.task.notices import read_back
+from services.task.spec import TaskSpec, streams_by_topic
+from services.worker.task_kind import TaskKind, TaskParts, TaskStart
+
+
+class OperatorTasks(TaskKind):
+    """The tasks of one plan version of a distributed query.
+
+    Args:
+        whole: of the whole query.
+        plan: the whole plan.
+        version: of the plan.
+        feedback: the feedback topic; None without feedback.
+    """
+
+    def __init__(
+        self,
+        whole: TaskSpec,
+        plan: Plan,
+        layout: DistributedLayout,
+        version: int,
+        versions: PlanVersions,
+        control: ControlLog,
+        publisher: Publisher,
+        feedback: FeedbackLog | None,
+    ) -> None:
+        self._whole = whole
+        self._plan = plan
+        self._layout = layout
+        self._version = version
+        self._versions = versions
+        self._control = control
+        self._publisher = publisher
+        self._feedback = feedback
+
+    def spec(self, number: int) -> TaskSpec:
+        """One operator of the plan."""
+        part = self._layout.part(number)
+        query = part.operator.query
+        return replace(
+            self._whole,
+            query=query,
+            plan=part.operator.plan,
+            streams=streams_by_topic(query.streams()),
+            fingerprint=part_fingerprint(self._whole.query, self._plan, part.operator),
+            part=part,
+        )
+
+    def build(self, start: TaskStart) -> TaskParts:
+        """Build a task that ends when another plan takes over."""
+        spec, recovery = start.spec, start.recovery
+        part = self._layout.part(start.number)
+        feedback = self._task_feedback(part, start)
+        operator_feedback = None if feedback is None else feedback.operator_feedback
+        lanes = make_lanes(spec, recovery, start.log, operator_feedback)
+        engine = Engine(
+            spec.query,
+            plan=spec.plan,
+            tables=spec.tables.batches,
+            partitions=partitions_of(lanes),
+            feedback=False if operator_feedback is None else operator_feedback.of,
+            kept=() if operator_feedback is None else operator_feedback.columns_kept,
+            clock=time.monotonic,
+        )
+        migrations = DistributedMigrations(
+            engine,
+            query=self._whole.query,
+            version=self._version,
+            task=start.number,
+            tasks=self._layout.tasks,
+            incarnation=start.incarnation,
+            fingerprint=self._whole.fingerprint,
+            objection=self._versions.objection,
+            control=self._control,
+            log=start.log,
+            metrics=start.metrics,
+        )
+        publish = self._publisher.of(start.number, start.incarnation)
+
+        def publish_as_query(found: EngineStatistics, version: int) -> None:
+            publish(as_query_statistics(found, part.operator, self._whole.query, self._plan), version)
+
+        program = QueryProgram(spec, engine, migrations, recovery.cut, publish_as_query)
+        return TaskParts(lanes, program, migrations, feedback=feedback)
+
+    def _task_feedback(self, part: Part, start: TaskStart) -> TaskFeedback | None:
+        """The feedback of a task; None if it exchanges none."""
+        if self._feedback is None or not has_feedback(part.operator):
+            return None
+        notices: dict[int, list[Notice]] = {}
+        for edge in part.operator.outputs:
+            if edge.kinds:
+                partitions = (part.share,) if edge.forward else range(edge.partitions)
+                channel = 0 if edge.forward else part.share
+                marked = start.sink.mark_end((edge.topic, partition) for partition in partitions)
+                notices |= read_back(start.spec.settings.clients, edge, partitions, channel, marked)
+        return TaskFeedback(part, self._feedback, notices, start.recovery.cut, start.metrics, start.log)
+
+    def keeps_snapshots(self, number: int) -> bool:
+        """Not if the task exchanges feedback with others: then what they withhold is missing from its input."""
+        return self._feedback is None or not has_feedback(self._layout.part(number).operator)
+
+    def internal_input(self, number: int) -> Sequence[Lane]:
+        """The partitions that other operators write to."""
+        return self._layout.internal_lanes(number)
+
+    def internal_output(self, number: int) -> Sequence[Lane]:
+        """The partitions of the operators above."""
+        edges = self._layout.part(number).operator.outputs
+        return [(edge.topic, partition) for edge in edges for partition in range(edge.partitions)]
+
+    def former_commits(self, number: int) -> dict[Lane, Committed] | None:
+        """What the tasks of the former version have committed of the task's sources."""
+        if self._version == 0:
+            return None
+        own = {*self._layout.lanes(number)} - {*self.internal_input(number)}
+        handed_over = self._versions.handed_over(self._version - 1, self._control.view)
+        return {lane: found for lane, found in handed_over.items() if lane in own}

@@ -1,0 +1,79 @@
+"""Builds the tasks of a query whose joins all run in one task."""
+
+from __future__ import annotations
+
+import time
+
+from operators.engine.engine import Engine
+from services.control.control_log import ControlLog
+from services.control.task_statistics import Publisher
+from services.program.migrations import TaskMigrations, starting_plan
+from services.program.query_program import QueryProgram
+from services.program.result_output import late_results
+from services.task.context import make_lanes, partitions_of
+from services.task.spec import TaskSpec
+from services.task.spill import TaskSpill
+from services.worker.task_kind import TaskKind, TaskParts, TaskStart
+
+
+class QueryTasks(TaskKind):
+    """The tasks of one query.
+
+    Args:
+        tasks: how many there are.
+    """
+
+    def __init__(self, spec: TaskSpec, tasks: int, control: ControlLog, publisher: Publisher) -> None:
+        self._spec = spec
+        self._tasks = tasks
+        self._control = control
+        self._publisher = publisher
+
+    def spec(self, number: int) -> TaskSpec:
+        """The query."""
+        return self._spec
+
+    def build(self, start: TaskStart) -> TaskParts:
+        """Build a task whose plan can change while it runs."""
+        spec, recovery, spilled = start.spec, start.recovery, start.spill
+        lanes = make_lanes(spec, recovery, start.log)
+        plan = starting_plan(spec.query, spec.plan, recovery, start.view, start.log)
+        spilled_plan = None if spilled is None else spilled.plan(spec.query)
+        engine = Engine(
+            spec.query,
+            plan=spilled_plan or plan.plan,
+            tables=spec.tables.batches,
+            partitions=partitions_of(lanes),
+            feedback=spec.settings.jit,
+            budget=None if spilled is None else spilled.budget,
+            blocks=None if spilled is None else spilled.blocks,
+            clock=time.monotonic,
+        )
+        spill = None
+        if spilled is not None:
+            topic = spec.topics.sink
+            spill = TaskSpill(
+                spilled,
+                engine,
+                recovery.cut,
+                lambda: late_results(topic, engine.cleaned()),
+                lambda: str(engine.plan),
+            )
+        if spilled_plan is not None and plan.plan is not None and plan.plan != spilled_plan:
+            engine.migrate(plan.plan, "moving-state", recovery.cut)
+        migrations = TaskMigrations(
+            engine,
+            plan,
+            task=start.number,
+            tasks=self._tasks,
+            incarnation=start.incarnation,
+            fingerprint=spec.fingerprint,
+            committed_cut=recovery.cut,
+            control=self._control,
+            view=start.view,
+            log=start.log,
+            metrics=start.metrics,
+        )
+        publish = self._publisher.of(start.number, start.incarnation)
+        program = QueryProgram(spec, engine, migrations, recovery.cut, publish)
+        return TaskParts(lanes, program, migrations, spill)

@@ -1,0 +1,41 @@
+"""How many examples property tests run: HYPOTHESIS_PROFILE=quick (default), deep, thorough, or mutation."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+_ALWAYS = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+    ],
+}
+settings.register_profile("quick", max_examples=20, **_ALWAYS)
+settings.register_profile("deep", max_examples=100, **_ALWAYS)
+settings.register_profile("thorough", max_examples=2000, **_ALWAYS)
+# A mutant must be caught by the same examples in every run; its failures are not worth shrinking or keeping.
+settings.register_profile(
+    "mutation", max_examples=60, derandomize=True, database=None, phases=[Phase.generate], **_ALWAYS
+)
+
+_NAME = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+_SHARES = {"quick": 0.2, "deep": 1.0, "thorough": 20.0, "mutation": 1.0}
+
+PROPERTY = settings.get_profile(_NAME)
+"""The settings of every property test of the engine."""
+
+
+def examples(count: int, quick: int | None = None) -> settings:
+    """The settings of a property test that runs `count` examples in the deep profile.
+
+    Args:
+        quick: how many it runs in the quick profile; default: a fifth.
+    """
+    if quick is not None and _NAME == "quick":
+        return settings(PROPERTY, max_examples=quick)
+    return settings(PROPERTY, max_examples=round(count * _SHARES[_NAME]))
