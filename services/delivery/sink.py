@@ -216,7 +216,7 @@ class ProducerSink(Sink):
             except BufferError:
                 self._make_room()
             except KafkaException as error:
-                raise delivery_error(error, f"record not accepted by {lane[0]}") from None
+                raise self._refusal(error, f"record not accepted by {lane[0]}") from None
 
     def _produce_results(self, topic: str, encoded: Encoded) -> list[RejectedRecord]:
         limit = self._topics.limits[topic] - HEADER_BYTES
@@ -250,7 +250,7 @@ class ProducerSink(Sink):
             except BufferError:
                 pass
             except KafkaException as error:
-                raise delivery_error(error, "result not accepted") from None
+                raise self._refusal(error, "result not accepted") from None
             todo = [
                 {name: message[name] for name in ("value", "key", "callback") if name in message}
                 for message in todo
@@ -258,6 +258,10 @@ class ProducerSink(Sink):
             ]
             if todo:
                 self._make_room()
+
+    def _refusal(self, error: KafkaException, what: str) -> WeirError:
+        """Classify the error with which the producer has refused a record."""
+        return delivery_error(error, what)
 
     def _produce_rejected(self, rejected: RejectedRecord) -> None:
         limit = self._topics.limits[rejected.topic] - HEADER_BYTES

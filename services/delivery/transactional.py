@@ -38,7 +38,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from schemas.errors import StateError
+from schemas.errors import StateError, WeirError
 from services.delivery.completion import CommitId, Fate, Transaction, TransactionRepair, complete
 from services.delivery.epoch_output import Delivery
 from services.delivery.sink import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, delivery_error
@@ -212,6 +212,16 @@ class TransactionalSink(ProducerSink):
         except KafkaException as error:
             raise delivery_error(error, "transaction") from None
         return offsets
+
+    def _refusal(self, error: KafkaException, what: str) -> WeirError:
+        """As `ProducerSink._refusal`. A producer that cannot go on refuses records without a reason. A fenced producer
+        is one of them, and only calls about transactions tell."""
+        if error.args[0].code() == KafkaError._FATAL:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as cause:
+                error = cause
+        return delivery_error(error, what)
 
     def _flush(self, before: str) -> None:
         # Not by `flush`: after raising a fatal error it still runs callbacks, and then raises arbitrary exceptions.

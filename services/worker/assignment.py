@@ -116,16 +116,16 @@ class TaskAssignment:
         self.task, self.since_s = None, time.monotonic()
         self.progress.end_incarnation()
 
-    def record_failure(self, reason: str, failed_at: int) -> None:
+    def record_failure(self, reason: str, over_at: int) -> None:
         """The task has failed.
 
         Args:
-            failed_at: the largest event time that it had reached, in ms.
+            over_at: the event time from which on a commit shows that it has got past this failure, in ms.
         """
         if self.health_problem is None:
-            self.health_problem = HealthProblem(time.monotonic(), time.time(), reason, failed_at)
+            self.health_problem = HealthProblem(time.monotonic(), time.time(), reason, over_at)
         else:
-            self.health_problem.failed_again(reason, failed_at)
+            self.health_problem.failed_again(reason, over_at)
 
     def update(self, patience_s: float) -> None:
         """Bring `progress` and `health_problem` up to date. Called regularly on the event loop."""

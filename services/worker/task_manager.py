@@ -36,7 +36,7 @@ from services.spill.block_store import SpillError
 from services.task.spec import TaskEnd, TaskOutcome, TaskSpec
 from services.task.task import Task
 from services.worker.assignment import PartitionReader, TaskAssignment, shown_lanes
-from services.worker.health_problem import NO_PROGRESS, shown_time
+from services.worker.health_problem import ANY_COMMIT, shown_time
 
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
@@ -430,25 +430,25 @@ class TaskManager:
         self._reopen(assignment, error)
 
     def _reopen(self, assignment: TaskAssignment, error: BaseException | None) -> None:
-        failed_at = NO_PROGRESS
+        over_at = ANY_COMMIT
         if assignment.task is not None:
             assignment.update(self._patience_s)
-            failed_at = assignment.task.cut
+            over_at = max(assignment.task.cut, assignment.task.committed + 1)
             self._metrics.of(str(assignment.number)).restarts.inc()
             if time.monotonic() - assignment.since_s > BACKOFF_RESET_S:
                 assignment.failures = 0
             if assignment.task.outcome is None:
                 self._ending.add(assignment.task)
             assignment.clear_task()
-        self._open_again(assignment, error, failed_at)
+        self._open_again(assignment, error, over_at)
 
     def _open_again(
-        self, assignment: TaskAssignment, error: BaseException | None, failed_at: int = NO_PROGRESS
+        self, assignment: TaskAssignment, error: BaseException | None, over_at: int = ANY_COMMIT
     ) -> None:
         if self._closing or self._assignments.get(assignment.number) is not assignment:
             return
         reason = str(error)
-        assignment.record_failure(reason, failed_at)
+        assignment.record_failure(reason, over_at)
         pause = BACKOFF_S[min(assignment.failures, len(BACKOFF_S) - 1)]
         assignment.failures += 1
         if reason != assignment.no_task_reason:

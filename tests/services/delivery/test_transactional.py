@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,5 +237,29 @@ def test_a_fenced_task_is_told_so_while_it_waits_for_its_records(restartable_bro
         fenced.mark_end([(group.log, 0), *group.data(0)])
     with pytest.raises(Fenced):
         fenced.deliver(group.epoch(fenced, 0, 1))
+    fenced.close()
+    successor.close()
+
+
+def test_a_fenced_task_is_told_so_when_a_record_is_refused(
+    restartable_broker: RestartableBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has learnt that it is fenced from the first record, and refuses the second without a reason.
+
+    A sink that did not ask for the reason asked for a new producer, which fenced the successor.
+    """
+    group, admin = begin(restartable_broker, 1)
+    fenced, successor = group.sink(admin, 0, 1), group.sink(admin, 0, 1)
+    fenced.open()
+    successor.open()
+    produce_one = fenced._produce_one
+
+    def slowly(*args: Any, **options: Any) -> None:
+        produce_one(*args, **options)
+        time.sleep(1.0)
+
+    monkeypatch.setattr(fenced, "_produce_one", slowly)
+    with pytest.raises(Fenced, match="record not accepted by"):
+        fenced.mark_end([(group.log, 0), *group.data(0)])
     fenced.close()
     successor.close()
