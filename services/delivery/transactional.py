@@ -49,8 +49,13 @@ from services.kafka.topics import Lane, OutputTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.recovery.starting_point import Committed
 
-OVERDUE_S = 2 * ATTEMPT_S
-"""When the sink gives up an attempt that has not returned: librdkafka does not always keep to its time limits."""
+OFFSETS_ATTEMPT_S = 2.0
+"""How long one attempt to send offsets may take."""
+
+OVERDUE_S = 2 * OFFSETS_ATTEMPT_S
+"""When the sink gives up such an attempt, because librdkafka does not always keep to the limit: it may wait for a
+coordinator that has died (`services.kafka.call_thread`). The task stands still until then, so the time is short. The
+limit is half of it: an attempt that a slow coordinator has delayed returns, and is repeated."""
 
 ENDED_S = 10.0
 """How long Kafka may take to show that an open transaction has been aborted."""
@@ -356,7 +361,9 @@ class TransactionalSink(ProducerSink):
         fences this one. Nothing commits it, whatever the call still does."""
         producer, member = self._producer, self._group_metadata
         try:
-            self._call_thread.run(lambda: producer.send_offsets_to_transaction(offsets, member, ATTEMPT_S), OVERDUE_S)
+            self._call_thread.run(
+                lambda: producer.send_offsets_to_transaction(offsets, member, OFFSETS_ATTEMPT_S), OVERDUE_S
+            )
         except TimeoutError:
             raise Aborted(f"offsets not accepted: the Kafka client has not come back for {OVERDUE_S:g} s") from None
 
