@@ -183,10 +183,11 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function: ABS, FLOOR, CEIL, ROUND, SQRT, LOWER, UPPER, LENGTH, COALESCE, CONCAT, SUBSTRING.
+    """A scalar function: ABS, FLOOR, CEIL, ROUND, SQRT, SIGN, LOWER, UPPER, LENGTH, COALESCE, CONCAT, SUBSTRING.
 
     FLOOR, CEIL, ROUND of DOUBLE are DOUBLE (ROUND half to even); LENGTH counts Unicode code points;
-    SUBSTRING(s, start [, count]) is 1-based; SQRT of a negative number is NULL. CONCAT with a null is NULL.
+    SUBSTRING(s, start [, count]) is 1-based; SQRT of a negative number is NULL. SIGN of either number is
+    the BIGINT -1, 0 or 1, and 0 for -0.0. CONCAT with a null is NULL.
     """
 
     name: str

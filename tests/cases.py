@@ -122,7 +122,8 @@ def numeric(aliases: list[str]) -> st.SearchStrategy[Expr]:
         combine
     )
     absolute = base.map(lambda c: Call("ABS", (c,), Type.DOUBLE if c.type is Type.DOUBLE else Type.BIGINT))
-    return st.one_of(base, base, mixed, absolute)
+    sign = base.map(lambda c: Call("SIGN", (c,), Type.BIGINT))
+    return st.one_of(base, base, mixed, absolute, sign)
 
 
 ORDER = st.sampled_from(["=", "=", "<", "<=", ">", ">=", "<>"])

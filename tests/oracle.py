@@ -425,6 +425,8 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
             return typed(round(args[0]), type_)
         case "SQRT":
             return math.sqrt(args[0]) if args[0] >= 0 else None
+        case "SIGN":
+            return 0 if args[0] == 0 else 1 if args[0] > 0 else -1
         case "LOWER":
             return args[0].lower()
         case "UPPER":

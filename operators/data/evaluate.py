@@ -224,6 +224,8 @@ def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
         return _truth(lengths, np.int64)
     value, valid = _value(expr.args[0], resolve, n)
     with np.errstate(all="ignore"):
+        if expr.name == "SIGN":
+            return np.asarray(np.sign(value), np.int64), valid
         if expr.type is not Type.DOUBLE:
             value = np.asarray(value, np.int64)
             if expr.name == "ABS":

@@ -205,6 +205,8 @@ class _Writer:
                 return f"(- {_floor(f'(- {args[0]})')})"
             case "SQRT":
                 return f"CASE WHEN {args[0]} >= 0 THEN sqrt({args[0]}) END"
+            case "SIGN":
+                return f"CAST(signum({args[0]}) AS BIGINT)"
             case "LOWER":
                 return f"{_LOWER}({args[0]})"
             case "UPPER":

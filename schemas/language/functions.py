@@ -49,6 +49,7 @@ FUNCTIONS: Mapping[str, Signature] = {
     "CEIL": Signature(1, 1, "CEIL(number)", _same_number),
     "ROUND": Signature(1, 1, "ROUND(number)", _same_number),
     "SQRT": Signature(1, 1, "SQRT(number)", lambda types: Type.DOUBLE if types[0] in NUMBERS else None),
+    "SIGN": Signature(1, 1, "SIGN(number)", lambda types: Type.BIGINT if types[0] in NUMBERS else None),
     "LOWER": Signature(1, 1, "LOWER(string)", _string_to(Type.STRING)),
     "UPPER": Signature(1, 1, "UPPER(string)", _string_to(Type.STRING)),
     "LENGTH": Signature(1, 1, "LENGTH(string)", _string_to(Type.BIGINT)),

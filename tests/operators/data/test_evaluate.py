@@ -118,6 +118,13 @@ VALUES = [
     "FLOOR(A.v)",
     "SQRT(A.d)",
     "SQRT(A.v)",
+    "SIGN(A.d)",
+    "SIGN(A.v)",
+    "SIGN(A.d / A.v)",
+    "SIGN(A.d * 1e308)",
+    "SIGN(SQRT(A.d))",
+    "SIGN(A.v) * A.d",
+    "SIGN(-0.5)",
     "LENGTH(A.s)",
     "LENGTH('äb')",
     "COALESCE(A.k, A.v)",
@@ -189,6 +196,9 @@ CONDITIONS = [
     "1 < 2",
     "1 = 1.0",
     "9223372036854775807 = A.v",
+    "SIGN(A.d) = SIGN(A.v)",
+    "SIGN(A.d) < A.d",
+    "SIGN(A.d) IS NULL",
 ]
 
 

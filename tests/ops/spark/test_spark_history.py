@@ -97,6 +97,7 @@ TELLING: list[Expr] = [
     Arithmetic("%", ROW["k"], HUGE, Type.DOUBLE),
     Arithmetic("/", ROW["v"], ROW["k"], Type.BIGINT),
     Call("ABS", (ROW["v"],), Type.BIGINT),
+    *[Call("SIGN", (number,), Type.BIGINT) for number in (ROW["v"], ROW["d"], HUGE)],
     *[Compare(op, ROW[name], ROW["d"]) for op in ("=", "<>", "<", "<=", ">", ">=") for name in ("k", "v")],
 ]
 """Expressions that the random ones might miss."""
@@ -123,6 +124,7 @@ class Expressions:
                 Negate(first, kind),
                 *[Call(name, (first,), kind) for name in ("ABS", "FLOOR", "CEIL", "ROUND")],
                 Call("SQRT", (first,), Type.DOUBLE),
+                Call("SIGN", (first,), Type.BIGINT),
                 Call("COALESCE", (first, second), same),
                 Call("LENGTH", (self.text(depth - 1),), Type.BIGINT),
             ]

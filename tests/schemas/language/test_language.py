@@ -438,6 +438,8 @@ def test_functions() -> None:
     assert scalar("abs(A.k)") == Call("ABS", (A_K,), Type.BIGINT)
     assert scalar("ROUND(A.x)") == Call("ROUND", (A_X,), Type.DOUBLE)
     assert scalar("SQRT(A.k)") == Call("SQRT", (A_K,), Type.DOUBLE)
+    assert scalar("SIGN(A.k)") == Call("SIGN", (A_K,), Type.BIGINT)
+    assert scalar("SIGN(A.x)") == Call("SIGN", (A_X,), Type.BIGINT)
     assert scalar("LENGTH(LOWER(A.s))") == Call("LENGTH", (Call("LOWER", (A_S,), Type.STRING),), Type.BIGINT)
     assert scalar("COALESCE(NULL, A.k, 0.5)") == Call(
         "COALESCE", (Literal(None, Type.BIGINT), A_K, Literal(0.5, Type.DOUBLE)), Type.DOUBLE

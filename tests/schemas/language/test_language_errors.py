@@ -144,6 +144,7 @@ CASES = [
     (f"{SELECT} WHERE -T.room = 'x'", "T.room", "- takes a number"),
     (f"{SELECT} WHERE ABS(T.room) > 1", "ABS(T.room)", "expected ABS(number); got ABS(STRING)"),
     (f"{SELECT} WHERE ABS(1, 2) > 1", "ABS(1, 2)", "does not take 2 arguments"),
+    (f"{SELECT} WHERE SIGN(T.at) = 1", "SIGN(T.at)", "expected SIGN(number); got SIGN(TIMESTAMP)"),
     (f"{SELECT} WHERE COALESCE(T.room, 1) = 1", "COALESCE(T.room, 1)", "with values of one type"),
     (f"{SELECT} WHERE T.mote LIKE 'x'", "T.mote", "LIKE takes a STRING"),
     (f"{SELECT} WHERE T.room LIKE L.room", "L.room", "LIKE takes a pattern in quotes"),
