@@ -207,7 +207,10 @@ def _product_fits(a: Any, b: Any) -> Any:
 
 
 def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
-    """Functions whose result is not a string."""
+    """Functions whose result is not a string.
+
+    A BIGINT result of a DOUBLE argument, as SIGN has, is made before the type of the result decides.
+    """
     if expr.name == "COALESCE":
         value, valid = _value(expr.args[0], resolve, n)
         value = _as_double(value, type_of(expr.args[0])) if expr.type is Type.DOUBLE else value
@@ -241,9 +244,10 @@ def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
                 return np.ceil(value), valid
             case "ROUND":
                 return np.round(value), valid
-            case _:
+            case "SQRT":
                 root = np.sqrt(value)
                 return root, _both(valid, np.isfinite(root))
+    raise ValueError(f"no such function: {expr.name}")
 
 
 def _compare(expr: Compare, resolve: Resolve, n: int) -> tuple[Any, Valid]:
