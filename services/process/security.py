@@ -39,6 +39,10 @@ when all brokers were unreachable for a moment (`services.kafka.call_thread`). W
 broker again, as above: then calls are given up after a while (`services.delivery.sink.PATIENCE_S`), and the task
 restarts with a new producer."""
 
+RECONNECTING = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500}
+"""How soon librdkafka tries a broker again. By default it waits up to 10 s, although the address of a lost coordinator
+may long be that of another broker."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaClients:
@@ -118,6 +122,7 @@ class KafkaClients:
         conf: dict[str, Any] = {
             "bootstrap.servers": ",".join(self.servers()),
             "security.protocol": self.protocol,
+            **RECONNECTING,
             **(TRANSACTIONAL if "transactional__id" in more else LASTING),
         }
         if self._oauth:

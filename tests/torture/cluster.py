@@ -20,6 +20,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from services.broker.broker import answers, free_port
 from services.broker.kafka_jars import LOG_SETTINGS, find_java, kafka_jars
 from services.broker.settings import HOST, SINGLE_NODE_SETTINGS
@@ -220,6 +223,16 @@ class Cluster:
                 node.launch()
                 time.sleep(0.05)
 
+    def in_sync(self) -> bool:
+        """Whether every replica of every partition is in sync, so that one more broker can be lost."""
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            known = client.list_topics(timeout=5)
+        except KafkaException:
+            return False
+        partitions = [found for topic in known.topics.values() for found in topic.partitions.values()]
+        return len(known.brokers) == len(self.nodes) and all(len(p.isrs) == len(p.replicas) for p in partitions)
+
     def heal(self) -> None:
         """End all faults: every node runs, and every connection works."""
         for proxy in self.proxies:
@@ -288,6 +301,10 @@ class Attached:
 
     def wait(self) -> None:
         """Wait for nothing: this broker runs."""
+
+    def in_sync(self) -> bool:
+        """True: there are no replicas."""
+        return True
 
 
 def mount_memory(path: Path, size: str) -> bool:

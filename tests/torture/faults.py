@@ -194,7 +194,9 @@ def net_cut(world: World, args: dict[str, Any]) -> None:
 
 
 def broker_kill(world: World, args: dict[str, Any]) -> None:
-    """kill -9, and a start after a while."""
+    """kill -9, and a start after a while. With `in_sync`, only once no other broker is missing any more."""
+    if args.get("in_sync"):
+        world.until(world.cluster.in_sync, "all replicas are in sync")
     _restart(world, args, signal.SIGKILL)
 
 
