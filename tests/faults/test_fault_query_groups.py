@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,30 @@ QUICK = ("--session-timeout", "6s")
 def flow(feed: Feed, rng: random.Random, part: int) -> None:
     """Send the next piece of the input."""
     send(feed, rng, 100 * part, 100)
+
+
+class Flow:
+    """The input of a trial, in pieces."""
+
+    def __init__(self, feed: Feed, seed: int) -> None:
+        self._feed, self._rng, self._parts = feed, random.Random(seed), itertools.count()
+
+    def more(self) -> None:
+        """Send the next piece."""
+        flow(self._feed, self._rng, next(self._parts))
+
+    def until(self, worker: WorkerProcess, metric: str, least: int) -> None:
+        """Send a piece every few seconds until a metric of the worker exceeds a value."""
+        sent_s = time.monotonic()
+
+        def reached() -> bool:
+            nonlocal sent_s
+            if time.monotonic() - sent_s > 5.0:
+                self.more()
+                sent_s = time.monotonic()
+            return worker.metric(metric) > least
+
+        wait_for(reached, lambda: worker.with_log(metric))
 
 
 def finish(trial: GroupTrial, feed: Feed, worker: WorkerProcess) -> None:
@@ -73,15 +99,15 @@ def test_killed_at_random(topics: Topics, tmp_path: Path, workers: Workers, faul
     """kill -9 at any time, also during start and recovery; two partitions per topic."""
     trial, rng = GroupTrial.make(topics, tmp_path, partitions=2), random.Random(fault_seed + 1)
     feed = Feed(trial.case)
+    pieces = Flow(feed, fault_seed + 1)
     trial.register({f"q{n}": select(rng) for n in range(5)})
-    for number in range(10):
+    for _ in range(10):
         worker = workers.start(trial.case, *QUICK)
-        flow(feed, rng, number)
+        pieces.more()
         trial.register({f"q{rng.randrange(8)}": select(rng)}, from_now=rng.random() < 0.3)
         if rng.random() < 0.7:
             worker.wait_running()
-            metric, few = rng.choice([("input_tuples_total", rng.randrange(200)), ("commits_total", 0)])
-            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.with_log("input"))
+            pieces.until(worker, *rng.choice([("input_tuples_total", rng.randrange(200)), ("commits_total", 0)]))
         else:
             wait_for(lambda w=worker: "task opening" in w.text(), worker.with_log("a start"))
         worker.kill()
@@ -94,17 +120,20 @@ def test_killed_at_random_within_a_budget(topics: Topics, tmp_path: Path, worker
     and with changing budgets."""
     trial, rng = GroupTrial.make(topics, tmp_path), random.Random(fault_seed + 4)
     feed = Feed(trial.case)
+    pieces = Flow(feed, fault_seed + 4)
     trial.register({f"q{n}": select(rng, joins=True) for n in range(5)})
     for number in range(10):
-        worker = workers.start(trial.case, *QUICK, "--memory", rng.choice(["1KiB", "64KiB", "256KiB"]))
-        flow(feed, rng, number)
+        budget = rng.choice(["1KiB", "64KiB", "256KiB"])
+        worker = workers.start(trial.case, *QUICK, "--memory", budget)
+        pieces.more()
         trial.register({f"q{rng.randrange(8)}": select(rng, joins=True)}, from_now=rng.random() < 0.3)
         if number % 3 == 2:
             trial.drop(rng.choice(sorted(trial.selects)).removeprefix(f"{trial.name}-"))
         if rng.random() < 0.8:
             worker.wait_running()
-            metric, few = rng.choice([("input_tuples_total", 150), ("spills_total", 2), ("cleanup_results_total", 0)])
-            wait_for(lambda w=worker, m=metric, n=few: w.metric(m) > n, lambda w=worker: w.with_log("input"))
+            # A larger budget would take much more input to fill.
+            spilling = [("spills_total", 2), ("cleanup_results_total", 0)] if budget == "1KiB" else []
+            pieces.until(worker, *rng.choice([("input_tuples_total", 150), *spilling]))
         else:
             wait_for(lambda w=worker: "task opening" in w.text(), worker.with_log("a start"))
         worker.kill()

@@ -17,6 +17,9 @@ from tests.torture.trial import run, summary
 
 pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
+SINK = r"t1-[0-9a-f]{6}\.q"
+"""The name of a trial's output topic."""
+
 
 def small() -> Scenario:
     """A join of two streams for two seconds, whose worker is killed."""
@@ -36,7 +39,7 @@ class Forging(Attached):
     def heal(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         topics = producer.list_topics(timeout=30).topics
-        (sink,) = [name for name in topics if re.fullmatch(r"t1-[0-9a-f]{6}\.q", name)]
+        (sink,) = [name for name in topics if re.fullmatch(SINK, name)]
         producer.produce(sink, b'{"a":0,"b":0,"_ts":99}', partition=0)
         assert producer.flush(30) == 0
 
@@ -64,7 +67,8 @@ def test_what_is_wrong_leaves_its_evidence(broker: SessionBroker, tmp_path: Path
     }
     expected = json.loads((folder / "expected-q.json").read_text())
     assert len(json.loads((folder / "got-q.json").read_text())) == len(expected) + 1
-    assert not [name for name in Producer({"bootstrap.servers": broker.bootstrap}).list_topics().topics if ".q" in name]
+    topics = Producer({"bootstrap.servers": broker.bootstrap}).list_topics().topics
+    assert not [name for name in topics if re.fullmatch(SINK, name)]
 
 
 LOST_S = 10.0
