@@ -204,15 +204,16 @@ class GroupCleanup:
         self._reader = reader
         self._choice_tuples = choice_tuples
         self._begin = begin
-        self._queries = queries
         self.end = end
         self._counters = counters
         self.tuples = end.since(begin)
         self.done_tuples = 0.0
+        # As of now: until the last step, a query of the same name may take a query's place.
+        self._spans = {member.name: queries.span(member.name) for member in queries.group.members}
         sets: dict[frozenset[str], list[Member]] = {}
         group = queries.group
         for member in group.members:
-            first, last = queries.span(member.name)
+            first, last = self._spans[member.name]
             if len(member.inputs) > 1 and first < end.ts and begin.ts < last:
                 seen = queries.since.get(member.name, {})
                 sets.setdefault(frozenset(member.inputs), []).append(_seeing(member, seen))
@@ -368,7 +369,7 @@ class GroupCleanup:
             left_at = np.full(len(tuples), FOREVER)
             for name, ids in zip(tuples.aliases, tuples.rows, strict=True):
                 left_at = np.minimum(left_at, left_at_of[stream_of[name]][ids])
-            first, last = self._queries.span(member.name)
+            first, last = self._spans[member.name]
             late = (tuples.ts >= max(self._begin.ts, first)) & (tuples.ts < min(self.end.ts, last))
             pending = tuples.take(late & (left_at <= tuples.ts))
             if len(pending):
