@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -102,6 +102,29 @@ def test_within_any_budget_every_result_is_found_once(
 def test_queries_come_and_go_within_a_budget(
     case: GroupCase, limit: int, sizes: tuple[int, int], data: st.DataObject
 ) -> None:
+    come_and_go(case, limit, sizes, lambda stays, engine: stays.change(engine, data), st.integers(0, 2), data)
+
+
+@PROPERTY
+@given(
+    group_cases(aggregates=False, least_rows=8, most_rows=16, least_aliases=2, tables=False, most=2), SIZES, st.data()
+)
+def test_queries_are_replaced_while_results_are_pending(
+    case: GroupCase, sizes: tuple[int, int], data: st.DataObject
+) -> None:
+    """Without memory, by queries of the same names, and often during a cleanup."""
+    come_and_go(case, 1, sizes, lambda stays, engine: stays.replace(engine, data), st.integers(1, 3), data)
+
+
+def come_and_go(
+    case: GroupCase,
+    limit: int,
+    sizes: tuple[int, int],
+    change: Callable[[Stays, GroupEngine], None],
+    steps: st.SearchStrategy[int],
+    data: st.DataObject,
+) -> None:
+    """Feed a group whose queries change, with so many cleanup steps between two changes, and judge its results."""
     engine = group_engine(
         case.queries[:1],
         executor=JUGGLER,
@@ -113,15 +136,16 @@ def test_queries_come_and_go_within_a_budget(
     stays = Stays(case)
     late: dict[str, list[dict[str, Any]]] = {}
 
-    def change() -> None:
-        stays.change(engine, data)
+    def between() -> None:
+        change(stays, engine)
+        engine.clean(data.draw(steps))
         for name, rows in rows_of(engine.cleaned()).items():
             late.setdefault(name, []).extend(rows)
 
     with cramped(sizes):
-        got = feed_group(engine, case, change)
+        got = feed_group(engine, case, between)
         engine.clean()
-        change()
+        between()
     stays.judge(got, late)
 
 
