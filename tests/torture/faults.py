@@ -320,6 +320,11 @@ def register(world: World, args: dict[str, Any]) -> None:
     world.register(args["names"], from_now=args["from_now"])
 
 
+def replace(world: World, args: dict[str, Any]) -> None:
+    """Register a query under the name of another one, which ends then."""
+    world.register([args["sink"]], from_now=args["from_now"], by=args["by"])
+
+
 def drop(world: World, args: dict[str, Any]) -> None:
     """Drop a query."""
     world.drop(args["name"])
@@ -355,5 +360,6 @@ DEEDS: dict[str, Callable[[World, dict[str, Any]], None]] = {
     "split-all": split_all,
     "migrate": migrate,
     "register": register,
+    "replace": replace,
     "drop": drop,
 }

@@ -406,4 +406,8 @@ def _faults(
                 found.append(Fault(round(rng.uniform(at, seconds), 2), "drop", {"name": name}))
     if selects and rng.random() < 0.5:
         found.append(Fault(round(rng.uniform(0.3, 1) * seconds, 2), "drop", {"name": "q1"}))
+    for _ in range(rng.choice([0, 1, 3]) if selects else 0):
+        at = round(rng.uniform(0.2, 0.9) * seconds, 2)
+        replaced = {"sink": rng.choice(["q1", "q2"]), "by": rng.choice([*selects]), "from_now": rng.random() < 0.3}
+        found.append(Fault(at, "replace", replaced))
     return sorted(found, key=lambda fault: fault.at)

@@ -69,7 +69,7 @@ def test_everything_is_drawn() -> None:
     single = [draw(seed) for seed in range(300)]
     cluster = [draw(seed, brokers=3) for seed in range(300)]
     assert {scenario.kind for scenario in single} == set(KINDS)
-    wishes = {"migrate", "register", "drop"}
+    wishes = {"migrate", "register", "replace", "drop"}
     assert {fault.kind for scenario in single for fault in scenario.faults} == {*FAULTS, *wishes}
     assert {fault.kind for scenario in cluster for fault in scenario.faults} == {*CLUSTER_FAULTS, *wishes}
     assert DEEDS.keys() == {*FAULTS, *CLUSTER_FAULTS, *wishes}

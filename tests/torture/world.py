@@ -87,6 +87,8 @@ class World:
         self.known: list[Record] = [*records(scenario), *closing(scenario)]
         self.delivered: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
         self.registered: dict[str, str] = {}
+        # One change at a time, so that the last one in the registry is the last one here.
+        self._registry = threading.Lock()
         self.grown: Counter[str] = Counter()
         self._growing = threading.Lock()
         self.stopping = threading.Event()
@@ -228,15 +230,20 @@ class World:
 
     # --- Groups of queries --------------------------------------------------------------------------
 
-    def register(self, names: list[str], *, from_now: bool) -> None:
-        """Register queries of the group; retries while Kafka does not answer."""
+    def register(self, names: list[str], *, from_now: bool, by: str = "") -> None:
+        """Register queries of the group; retries while Kafka does not answer.
+
+        Args:
+            by: the query whose SELECT they have; their own where empty.
+        """
         text = self.scenario.declarations(self.prefix) + "".join(
-            f"INSERT INTO '{self.prefix}.{name}'\n{self.scenario.selects[name]};\n" for name in names
+            f"INSERT INTO '{self.prefix}.{name}'\n{self.scenario.selects[by or name]};\n" for name in names
         )
-        self._insist(
-            lambda: register_in_group(self.clients, self.prefix, text, None, from_now=from_now, replication=-1)
-        )
-        self.registered |= {f"{self.prefix}.{name}": text for name in names}
+        with self._registry:
+            self._insist(
+                lambda: register_in_group(self.clients, self.prefix, text, None, from_now=from_now, replication=-1)
+            )
+            self.registered |= {f"{self.prefix}.{name}": text for name in names}
 
     def drop(self, name: str) -> None:
         """Drop a query of the group once it is registered: on a busy machine the registration may still be under
@@ -250,8 +257,9 @@ class World:
             if entry is not None and sink in entry.queries:
                 drop_from_group(self.clients, entry, sink)
 
-        self._insist(once)
-        self.registered.pop(sink, None)
+        with self._registry:
+            self._insist(once)
+            self.registered.pop(sink, None)
 
     def _insist(self, what: Callable[[], object]) -> None:
         while not self.stopping.is_set():
