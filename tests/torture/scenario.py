@@ -408,6 +408,8 @@ def _faults(
         found.append(Fault(round(rng.uniform(0.3, 1) * seconds, 2), "drop", {"name": "q1"}))
     for _ in range(rng.choice([0, 1, 3]) if selects else 0):
         at = round(rng.uniform(0.2, 0.9) * seconds, 2)
-        replaced = {"sink": rng.choice(["q1", "q2"]), "by": rng.choice([*selects]), "from_now": rng.random() < 0.3}
-        found.append(Fault(at, "replace", replaced))
+        sink = rng.choice(["q1", "q2"])
+        # A query that is registered with the same meaning again stays as it is.
+        by = rng.choice([name for name in selects if name != sink])
+        found.append(Fault(at, "replace", {"sink": sink, "by": by, "from_now": rng.random() < 0.3}))
     return sorted(found, key=lambda fault: fault.at)

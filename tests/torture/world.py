@@ -87,6 +87,7 @@ class World:
         self.known: list[Record] = [*records(scenario), *closing(scenario)]
         self.delivered: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
         self.registered: dict[str, str] = {}
+        self._select_of: dict[str, str] = {}
         # One change at a time, so that the last one in the registry is the last one here.
         self._registry = threading.Lock()
         self.grown: Counter[str] = Counter()
@@ -243,7 +244,11 @@ class World:
             self._insist(
                 lambda: register_in_group(self.clients, self.prefix, text, None, from_now=from_now, replication=-1)
             )
-            self.registered |= {f"{self.prefix}.{name}": text for name in names}
+            for name in names:
+                sink = f"{self.prefix}.{name}"
+                # What is registered with the same meaning again stays as it is.
+                if sink not in self.registered or self._select_of.get(sink, name) != (by or name):
+                    self.registered[sink], self._select_of[sink] = text, by or name
 
     def drop(self, name: str) -> None:
         """Drop a query of the group once it is registered: on a busy machine the registration may still be under
