@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from services.process.security import KafkaClients
 from services.recovery.committed_offsets import read_commits
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.transaction_tearing import Outcome, Torn, hanging, offsets_part, tear
-from tests.worker_harness import Reader
+from tests.worker_harness import Reader, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -254,11 +253,16 @@ def test_a_fenced_task_is_told_so_when_a_record_is_refused(
     successor.open()
     produce_one = fenced._produce_one
 
-    def slowly(*args: Any, **options: Any) -> None:
-        produce_one(*args, **options)
-        time.sleep(1.0)
+    def is_fenced() -> bool:
+        with pytest.raises(KafkaException) as error:
+            fenced._producer.begin_transaction()
+        return error.value.args[0].fatal()
 
-    monkeypatch.setattr(fenced, "_produce_one", slowly)
+    def then_wait(*args: Any, **options: Any) -> None:
+        produce_one(*args, **options)
+        wait_for(is_fenced, "the client is told that it is fenced")
+
+    monkeypatch.setattr(fenced, "_produce_one", then_wait)
     with pytest.raises(Fenced, match="record not accepted by"):
         fenced.mark_end([(group.log, 0), *group.data(0)])
     fenced.close()
