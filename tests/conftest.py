@@ -42,6 +42,12 @@ WAITING = {TESTS, TESTS / "ops", TESTS / "ops" / "spark", TESTS / "torture"}
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
 """Tells child processes of a measured process that they are measured too."""
 
+RELEASE = os.environ.get("WEIR_RELEASE")
+"""The checkout of another release whose command line tests are to start, or None."""
+if RELEASE is not None:
+    os.environ |= {"PYTHONPATH": RELEASE, "PYTHONSAFEPATH": "1"}
+    sys.executable = str(Path(RELEASE, ".venv", "bin", "python"))
+
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
