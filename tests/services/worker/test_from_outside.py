@@ -16,8 +16,8 @@ import pytest
 
 from services.broker.broker import free_port
 from tests.broker_fixture import Topics
-from tests.services.worker.test_worker_faults import BASE, CLOSING, PLAIN, pairs
-from tests.worker_harness import Case, Feed, Reader, Workers, assert_exact, wait_for
+from tests.services.worker.test_worker_faults import BASE, PLAIN, pairs
+from tests.worker_harness import Case, Feed, Reader, Workers, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
@@ -46,9 +46,7 @@ def listening(port: int) -> set[str]:
     return {address for address, number in local if int(number, 16) == port}
 
 
-def test_a_worker_that_has_read_nothing_reports_no_event_time(
-    topics: Topics, tmp_path: Path, workers: Workers
-) -> None:
+def test_a_worker_that_has_read_nothing_reports_no_event_time(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """/healthz said "cut": 0, and the metrics had a watermark of 1970."""
     case = Case.make(topics, tmp_path, PLAIN)
     worker = workers.start(case, "--commit", "100ms").wait_running()
